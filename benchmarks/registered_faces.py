@@ -23,6 +23,7 @@ from torch import Tensor
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import Split, load
+from idpgan.metrics.cache import Cache, default_folder
 from idpgan.metrics.features import extract_features, fit_feature_classifier, recipe
 from idpgan.metrics.fidelity import kernel_distance, nearest_scores
 from idpgan.models.classifier import build_classifier
@@ -40,14 +41,12 @@ ROWS: dict[str, dict[str, dict[str, Any]]] = {
     "symmetric": {"model": {"latent_dim": 160, "shape": 12}, "method": {"symmetric": True}},
     "symmetric, 80": {"model": {"latent_dim": 80, "shape": 12}, "method": {"symmetric": True}},
     "symmetric, 300": {"model": {"latent_dim": 300, "shape": 12}, "method": {"symmetric": True}},
-    "symmetric with a teacher": {
-        "model": {"latent_dim": 160, "shape": 12},
+} | {
+    "symmetric with a teacher" + (f", {size}" if size != 160 else ""): {
+        "model": {"latent_dim": size, "shape": 12},
         "method": {"symmetric": True, "teacher_share": 0.5},
-    },
-    "symmetric with a teacher, 80": {
-        "model": {"latent_dim": 80, "shape": 12},
-        "method": {"symmetric": True, "teacher_share": 0.5},
-    },
+    }
+    for size in (160, 40, 80, 120, 200)
 }
 REAL = "real photos"
 
@@ -61,6 +60,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--rows", nargs="+", default=[REAL, *ROWS], choices=[REAL, *ROWS])
     parser.add_argument("--unit", choices=("image", "person"), default="image")
+    parser.add_argument("--cap", type=int, default=10, help="photos of a person that count, for unit person")
     arguments = parser.parse_args()
     arguments.out.mkdir(parents=True, exist_ok=True)
     split, code = parts(arguments.data_root, arguments.group), code_digest(sorted((PACKAGE / "synthesis").glob("*.py")))
@@ -68,7 +68,7 @@ def main() -> None:
         for row in arguments.rows:
             for epsilon in arguments.epsilon if row != REAL else [0.0]:
                 cell = {"group": arguments.group, "row": row, "epsilon": epsilon, "seed": seed, "unit": arguments.unit}
-                cell |= ROWS.get(row, {})
+                cell |= ROWS.get(row, {}) | ({"cap": arguments.cap} if arguments.unit == "person" else {})
                 read_or_measure(cell, lambda _, cell=cell: measure(cell, split), code, arguments.out)
 
 
@@ -105,8 +105,9 @@ def measure(cell: dict[str, Any], split: Split) -> dict[str, Any]:
         made = generated(cell, split)
     ready = time.monotonic() - started
     found = {"seconds": round(ready, 1), "accuracy": accuracy(made, split.test.existing(), cell["seed"])}
-    found["told apart"] = told_apart(made, real, cell["seed"])
-    network = fit_feature_classifier(Images(real.images, real.labels, CLASSES))
+    if cell["group"] == "judge":
+        found["told apart"] = told_apart(made, real, cell["seed"])
+    network = fit_feature_classifier(Images(real.images, real.labels, CLASSES), cache=Cache(default_folder()))
     judged = split.test.existing()
     features, of_real = (extract_features(network, Images(part.images)).double() for part in (made, judged))
     mean, std = of_real.mean(0), of_real.std(0).clamp(min=1e-6)
@@ -121,7 +122,12 @@ def generated(cell: dict[str, Any], split: Split) -> Images:
         "data": data_of(Path("/")).model_dump(mode="json", exclude_none=True),
         "model": {"generator": "gaussian"} | cell.get("model", {}),
         "method": {"name": "gaussian"} | cell.get("method", {}),
-        "privacy": {"epsilon": cell["epsilon"], "delta": 1e-5, "unit": cell["unit"], "most_per_person": 10},
+        "privacy": {
+            "epsilon": cell["epsilon"],
+            "delta": 1e-5,
+            "unit": cell["unit"],
+            "most_per_person": cell.get("cap", 10),
+        },
     }
     config = build_config(table, "a cell")
     method = GaussianMoments.of(config, split, device=torch.device("cpu"), noise=Noise.fixed(cell["seed"]))

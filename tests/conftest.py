@@ -1,5 +1,6 @@
 """Settings of all tests: one torch thread, fixed seeds of models and noise, hypothesis without a clock."""
 
+import gc
 import hashlib
 import itertools
 import secrets
@@ -27,6 +28,12 @@ def pytest_configure(config):
     torch.set_num_threads(config.getoption("--threads"))
     if shift := config.getoption("--seed-shift"):
         _shift_seeds(shift)
+
+
+def pytest_collection_finish():
+    """What was collected stays until the end: let the garbage collector not walk through it again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _shift_seeds(shift):

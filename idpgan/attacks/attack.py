@@ -14,10 +14,10 @@ from torch import Tensor
 from idpgan.attacks.evaluate import AttackResult, evaluate_scores, roc_curve, thinned_curve
 from idpgan.attacks.person_set import mean_of_people
 from idpgan.attacks.shadows import Shadows
-from idpgan.data.images import Images, to_uint8
+from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
-from idpgan.models.config import Purpose
+from idpgan.memory import cat
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, renamed, silent
 from idpgan.ranks import ALONE, Ranks
@@ -134,15 +134,13 @@ def choose_members(split: Split, most: int) -> Membership:
 def joined(*parts: Images) -> Images:
     """Return one set of images and labels."""
     labels = [part.labels for part in parts if part.labels is not None]
-    return Images(torch.cat([part.images for part in parts]), torch.cat(labels) if labels else None, parts[0].classes)
+    images = cat([part.images for part in parts])
+    return Images(images, torch.cat(labels) if labels else None, parts[0].classes)
 
 
 def draw(generator: Generator, num: int, seed: int, progress: Progress, what: str) -> Images:
-    """Draw labeled images, uint8, and leave them on the generator's device; pixels that are not finite are refused."""
-    pixels = generator.sample(num, seed=seed, progress=renamed(progress, what), purpose=Purpose.TRAINING)
-    if not bool(pixels.isfinite().all()):
-        raise InputError(f"{what}: the generator makes NaN pixels, its training diverged.")
-    images = Images(to_uint8(pixels), generator.sample_labels(num), generator.classes)
+    """Draw labeled images, and leave them on the generator's device."""
+    images = generator.sample_images(num, seed=seed, progress=renamed(progress, what))
     return images.to(next(generator.parameters()).device)
 
 

@@ -16,6 +16,7 @@ from idpgan.ranks import ALONE, Ranks
 from idpgan.training.distributed import agreed, check_own_gpu
 
 _CPU_NUMBERS = 1 << 24  # of float32 in one block of distances: 64 MiB
+_BLOCK_NUMBERS = 1 << 27  # of float32 in the images on one side of a block: 512 MiB
 _GPU_SHARE = 0.2  # of the free memory
 _FIT_ROWS = 4000  # images that principal components are computed from, at most
 _WIDTH_ROWS = 500  # points whose likelihood chooses a bandwidth
@@ -82,6 +83,7 @@ def blocks(images: Tensor, cloud: Tensor) -> Iterator[tuple[slice, Tensor]]:
     side = math.isqrt(_CPU_NUMBERS)  # of a square block of distances that fits the memory
     if images.device.type == "cuda":
         side = max(256, math.isqrt(int(_GPU_SHARE * torch.cuda.mem_get_info(images.device)[0] / 4)))
+    side = max(256, min(side, _BLOCK_NUMBERS // images[0].numel()))  # so do the images on its two sides
     for part in cloud.split(side):
         points = flat(part.to(images.device))
         norms = points.square().sum(1)
@@ -98,7 +100,7 @@ def components(cloud: Tensor, count: int, *, whiten: bool) -> tuple[Tensor, Tens
     """
     rows = flat(cloud[:_FIT_ROWS]).double()
     mean = rows.mean(0)
-    rows = rows - mean
+    rows -= mean
     small = rows if rows.shape[1] <= rows.shape[0] else rows.T  # the smaller of the two Gram matrices
     values, vectors = torch.linalg.eigh(small.T @ small)
     keep = max(1, min(count, int((values > 1e-9 * values[-1]).sum())))

@@ -12,6 +12,7 @@ from idpgan.training.method import ReleasedSums
 
 LEAST_REFERENCE = 20  # images, to know the mean
 _MOST_REFERENCE = 2000
+_ROWS = 2000  # images whose vectors are in memory at once
 _SHRUNK = 0.2  # share of the variance that is taken to lie evenly in all directions: the reference shows few of them
 
 
@@ -40,8 +41,7 @@ def trace(images: Images, released: ReleasedSums, reference: Images) -> Tensor:
     if len(reference) < LEAST_REFERENCE:
         raise InputError(f"{len(reference)} reference images do not show a mean: {LEAST_REFERENCE} are needed.")
     known, known_rows = released.vectors(reference.select(torch.arange(min(len(reference), _MOST_REFERENCE))))
-    vectors, rows = released.vectors(images)
-    known, vectors, sums = known.double().cpu(), vectors.double().cpu(), released.sums.double().cpu()
+    known, sums = known.double().cpu(), released.sums.double().cpu()
     overall = known.mean(0)
     means, sizes = overall.repeat(len(sums), 1), torch.full((len(sums),), float(len(known)))
     for row in known_rows.unique().tolist():
@@ -49,14 +49,17 @@ def trace(images: Images, released: ReleasedSums, reference: Images) -> Tensor:
         if len(of_row) >= LEAST_REFERENCE:  # a class of fewer images leans on all of them
             means[row], sizes[row] = of_row.mean(0), len(of_row)
     spread = known - means[known_rows.cpu()]
-    scores = torch.zeros(len(vectors), dtype=torch.float64)
-    for row in rows.unique().tolist():
-        mine, mean = (rows == row).cpu(), means[row]
-        records = float((sums[row] @ mean) / (mean @ mean)) if bool(mean.any()) else 1.0
-        records = max(records, 1.0)
-        added = vectors[mine] - mean
-        weighted = _weighted(added, spread, records * (1 + records / float(sizes[row])), released.noise_std)
-        scores[mine] = weighted @ (sums[row] - records * mean) - (weighted * added).sum(1) / 2
+    scores = torch.zeros(len(images), dtype=torch.float64)
+    for part in torch.arange(len(images)).split(_ROWS):  # the vectors of all may be larger than memory
+        vectors, rows = released.vectors(images.select(part))
+        vectors, rows = vectors.double().cpu(), rows.cpu()
+        for row in rows.unique().tolist():
+            mine, mean = rows == row, means[row]
+            records = float((sums[row] @ mean) / (mean @ mean)) if bool(mean.any()) else 1.0
+            records = max(records, 1.0)
+            added = vectors[mine] - mean
+            weighted = _weighted(added, spread, records * (1 + records / float(sizes[row])), released.noise_std)
+            scores[part[mine]] = weighted @ (sums[row] - records * mean) - (weighted * added).sum(1) / 2
     return scores.float()
 
 

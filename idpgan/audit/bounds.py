@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from scipy.optimize import brentq, minimize_scalar
 from scipy.special import betaincinv, log_ndtr, ndtri
 
 from idpgan.checks import typed
@@ -318,6 +317,8 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
         >>> round(gaussian_epsilon(1.0, 1e-5), 3)
         4.377
     """
+    from scipy.optimize import brentq  # half a second to import, as below
+
     if mu <= 0 or (delta > 0 and gaussian_delta(mu, 0.0) <= delta):
         return 0.0
     if delta <= 0:
@@ -333,6 +334,8 @@ def gaussian_mu(epsilon: float, delta: float) -> float:
         >>> round(gaussian_mu(1.0, 1e-5), 3), round(gaussian_mu(10.0, 1e-5), 3)
         (0.268, 2.0)
     """
+    from scipy.optimize import brentq
+
     if math.isinf(epsilon):
         return math.inf
     return float(brentq(lambda mu: gaussian_delta(mu, epsilon) - delta, 1e-9, _LARGEST_MU, xtol=1e-12))
@@ -356,6 +359,8 @@ def proven_separation(events: tuple[Event, ...], false_positive_rate: float, eps
     otherwise the result follows from the curve that the accountant proves for ``events`` at all deltas, or without any
     events from (epsilon, delta) alone.
     """
+    from scipy.optimize import minimize_scalar
+
     if not all(event.is_private for event in events):
         return math.inf
     if events and delta > 0 and {event.kind for event in events} <= _GAUSSIAN:

@@ -25,7 +25,6 @@ from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
-from scipy.stats import binom
 from torch import Tensor
 
 from idpgan import checks
@@ -174,6 +173,8 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
             f"correct {correct} <= guesses {guesses} <= canaries {canaries}, epsilon {epsilon} >= 0 and delta {delta} "
             "in [0, 1] must hold."
         )
+    from scipy.stats import binom  # half a second to import
+
     chance = 1 / (1 + np.exp(-epsilon))
     tail = float(binom.sf(correct - 1, guesses, chance))
     if delta == 0 or correct == 0:

@@ -16,6 +16,7 @@ from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
+from idpgan.models.initialize import without_weights
 from idpgan.models.private_classifier import PrivateClassifier, log_odds
 from idpgan.privacy import Event, Noise
 from idpgan.privacy.accounting import compose_epsilon
@@ -61,7 +62,7 @@ class ClassifierPlan(RunPlan):
             raise ConfigError(f"[model] describes a generator, and '{name}' trains a classifier. Leave [model] out.")
         check_delta(self.delta, shape.num_private)
         try:
-            with torch.device("meta"):
+            with without_weights():
                 classifier = self.classifier(shape.image_shape, shape.classes)
         except InputError as error:
             raise ConfigError(str(error)) from error
@@ -75,7 +76,7 @@ class ClassifierPlan(RunPlan):
     def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
         """Compare the described network with that of [method]."""
         try:
-            with torch.device("meta"):
+            with without_weights():
                 made = self.classifier(described["image_shape"], described["classes"])
         except (KeyError, InputError):
             return ["the settings train a classifier, which this is not."]

@@ -29,6 +29,7 @@ from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
+from idpgan.models.initialize import without_weights
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
 from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Noise, Relation, SparseVector, Unit
 from idpgan.privacy.collaborative import SharingScales, sharing_epsilon, sharing_scales
@@ -192,7 +193,7 @@ class DssgdPlan(ClassifierPlan):
     def sharing(self) -> Sharing:
         """How changes are chosen and uploaded."""
         method = self.config.method
-        with torch.device("meta"):
+        with without_weights():
             network = self.classifier(self.shape.image_shape, self.shape.classes)
         parameters = sum(weight.numel() for weight in network.parameters())
         uploads, largest = max(1, math.floor(method.upload_share * parameters)), method.selection == "largest"

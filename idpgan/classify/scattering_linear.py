@@ -14,8 +14,8 @@ clipped to C (`DPSGDPlan.clipped_outer_sum`), and that of a null record is zero.
 would have gradients of norm sqrt(2) |p - y|: no proof breaks, as all weights are clipped together, but half of the
 clip would go to the bias.)
 
-The features are computed at the first step of a process, after its charge, stay in memory and are never released or
-written: they are as private as the images.
+The features are computed at the first step of a process, after its charge, and are never released: they are as private
+as the images. Many lie in a file without a name, which ends with the process (`memory.zeros`).
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ from torch.nn.functional import cross_entropy, one_hot, pad
 from idpgan.classify.classifier import ClassifierRun, StepsPlan, TrainsClassifier
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
+from idpgan.device import resolve_device
+from idpgan.memory import LARGEST, check_room, let_go, zeros
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.privacy.dpsgd import Features, full_precision
 from idpgan.privacy.tiles import Rows, Tiles, alike, may_be_alike, sizes
@@ -99,8 +101,12 @@ class ScatteringLinearPlan(StepsPlan):
         return LinearScattering(image_shape, classes, scales=method.scales, directions=method.directions)
 
     def step_bytes(self, classifier: PrivateClassifier) -> int:
-        """Count the features of all images, which are kept."""
-        return self.shape.num_private * sum(weight.shape[1] for weight in classifier.parameters()) * _FLOAT
+        """Count the features of all images, which are kept; many of them on the disk, where there is no GPU."""
+        kept = self.shape.num_private * sum(weight.shape[1] for weight in classifier.parameters()) * _FLOAT
+        if kept <= LARGEST or resolve_device(self.config.training.device).type != "cpu":
+            return kept
+        check_room(kept, 1, f"The features of {self.shape.num_private:,} images", self.WAY_OUT)
+        return LARGEST
 
     @property
     def learning_rate(self) -> float:
@@ -160,6 +166,7 @@ class ScatteringLinear(TrainsClassifier):
             losses.append(loss)
             shares = None if self._shares is None else self._shares[some]
             norms.append(self.dpsgd.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)[1])
+            let_go(features.whole)
         self.dpsgd.noisy_step(self.optimizer, {"weight": weight}, {"weight": total}, self.noise)
         self._average(step)
         return self.dpsgd.statistics(torch.cat(losses), torch.cat(norms)) if losses else {}
@@ -200,12 +207,11 @@ class ScatteringLinear(TrainsClassifier):
         Rows that no step of this rank asks for stay empty.
         """
         if self._known is None:
-            num, ranks = len(self._images), self.dpsgd.ranks
             known = Features(
-                torch.zeros(len(self._null), self.newest.num_features, device=self.device),
+                zeros((len(self._null), self.newest.num_features), torch.float32, self.device),
                 torch.ones(len(self._null), dtype=torch.float64, device=self.device),
             )
-            needed = torch.arange(num)[ranks.share(num)]  # a record's rank is always the same
+            needed = torch.arange(len(self._images))[self.dpsgd.ranks.share(len(self._images))]  # always the same
             for index in counted(needed.split(_ROWS), self.progress, "features", len(needed), len):
                 pixels = self._images.select(index).to(self.device).images
                 with torch.no_grad():

@@ -24,7 +24,7 @@ from idpgan.data.face_looks import ATTRIBUTES, looks
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.source import Found, Read
 from idpgan.errors import ConfigError, DataError
-from idpgan.memory import check_memory
+from idpgan.memory import check_room, zeros
 from idpgan.progress import Progress, silent
 
 NUM_IMAGES, NUM_PEOPLE, SIDE, CHANNELS = 10_000, 1_000, 48, 3  # values for None in the config
@@ -77,7 +77,7 @@ def draw(
     look, person, attributes = looks(num, people, channels, rng)
     key = int(torch.randint(1 << 62, (), generator=rng))
     batch = batch_size or max(1, (_PIXELS if device.type == "cpu" else _PIXELS_GPU) // (height * width))
-    images = torch.empty(num, channels, height, width, dtype=torch.uint8, device=device)
+    images = zeros((num, channels, height, width), torch.uint8, device)
     for start in range(0, num, batch):
         part = slice(start, start + batch)
         here = {name: column[part].to(device) for name, column in look.items()}
@@ -135,8 +135,8 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
 def _configured(config: DataConfig) -> tuple[int, int, tuple[int, int], int]:
     """Return the numbers of images and people, the sides and the channels by the config or the defaults."""
     num, sides, channels = config.num_images or NUM_IMAGES, config.sides or (SIDE, SIDE), config.channels or CHANNELS
-    needed = 2 * num * channels * math.prod(sides)
-    check_memory(needed, f"{num:,} faces of {sides[1]} x {sides[0]}", "Lower data.num_images.")
+    what = f"{num:,} faces of {sides[1]} x {sides[0]}"
+    check_room(num * channels * math.prod(sides), 2, what, "Lower data.num_images.")
     people = config.num_people or min(NUM_PEOPLE, num)
     num, people, height, width = _asked(num, people, None, sides, channels, SEED)
     return num, people, (height, width), channels

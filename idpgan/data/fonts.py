@@ -23,7 +23,7 @@ from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.source import Found, Read
 from idpgan.errors import DataError
-from idpgan.memory import check_memory
+from idpgan.memory import check_room, zeros
 from idpgan.progress import Progress, silent
 
 CLASSES = tuple("0123456789")
@@ -72,7 +72,7 @@ def draw(
     labels = torch.arange(num) % 10
     uniform = torch.rand(num, NUMBERS, generator=torch.Generator().manual_seed(seed))
     uniform[:, 0] = (labels + 0.5) / 10
-    images = torch.empty(num, channels, height, width, dtype=torch.uint8)
+    images = zeros((num, channels, height, width), torch.uint8)
     batch = max(1, _PIXELS // (height * width))
     for start in range(0, num, batch):
         part = slice(start, start + batch)
@@ -130,7 +130,7 @@ def _check(num: int, height: int, width: int, channels: int, seed: int) -> None:
         raise DataError(f"Digits of {width} x {height} pixels are too small: each side must be {LEAST_SIDE} or more.")
     if channels not in (1, 3):
         raise DataError(f"Digits have 1 channel (grey) or 3 (RGB), not {channels}.")
-    check_memory(2 * num * channels * math.prod((height, width)), f"{num:,} digits", "Lower data.num_images.")
+    check_room(num * channels * math.prod((height, width)), 2, f"{num:,} digits", "Lower data.num_images.")
 
 
 # The pen ----------------------------------------------------------------------------------------------------------

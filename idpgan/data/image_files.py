@@ -7,7 +7,6 @@ and ledgers of folders (`LEDGER`).
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import math
 import os
@@ -28,7 +27,7 @@ from PIL import Image
 from idpgan.data.images import Images
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.errors import DataError
-from idpgan.memory import check_memory
+from idpgan.memory import check_room, let_go, zeros
 from idpgan.progress import Progress, silent
 
 _LOG = logging.getLogger(__name__)
@@ -163,12 +162,14 @@ def read_files(
         One image for each file, in their order, and the null records among them.
     """
     paths = files.paths
-    check_memory(
-        2 * len(paths) * math.prod(shape),  # once as read, and once more when they are split
+    check_room(
+        len(paths) * math.prod(shape),
+        2,  # once as read, and once more when they are split
         f"{len(paths):,} images of {in_words(shape)}",
         "Take fewer, or make them smaller.",
     )
-    pixels = np.zeros((len(paths), *shape), dtype=np.uint8)  # (N, C, H, W)
+    stored = zeros((len(paths), *shape), torch.uint8)
+    pixels = stored.numpy()  # (N, C, H, W)
     null = torch.zeros(len(paths), dtype=torch.bool)
 
     def fill(start: int) -> list[Refused]:
@@ -187,9 +188,10 @@ def read_files(
     with ThreadPoolExecutor() as pool:  # Pillow releases the interpreter lock while it decodes
         for done, part in enumerate(pool.map(fill, range(0, len(paths), CHUNK)), start=1):
             refused += part
+            let_go(stored)
             progress("read images", min(done * CHUNK, len(paths)), len(paths))
     images = Images(
-        torch.from_numpy(pixels),
+        stored,
         torch.tensor(files.labels, dtype=torch.int64) if files.classes else None,
         files.classes,
         torch.tensor(files.people) if files.people else None,
@@ -206,9 +208,9 @@ def read_files(
 def _warn_of_equal(paths: Sequence[Path], images: Images) -> None:
     """Report duplicate pictures on the terminal: each copy is a separate record, and is protected as one."""
     places = defaultdict(list)
-    for path, picture, is_null in zip(paths, images.images.numpy(), images.is_null.tolist(), strict=True):
+    for path, digest, is_null in zip(paths, images.digests(), images.is_null.tolist(), strict=True):
         if not is_null:
-            places[hashlib.sha256(picture).digest()].append(path)
+            places[digest].append(path)
     copied = [same for same in places.values() if len(same) > 1]
     if copied:
         _LOG.warning(

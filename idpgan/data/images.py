@@ -16,10 +16,12 @@ from torch import Tensor
 from idpgan.config import nearest_hint
 from idpgan.errors import DataError
 from idpgan.files import printable
+from idpgan.memory import let_go, take
 
 LONGEST_CLASS_NAME = 200  # characters
 GAP_PX = 2
 SHOWN_COLUMNS, SHOWN = 8, 64  # columns and images of a notebook's grid
+_ROWS = 1000  # images at once
 _TENSORS = ("images", "labels", "identities", "attributes", "null")
 
 
@@ -117,9 +119,9 @@ class Images:
         return self._each(lambda tensor: tensor.pin_memory())
 
     def select(self, index: Tensor) -> Images:
-        """Return a copy of the images at `index`, int64 (B,) or bool (N,), on any device."""
+        """Return a copy of the images at `index`, int64 (B,) or bool (N,), on any device; see `memory.take`."""
         index = index.to(self.images.device)
-        return self._each(lambda tensor: tensor[index])
+        return self._each(lambda tensor: take(tensor, index))
 
     def zeroed_out(self, index: Tensor) -> Images:
         """Return a copy in which the positions at `index`, int64 (B,) or bool (N,), hold the null record.
@@ -129,12 +131,11 @@ class Images:
         null = torch.zeros(len(self), dtype=torch.bool, device=self.images.device)
         null[index.to(null.device)] = True
         null = null if self.null is None else null | self.null
-        emptied = {
-            name: tensor.masked_fill(null.view(-1, *[1] * (tensor.ndim - 1)), 0)
-            for name in ("images", "labels", "attributes")
-            if (tensor := getattr(self, name)) is not None
-        }
-        return dataclasses.replace(self, null=null, **emptied)
+        emptied = dataclasses.replace(self.select(torch.arange(len(self))), null=null)
+        for tensor in (emptied.images, emptied.labels, emptied.attributes):
+            if tensor is not None:
+                tensor[null] = 0
+        return emptied
 
     def existing(self, least: int = 0) -> Images:
         """Return the set without null records, for use by the curator or by a method without a guarantee.
@@ -154,8 +155,18 @@ class Images:
         sha = hashlib.sha256(json.dumps(header).encode())
         for name in _TENSORS:
             if (tensor := getattr(self, name)) is not None:
-                sha.update(tensor.cpu().contiguous().numpy().data)
+                for part in tensor.split(_ROWS):  # a whole copy may be larger than memory
+                    sha.update(part.cpu().contiguous().numpy().data)
+                    let_go(tensor)
         return sha.hexdigest()
+
+    def digests(self) -> list[bytes]:
+        """Return the SHA-256 of the pixels of each image: equal images are found by it."""
+        found = []
+        for part in self.images.split(_ROWS):
+            found += [hashlib.sha256(image).digest() for image in part.cpu().numpy()]
+            let_go(self.images)
+        return found
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Images:
         tensors = {name: getattr(self, name) for name in _TENSORS}

@@ -32,7 +32,7 @@ from idpgan.data.images import (
 )
 from idpgan.data.source import Found, Refused, Source
 from idpgan.errors import ConfigError, DataError
-from idpgan.memory import check_memory
+from idpgan.memory import check_room, take
 from idpgan.progress import Progress, silent
 
 SOURCES: Mapping[str, Source] = {
@@ -279,8 +279,9 @@ def describe(config: DataConfig) -> DataShape | None:
     image_shape = _declared_shape(found.image_shape, config)
     shape = DataShape(sizes, image_shape, classes, bool(found.people), found.of_photos)
     num = sum(sizes)
-    check_memory(
-        2 * num * math.prod(shape.image_shape),  # once as read, and once more when they are split
+    check_room(
+        num * math.prod(shape.image_shape),
+        2,  # once as read, and once more when they are split
         f"The {num:,} images of '{config.name}', {' x '.join(map(str, shape.image_shape))} bytes each,",
         "Take fewer, or make them smaller before training.",
     )
@@ -353,7 +354,8 @@ def _declared_shape(shape: tuple[int, int, int], config: DataConfig) -> tuple[in
 def _colored(images: Images, channels: int) -> Images:
     """Convert grey images to RGB by repetition if the config asks for RGB."""
     if images.image_shape[0] == 1 and channels == 3:
-        return dataclasses.replace(images, images=images.images.repeat(1, 3, 1, 1))
+        colored = images.images.expand(-1, 3, -1, -1)
+        return dataclasses.replace(images, images=take(colored, torch.arange(len(images))))
     return images
 
 

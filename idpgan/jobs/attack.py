@@ -291,9 +291,9 @@ def other_generator(path: Path, images: Membership) -> Generator:
     """Load the generator of another finished run; refuse one that was trained on the images under attack."""
     other = load_config(RunFolder.open(path).config)
     trained_on = load(other.data).private.existing()
-    known = {image.tobytes() for image in trained_on.images.cpu().numpy()}
+    known = set(trained_on.digests())
     judged = (images.members, images.non_members)
-    shared = [sum(image.tobytes() in known for image in part.images.cpu().numpy()) for part in judged]
+    shared = [sum(digest in known for digest in part.digests()) for part in judged]
     if sum(shared) > 0.01 * sum(map(len, judged)):  # synthetic or tiny images may be equal by chance
         raise InputError(
             f"--reference {path} was trained on {shared[0]} of the {len(judged[0])} members and {shared[1]} of the "

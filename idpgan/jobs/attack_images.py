@@ -200,9 +200,7 @@ def _chosen(read: dict[str, Images], options: AttackOptions) -> tuple[Membership
                 f"the {name} images are (C, H, W) = {images.image_shape} and the members {shape}: nothing is resized "
                 "or converted here. Give all images one size and one kind of color (idpgan prepare does)."
             )
-    known = {
-        name: {image.tobytes() for image in read[name].images.cpu().numpy()} for name in _FACTS[1:] if name in read
-    }
+    known = {name: set(read[name].digests()) for name in _FACTS[1:] if name in read}
     for name, other in itertools.combinations(known, 2):
         shared = len(known[name] & known[other])
         if shared > _COINCIDENCE * min(len(known[name]), len(known[other])):

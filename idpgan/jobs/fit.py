@@ -382,7 +382,7 @@ def _of_images(held: Images, file: Path) -> tuple[dict[str, Any], Facts]:
     per_person = None
     if held.identities is not None:
         counts = torch.unique(held.identities, return_counts=True)[1]
-        per_person = -(-len(held) // len(counts))
+        per_person = len(held) / len(counts)
         table |= {"num_people": len(counts), "split_by": "identity"}
     handwriting = channels == 1 and held.classes == _DIGITS
     return table, Facts(known_shape(DataConfig.model_validate(table)), per_person, handwriting)

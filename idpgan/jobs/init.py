@@ -145,7 +145,7 @@ def facts_of(source: str, data_root: Path | None = None) -> tuple[_Data, dict[st
             "of any size is made ready by idpgan prepare."
         )
     shape, settings, people = _split(data.settings)
-    per_person = -(-people[0] // people[1]) if people else None
+    per_person = people[0] / people[1] if people else None
     return data, settings, Facts(shape, per_person, source in HANDWRITING, _is_aligned(source))
 
 

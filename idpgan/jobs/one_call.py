@@ -13,7 +13,7 @@ import torch
 from idpgan.config import nearest_hint
 from idpgan.data import folder
 from idpgan.data.arrays import Range, gathered
-from idpgan.data.images import Images, numbered_by, to_uint8, to_unit
+from idpgan.data.images import Images, numbered_by, to_unit
 from idpgan.data.load import Split
 from idpgan.device import resolve_device
 from idpgan.errors import DataError, InputError
@@ -24,7 +24,6 @@ from idpgan.jobs.publish import BEST, Published, publish
 from idpgan.metrics.evaluation import METRICS, Evaluation, default_metrics, evaluate_images
 from idpgan.metrics.features import RECIPES
 from idpgan.metrics.source import kind_of, read_images
-from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import Relation, parse_unit
 from idpgan.privacy.ledger import Ledger
@@ -205,8 +204,7 @@ def _under_test(source: Any, judges: Images, num: int | None, pixel_range: Range
         where["pixel_range"] = pixel_range if isinstance(pixel_range, str) else "auto"
         return read_images(Path(source), judges.image_shape, judges.classes, **where)
     if isinstance(generator, Generator):
-        pixels = to_uint8(generator.sample(num, seed=0, progress=progress, purpose=Purpose.TRAINING))
-        images = Images(pixels, generator.sample_labels(num), generator.classes if generator.num_classes else ())
+        images = generator.sample_images(num, seed=0, progress=progress)
     elif isinstance(source, SyntheticDataset):
         images = Images(source.images, source.labels, source.classes)
     else:

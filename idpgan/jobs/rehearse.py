@@ -22,7 +22,7 @@ from torch import Tensor
 
 from idpgan.audit.bounds import proven_separation
 from idpgan.config import build
-from idpgan.data.images import Images, make_grid, to_uint8
+from idpgan.data.images import Images, make_grid
 from idpgan.data.load import Split, known_shape
 from idpgan.data.stand_ins import are_digits, stand_ins
 from idpgan.device import resolve_device
@@ -32,7 +32,6 @@ from idpgan.jobs.options import RehearseOptions
 from idpgan.jobs.train import load_config, train_on
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import evaluate_images
-from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import number_to_json
 from idpgan.progress import Progress, renamed, silent
@@ -195,8 +194,7 @@ class _Judge:
             seconds = time.monotonic() - started
             return Rehearsed(*terms, float(right), None, None, *attacker(planned), seconds), None
         num = min(max(self.split.num_private, 1000), _MOST_DRAWN)
-        pixels = to_uint8(generator.sample(num, seed=0, progress=progress, purpose=Purpose.TRAINING))
-        images = Images(pixels, generator.sample_labels(num), generator.classes if generator.num_classes else ())
+        images = generator.sample_images(num, seed=0, progress=progress)
         seconds = time.monotonic() - started
         labeled = images.labels is not None and bool(self.split.classes)
         accuracy = self.accuracy_of(images, progress) if labeled else (None, None)

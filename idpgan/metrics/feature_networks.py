@@ -28,6 +28,7 @@ from idpgan.checks import typed
 from idpgan.data.images import Images, to_float
 from idpgan.errors import DataError, InputError
 from idpgan.files import read_plain
+from idpgan.memory import let_go
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import FeatureNetwork
 from idpgan.models.classifier import classifier_body
@@ -137,6 +138,7 @@ def _fit(images: Images, seed: int, device: torch.device | str, progress: Progre
         optimizer.step()
         scheduler.step()
         progress("feature autoencoder", step, steps)
+    let_go(images.images)
     if not bool(loss.isfinite()):
         raise InputError("The feature autoencoder diverged on these images. Take another network with --features.")
     return model.eval()

@@ -19,6 +19,7 @@ from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
+from idpgan.memory import cat
 from idpgan.metrics.cache import Cache
 from idpgan.models.classifier import Classifier, build_classifier
 from idpgan.progress import Progress, silent
@@ -93,7 +94,7 @@ def full_training_set(split: Split, judged_on: Part = "test") -> Images:
     split = split.existing()
     parts = (split.public, split.holdout, split.private) if judged_on == "test" else (split.public, split.private)
     labels = [part.labels for part in parts if part.labels is not None]
-    images = torch.cat([part.images for part in parts])
+    images = cat([part.images for part in parts])
     return Images(images, torch.cat(labels) if labels else None, split.classes)
 
 

@@ -21,7 +21,6 @@ from idpgan.data.images import Images, numbered_by, to_uint8
 from idpgan.errors import DataError, InputError
 from idpgan.memory import check_memory
 from idpgan.models.checkpoint import WEIGHTS, load_generator
-from idpgan.models.config import Purpose
 from idpgan.progress import Progress, silent
 
 Kind = Literal["generator", "folder", "npz"]
@@ -173,11 +172,7 @@ def _sample(
 ) -> Images:
     if num < 1:
         raise InputError(f"{num} images are too few to judge a generator by. Ask for more with --num.")
-    generator = load_generator(path, module)
-    pixels = generator.to(device).sample(num, seed=seed, progress=progress, purpose=Purpose.TRAINING)
-    if bool(pixels.isnan().any()):
-        raise DataError(f"The generator {path} makes NaN pixels: its training diverged.")
-    return Images(to_uint8(pixels), generator.sample_labels(num), generator.classes)
+    return load_generator(path, module).to(device).sample_images(num, seed=seed, progress=progress)
 
 
 def _read_npz(path: Path, image_shape: tuple[int, int, int], classes: tuple[str, ...], pixel_range: str) -> Images:

@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic import Field
 from safetensors import SafetensorError
 from safetensors.torch import load, save
@@ -23,6 +22,7 @@ from idpgan.files import parse_json, pasted, read_plain, write_bytes_atomic, wri
 from idpgan.models.config import ModelConfig, Origin
 from idpgan.models.families import build_generator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
+from idpgan.models.initialize import without_weights
 from idpgan.models.outline import NETWORK, GeneratorOutline, needs_code, outline_of, outlined
 from idpgan.models.private_classifier import described_classifier
 from idpgan.models.simulators import PopulationGenerator
@@ -225,7 +225,7 @@ def _without_weights(config: ModelConfig, shape: Sequence[int], num_classes: int
     """Make a generator on torch's meta device; code that a release names is not imported."""
     if is_path(config.generator):
         return GeneratorOutline(config, shape, num_classes, outlined(tensors))
-    with torch.device("meta"):
+    with without_weights():
         return build_generator(config, shape, num_classes)
 
 

@@ -44,6 +44,7 @@ _LONGEST_LICENCE = 200
 
 
 _GENERATORS = ("dcgan", "warp", "gaussian", "refined", "diffusion", "population")
+_BENT = ("gaussian", "refined", "diffusion")  # draw texture and shape
 _CRITICS = ("dcgan",)
 _SIMULATORS = ("faces", "fonts", "public", "generator")
 
@@ -101,8 +102,8 @@ class ModelConfig(Section):
         truncation: Takes the place of `temperature` in images that are drawn to be looked at; None: the same. Below 1
             images are cleaner and more alike (Brock, Donahue and Simonyan 2019): samples.png and `idpgan sample` are
             drawn so, and what others train on is not.
-        shape: Functions a direction of the smooth displacement by which a "gaussian" generator bends each image, 0 =
-            none: texture and shape are drawn together (`idpgan.models.registration`).
+        shape: Functions a direction of the smooth displacement by which a "gaussian", "refined" or "diffusion"
+            generator bends each image, 0 = none: texture and shape are drawn together (`idpgan.models.registration`).
         generator_norm: Normalization in the generator, which sees no private record.
         critic_norm: Normalization in the critic. Both kinds act within one record; "layer" is one group of all
             channels. BatchNorm is not offered: it mixes records.
@@ -133,10 +134,10 @@ class ModelConfig(Section):
 
     @model_validator(mode="after")
     def _check_shape(self) -> ModelConfig:
-        if self.shape and self.generator != "gaussian":
+        if self.shape and self.generator not in _BENT:
             raise ConfigError(
-                f'shape = {self.shape} bends what a "gaussian" generator draws, and generator = "{self.generator}". '
-                "Set shape = 0."
+                f"shape = {self.shape} bends what a normal distribution draws, in the generators {', '.join(_BENT)}, "
+                f'and generator = "{self.generator}". Set shape = 0.'
             )
         return self
 

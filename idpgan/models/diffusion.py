@@ -11,10 +11,18 @@ Images are drawn by their probability flow, ``dy/ds = (y - D(y; s)) / s``, from 
 ``dw/d(ln s) = -(S + s^2 I)^(-1/2) c(s) F``. This is solved by Heun's method, so that the normal distribution is
 integrated exactly: with F = 0 an image is ``m + S^(1/2) w``, of the very law of a `GaussianGenerator`. The last step,
 from `LEAST` to 0, adds c F as it is at `LEAST`.
+
+With ``model.shape`` above 0 an image is its texture, the image in place on a released template, and the displacement
+that brought it there (`idpgan.models.registration`). Both together are normal, so all of the above holds for the row of
+their numbers, and a drawn texture is bent back by the displacement that was drawn with it. A displacement is counted in
+such units that one as large as is expected of photographs weighs as much as an image of contrast d, so that one level
+of noise fits both (as Cootes, Edwards and Taylor, "Active appearance models", 1998, weigh shape against texture). F
+sees and corrects the texture; the displacement follows by the closed form, which knows how both go together.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Mapping, Sequence
@@ -27,6 +35,7 @@ from torch.nn import functional
 from idpgan.models.config import ModelConfig
 from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.initialize import GROUPS, seeded_init, torch_seed
+from idpgan.models.registration import Registration, bent_back, displaced, shape_variance
 
 LEAST, MOST = 0.1, 10.0  # levels s of noise on pixels in [-1, 1]
 _TYPICAL, _SPREAD = 0.6, 1.2  # exp of the mean, and standard deviation, of ln s in training
@@ -108,34 +117,53 @@ class ResidualNetwork(nn.Module):
 class DiffusionGenerator(GaussianGenerator):
     """Draw images by the probability flow of a closed-form denoiser and a network; see the module.
 
-    A latent vector is an image of noise: C H W numbers.
+    A latent vector is a row of noise: D = C H W numbers, and 2 ``config.shape`` for a displacement.
 
     Args:
-        config: The [model] section: ``latent_dim`` coefficients, ``width`` feature maps.
+        config: The [model] section: ``latent_dim`` coefficients, ``width`` feature maps, ``shape`` functions of a
+            displacement a direction.
         image_shape: (C, H, W) in px of any size, C in {1, 3}.
         num_classes: Classes of the data; ignored unless ``config.conditional``.
         seed: Of the network.
 
     Attributes:
-        mean: (max(num_classes, 1), q), not trained.
+        mean: (max(num_classes, 1), q), not trained; a displacement in units of `unit`, here and in the factor.
         factor: (max(num_classes, 1), q, q), not trained; its columns are orthogonal.
+        template: (max(num_classes, 1), C, H, W), onto which images of each class are brought, not trained; None without
+            a displacement.
         network: F.
     """
+
+    template: nn.Parameter | None
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
         super().__init__(config, image_shape, num_classes)
         self.mean.requires_grad_(False)
         self.factor.requires_grad_(False)
-        self.latent_dim = math.prod(self.image_shape)
+        self._pixels = math.prod(self.image_shape)
+        self.latent_dim = self._pixels + 2 * config.shape
+        template = torch.zeros(len(self.mean), *self.image_shape)
+        self.template = nn.Parameter(template, requires_grad=False) if config.shape else None
         self.network = ResidualNetwork(self.image_shape, config.width, self.num_classes, seed=seed)
 
+    @property
+    def unit(self) -> float:
+        """Half image sides of a displacement that weigh as much as 1 of a pixel."""
+        return math.sqrt(float(shape_variance(self.config.shape).sum()) / self._pixels) / _CONTRAST
+
     def set_moments(self, mean: Tensor, factor: Tensor) -> None:
-        """Set means (rows, q) and factors (rows, q, r), r <= q: any that have these products ``F F^T``."""
-        axes, lengths, _ = torch.linalg.svd(factor.detach().double(), full_matrices=False)
-        super().set_moments(mean, axes * lengths[:, None])
+        """Set means (rows, q) and factors (rows, q, r), r <= q: any that have these products ``F F^T``.
+
+        The numbers of a displacement are in half image sides, as a `GaussianGenerator` has them.
+        """
+        scale = torch.ones(mean.shape[1], dtype=torch.float64, device=mean.device)
+        if self.template is not None:
+            scale[-2 * self.config.shape :] = 1 / self.unit
+        axes, lengths, _ = torch.linalg.svd(scale[:, None] * factor.detach().double(), full_matrices=False)
+        super().set_moments(scale * mean, axes * lengths[:, None])
 
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
-        """Draw images of noise ``z`` (B, C H W), standard normal, clamped."""
+        """Draw images of noise ``z`` (B, D), standard normal, clamped."""
         rows = _rows(len(z), labels, z.device)
         center, w = self._centers(rows), z
         levels = torch.logspace(math.log10(MOST), math.log10(LEAST), _INTERVALS + 1, dtype=torch.float64).tolist()
@@ -145,36 +173,58 @@ class DiffusionGenerator(GaussianGenerator):
             there = self._slope(center, w + step * slope, rows, lower)
             w = w + step / 2 * (slope + there)
         last = self._residual(center + self._colored(w, rows, LEAST), rows, LEAST)
-        return (center + self._colored(w, rows, 0.0) + last).view(-1, *self.image_shape).clamp(-1.0, 1.0)
+        drawn = center + self._colored(w, rows, 0.0) + last
+        images = self._texture(drawn)
+        if self.template is not None:
+            images = bent_back(images, self.unit * drawn[:, self._pixels :])
+        return images.clamp(-1.0, 1.0)
+
+    def shapes(self, images: Tensor, labels: Tensor | None) -> Tensor:
+        """Return the displacements that bring images (B, C, H, W) into place on the template, (B, 2 shape).
+
+        That of a row is a function of this row, its position, its class, and what was released.
+        """
+        if self.template is None:
+            return images.new_zeros(len(images), 0)
+        templates = self.template[_rows(len(images), labels, images.device)]
+        return Registration(self.image_shape, self.config.shape)(images, templates)
+
+    def states(self, images: Tensor, shapes: Tensor) -> Tensor:
+        """Return the rows (B, D) that the diffusion moves, of images (B, C, H, W) and their `shapes`."""
+        if self.template is None:
+            return images.flatten(1)
+        return torch.cat([displaced(images, shapes).flatten(1), shapes / self.unit], dim=1)
 
     def closed_form(self, noisy: Tensor, labels: Tensor | None, levels: Tensor) -> Tensor:
-        """Return the best estimates of images of the normal distributions from noisy ones, (B, C, H, W).
+        """Return the best estimates of rows of the normal distributions from noisy ones, (B, D).
 
         Args:
-            noisy: (B, C, H, W).
+            noisy: (B, D).
             labels: (B,) int64 if conditional, else None.
             levels: (B,), standard deviations of the noise.
         """
         rows = _rows(len(noisy), labels, noisy.device)
         center = self._centers(rows)
         gains = 1 / (self._variances()[rows] + levels.square()[:, None])
-        return (center + self._along(noisy.flatten(1) - center, rows, gains)).view_as(noisy)
+        return center + self._along(noisy - center, rows, gains)
 
-    def problem(self, images: Tensor, labels: Tensor | None, levels: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what the network sees of noisy images, (B, 2 C, H, W), and what it should answer, (B, C, H, W).
+    def problem(self, states: Tensor, labels: Tensor | None, levels: Tensor, normal: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what the network sees of noisy rows, (B, 2 C, H, W), and what it should answer, (B, C, H, W).
 
-        It sees the closed form, and the rest of the noisy image in units of the noise. Row i is a function of row i.
+        It sees the closed form of the image, and the rest of the noisy one in units of the noise. Row i is a function
+        of row i.
 
         Args:
-            images: (B, C, H, W) in [-1, 1].
+            states: (B, D), of `states`.
             labels: (B,) int64 if conditional, else None.
             levels: (B,).
-            normal: (B, C, H, W), standard normal.
+            normal: (B, D), standard normal.
         """
-        scale = levels[:, None, None, None]
-        noisy = images + scale * normal
+        noisy = states + levels[:, None] * normal
         estimate = self.closed_form(noisy, labels, levels)
-        return torch.cat([estimate, (noisy - estimate) / scale], dim=1), (images - estimate) / _reach(scale)
+        parts = [self._texture(part) for part in (estimate, noisy - estimate, states - estimate)]
+        scale = levels[:, None, None, None]
+        return torch.cat([parts[0], parts[1] / scale], dim=1), parts[2] / _reach(scale)
 
     def loss(
         self, weights: Mapping[str, Tensor], inputs: Tensor, levels: Tensor, label: Tensor, target: Tensor
@@ -196,16 +246,17 @@ class DiffusionGenerator(GaussianGenerator):
         rng = torch.Generator().manual_seed(torch_seed(seed))
         quantiles = (torch.arange(_ATTACKED) + 0.5) / _ATTACKED
         labels = labels if self.num_classes else None
+        states = self.states(images, self.shapes(images, labels))
         total = torch.zeros(len(images), device=images.device)
         for level in training_levels(math.sqrt(2) * torch.erfinv(2 * quantiles - 1)):
             levels = level.to(images).expand(len(images))
-            normal = torch.randn(self.image_shape, generator=rng).to(images).expand_as(images)
-            inputs, target = self.problem(images, labels, levels, normal)
+            normal = torch.randn(self.latent_dim, generator=rng).to(images).expand_as(states)
+            inputs, target = self.problem(states, labels, levels, normal)
             answer = self.network(inputs, levels, _rows(len(images), labels, images.device))
             total += (answer - target).square().flatten(1).mean(1)
         return total / _ATTACKED
 
-    # Images as rows of C H W numbers; rows (B,) say which normal distribution --------------------------------------
+    # Rows of D numbers; ``rows`` (B,) say which normal distribution ------------------------------------------------
 
     def _variances(self) -> Tensor:
         """Return the variance along each column of the factor, (rows, q)."""
@@ -215,12 +266,16 @@ class DiffusionGenerator(GaussianGenerator):
         return self.mean[rows] @ self._functions().T
 
     def _functions(self) -> Tensor:
-        return basis_of(self.image_shape, self.config.latent_dim).to(self.mean)
+        return _functions(self.image_shape, self.config.latent_dim, self.config.shape).to(self.mean)
 
-    def _along(self, pixels: Tensor, rows: Tensor, gains: Tensor) -> Tensor:
-        """Return ``B F diag(gains) F^T B^T`` of pixels; every class is computed, so that rows do not mix."""
+    def _texture(self, states: Tensor) -> Tensor:
+        """Return the images (B, C, H, W) in rows of numbers."""
+        return states[:, : self._pixels].reshape(-1, *self.image_shape)
+
+    def _along(self, numbers: Tensor, rows: Tensor, gains: Tensor) -> Tensor:
+        """Return ``B F diag(gains) F^T B^T`` of numbers; every class is computed, so that rows do not mix."""
         basis, each = self._functions(), torch.arange(len(rows), device=rows.device)
-        found = torch.einsum("kqr,bq->bkr", self.factor, pixels @ basis)[each, rows] * gains
+        found = torch.einsum("kqr,bq->bkr", self.factor, numbers @ basis)[each, rows] * gains
         return torch.einsum("kqr,br->bkq", self.factor, found)[each, rows] @ basis.T
 
     def _colored(self, w: Tensor, rows: Tensor, level: float) -> Tensor:
@@ -228,21 +283,28 @@ class DiffusionGenerator(GaussianGenerator):
         gains = 1 / ((self._variances() + level**2).sqrt() + level).clamp(min=1e-20)
         return level * w + self._along(w, rows, gains[rows])
 
-    def _whitened(self, pixels: Tensor, rows: Tensor, level: float) -> Tensor:
-        """Return ``(S + s^2 I)^(-1/2)`` of pixels, s > 0."""
+    def _whitened(self, numbers: Tensor, rows: Tensor, level: float) -> Tensor:
+        """Return ``(S + s^2 I)^(-1/2)`` of numbers, s > 0."""
         root = (self._variances() + level**2).sqrt()
-        return pixels / level - self._along(pixels, rows, (1 / (level * root * (root + level)))[rows])
+        return numbers / level - self._along(numbers, rows, (1 / (level * root * (root + level)))[rows])
 
     def _residual(self, noisy: Tensor, rows: Tensor, level: float) -> Tensor:
-        """Return ``c(s) F`` of noisy images, all of one level."""
+        """Return ``c(s) F`` of noisy rows, all of one level; zeros for a displacement."""
         levels = noisy.new_full((len(noisy),), level)
-        images, labels = noisy.view(-1, *self.image_shape), rows if self.num_classes else None
-        inputs, _ = self.problem(images, labels, levels, torch.zeros_like(images))
-        return _reach(levels)[:, None] * self.network(inputs, levels, rows).flatten(1)
+        labels = rows if self.num_classes else None
+        inputs, _ = self.problem(noisy, labels, levels, torch.zeros_like(noisy))
+        found = _reach(levels)[:, None] * self.network(inputs, levels, rows).flatten(1)
+        return functional.pad(found, (0, 2 * self.config.shape))
 
     def _slope(self, center: Tensor, w: Tensor, rows: Tensor, level: float) -> Tensor:
         """Return by how much w rises as ln s falls."""
         return self._whitened(self._residual(center + self._colored(w, rows, level), rows, level), rows, level)
+
+
+@functools.lru_cache(maxsize=2)  # every batch needs it
+def _functions(image_shape: tuple[int, int, int], latent_dim: int, shape: int) -> Tensor:
+    """Return the functions of the pixels beside the numbers of a displacement as they are, (D, q)."""
+    return torch.block_diag(basis_of(image_shape, latent_dim), torch.eye(2 * shape, dtype=torch.float64))
 
 
 def _rows(num: int, labels: Tensor | None, device: torch.device) -> Tensor:

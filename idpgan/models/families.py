@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-import torch
 from torch import nn
 
 from idpgan.errors import ConfigError
@@ -14,6 +14,7 @@ from idpgan.models.dcgan import Critic, DcganGenerator
 from idpgan.models.diffusion import DiffusionGenerator
 from idpgan.models.gaussian import GaussianGenerator, RefinedGenerator
 from idpgan.models.generator import Generator
+from idpgan.models.initialize import without_weights
 from idpgan.models.own import OwnCritic, OwnGenerator
 from idpgan.models.simulators import DRAWN, GeneratorSimulator, PhotoSimulator, PopulationGenerator, Simulator
 from idpgan.models.warp import WarpGenerator
@@ -80,13 +81,13 @@ def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: 
 
 def generator_bytes(model: ModelConfig, image_shape: Sequence[int], num_classes: int) -> int:
     """Return the bytes that training a generator keeps, whatever the batch, without building it."""
-    with torch.device("cpu" if is_path(model.generator) else "meta"):  # foreign code may want its numbers
+    with contextlib.nullcontext() if is_path(model.generator) else without_weights():  # foreign code may want numbers
         return _COPIES * _weight_bytes(build_generator(model, image_shape, num_classes))
 
 
 def critic_bytes(model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> int:
     """Return the bytes of one copy of a critic's weights, without building it."""
-    with torch.device("cpu" if is_path(model.critic) else "meta"):
+    with contextlib.nullcontext() if is_path(model.critic) else without_weights():
         return _weight_bytes(build_critic(model, image_shape, num_classes))
 
 

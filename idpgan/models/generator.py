@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from idpgan import checks
 from idpgan.config import nearest_hint
-from idpgan.data.images import SHOWN, SHOWN_COLUMNS, notebook_png, to_uint8
+from idpgan.data.images import SHOWN, SHOWN_COLUMNS, Images, notebook_png, to_uint8
 from idpgan.errors import InputError
-from idpgan.memory import check_memory
+from idpgan.memory import check_memory, check_room, let_go, zeros
 from idpgan.models.config import ModelConfig, Purpose, classes_of, labels_error
 from idpgan.models.initialize import torch_seed
 from idpgan.models.private_classifier import PrivateClassifier, log_odds
@@ -22,6 +22,7 @@ from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.progress import Progress, silent
 
 MOST_CANDIDATES = 100  # that are drawn for one image
+_BATCH = 500  # images per forward pass
 LATENT_BLOCK = 1024  # rows of z drawn per call, whatever the batch size: the same z for any batch size
 
 
@@ -123,7 +124,7 @@ class Generator(nn.Module):
         num: int,
         labels: Tensor | Sequence[int] | Sequence[str] | int | str | None = None,
         seed: int | None = None,
-        batch_size: int = 500,
+        batch_size: int = _BATCH,
         progress: Progress = silent,
         *,
         purpose: Purpose = Purpose.LOOKING,
@@ -146,10 +147,43 @@ class Generator(nn.Module):
             (num, C, H, W) float32 in [-1, 1], on the CPU.
         """
         checks.whole(num, "num")
-        checks.whole(batch_size, "batch_size", 1)
         check_memory(4 * num * math.prod(self.image_shape), f"{num:,} images", "Draw fewer at once, with other seeds.")
-        chosen = self.sample_labels(num) if labels is None else self._checked_labels(labels, num)
         images = torch.empty(num, *self.image_shape)
+        for rows, drawn in self._drawn(num, labels, seed, batch_size, purpose, progress):
+            images[rows] = drawn
+        return images
+
+    @checks.typed
+    def sample_images(self, num: int, *, seed: int | None = None, progress: Progress = silent) -> Images:
+        """Generate labeled images to train on or to measure, on the CPU: those of `sample`, as bytes.
+
+        They need a quarter of its memory, and of many (`memory.LARGEST`) none.
+
+        Raises:
+            InputError: If pixels are not finite, or neither memory nor disk has room.
+        """
+        checks.whole(num, "num")
+        check_room(num * math.prod(self.image_shape), 1, f"{num:,} images", "Draw fewer.")
+        pixels = zeros((num, *self.image_shape), torch.uint8)
+        for rows, drawn in self._drawn(num, None, seed, _BATCH, Purpose.TRAINING, progress):
+            if not bool(drawn.isfinite().all()):
+                raise InputError("this generator makes pixels that are not finite: its training diverged.")
+            pixels[rows] = to_uint8(drawn)
+            let_go(pixels)
+        return Images(pixels, self.sample_labels(num), self.classes if self.num_classes else ())
+
+    def _drawn(
+        self,
+        num: int,
+        labels: Tensor | Sequence[int] | Sequence[str] | int | str | None,
+        seed: int | None,
+        batch_size: int,
+        purpose: Purpose,
+        progress: Progress,
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Yield positions and images, (B, C, H, W) on the CPU: of each the candidate that the teacher chooses."""
+        checks.whole(batch_size, "batch_size", 1)
+        chosen = self.sample_labels(num) if labels is None else self._checked_labels(labels, num)
         done = 0
         for drawn in self._batches(num, chosen, seed, batch_size, purpose):
             best = torch.zeros(len(drawn), dtype=torch.int64)
@@ -157,14 +191,13 @@ class Generator(nn.Module):
                 many = chosen[done : done + len(drawn)].repeat_interleave(self.candidates)
                 odds = log_odds(self.teacher.logits(drawn.flatten(0, 1)), many)
                 best = odds.view(len(drawn), -1).argmax(1).cpu()
-            images[done : done + len(drawn)] = drawn[torch.arange(len(drawn)), best]
+            yield slice(done, done + len(drawn)), drawn[torch.arange(len(drawn)), best]
             done += len(drawn)
             progress("sample", done, num)
-        return images
 
     def sample_candidates(self, num: int, seed: int | None = None) -> Tensor:
         """Return all candidates of the images of ``sample(num, seed=seed)``, (num, candidates, C, H, W)."""
-        return torch.cat(list(self._batches(num, self.sample_labels(num), seed, 500, Purpose.LOOKING)))
+        return torch.cat(list(self._batches(num, self.sample_labels(num), seed, _BATCH, Purpose.LOOKING)))
 
     def _batches(
         self, num: int, labels: Tensor | None, seed: int | None, batch_size: int, purpose: Purpose

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from idpgan.errors import InputError
 
@@ -43,6 +45,22 @@ def seeded_init(seed: int, stream: int = 0) -> Iterator[None]:
     mixed = torch_seed(seed, stream)
     with torch.random.fork_rng(devices=[]):  # CPU only
         torch.default_generator.manual_seed(mixed)
+        yield
+
+
+class _Undrawn(TorchFunctionMode):
+    """Leaves normal numbers undrawn: on the meta device PyTorch "draws" them by its compiler, a second to import."""
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
+        if function is Tensor.normal_:
+            return arguments[0]
+        return (torch.empty if function is torch.randn else function)(*arguments, **(options or {}))
+
+
+@contextmanager
+def without_weights() -> Iterator[None]:
+    """Build modules on torch's meta device: their tensors have a shape, and take no memory whatever their size."""
+    with torch.device("meta"), _Undrawn():
         yield
 
 

@@ -22,6 +22,7 @@ from idpgan.privacy.noise import Noise
 CHANNELS = (1, 3)
 SIDES = (8, 512)  # least and most pixels
 _CONSTANT = 0.1  # coordinate of the bias among features of norm 1
+_REST = math.sqrt(1 - _CONSTANT**2)  # norm of the others
 _BODY_PX = 16  # the first convolution of a CNN brings the longer side down to at most this
 _BATCH = 500
 MOST_FEATURES = 4096  # that leave the phone of a split network
@@ -145,15 +146,20 @@ class LinearScattering(PrivateClassifier):
         The constant coordinate serves as the bias of a linear layer without a free bias: the gradient of a record is
         the product of its residual and these features, so that its norm is at most that of the residual.
         """
-        if not self._scattering:
-            self._scattering.append(Scattering(self.image_shape, **self.options()))
-        vectors = self._scattering[0].to(images.device).normalized(images)
+        vectors = self._transform(images).normalized(images)
         constant = torch.full_like(vectors[:, :1], _CONSTANT)
-        return torch.cat([vectors * (1 - _CONSTANT**2) ** 0.5, constant], 1)
+        return torch.cat([vectors.mul_(_REST), constant], 1)
 
     def forward(self, images: Tensor) -> Tensor:
         """Map float images (B, C, H, W) in [-1, 1] to logits (B, K)."""
-        return self.features(images) @ self.weight.T
+        weight, bias = self.weight[:, :-1].T * _REST, self.weight[:, -1] * _CONSTANT
+        tiles = self._transform(images).normalized_tiles(images)  # never all features at once
+        return torch.cat([torch.addmm(bias, vectors, weight) for vectors in tiles])[: len(images)]
+
+    def _transform(self, images: Tensor) -> Scattering:
+        if not self._scattering:
+            self._scattering.append(Scattering(self.image_shape, **self.options()))
+        return self._scattering[0].to(images.device)
 
 
 class Cnn(PrivateClassifier):

@@ -143,8 +143,11 @@ class Registration:
         return small / (contrast + _LEAST_CONTRAST)
 
     def __call__(self, images: Tensor, template: Tensor) -> Tensor:
-        """Return the displacements of images (B, C, H, W) to a template (C, H, W): (B, 2 count) float32, finite."""
-        prepared, goal = self.prepare(images), self.prepare(template[None]).flatten(1)
+        """Return the displacements of images (B, C, H, W) to a template: (B, 2 count) float32, finite.
+
+        The template is one for all, (C, H, W) or (1, C, H, W), or each image's own, (B, C, H, W).
+        """
+        prepared, goal = self.prepare(images), self.prepare(template.view(-1, *images.shape[1:])).flatten(1)
         slope_y, slope_x = torch.gradient(prepared, dim=(1, 2), spacing=2 / _SIDE)
         planes = torch.stack([prepared, slope_x, slope_y], dim=1)
         shapes = prepared.new_zeros(len(images), 2 * self.count)

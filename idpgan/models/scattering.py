@@ -3,7 +3,7 @@ r"""Wavelet scattering of images: fixed features without any data, for private c
 Order 2, Morlet wavelets in L directions at J scales (Bruna and Mallat 2013, "Invariant scattering convolution
 networks"): ``S0 = x * phi``, ``S1 = |x * psi_a| * phi``, ``S2 = ||x * psi_a| * psi_b| * phi`` with scale(b) > scale(a),
 each sampled every 2^J pixels. That is ``1 + J L + L^2 J (J - 1) / 2`` maps of ``(H / 2^J, W / 2^J)`` per channel.
-Products are taken in the Fourier domain, and every product is sampled as coarsely as its scale allows.
+Filters act in the real Fourier basis (`models.fourier`), and every product is sampled as coarsely as its scale allows.
 
 Classifiers and mean-embedding matches take `normalized`, a function of each image alone.
 """
@@ -11,16 +11,24 @@ Classifiers and mean-embedding matches take `normalized`, a function of each ima
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import cast
 
 import torch
 from torch import Tensor, nn
 
 from idpgan.errors import InputError
+from idpgan.models.fourier import Axis, blocks_of
+from idpgan.privacy.dpsgd import full_precision
 
 _SIGMA = 0.8  # width of the finest envelope, in pixels
 _FREQUENCY = 0.75 * math.pi  # of the finest wavelet
 _WRAPS = 2  # copies of an envelope on each side, for a periodic filter
-_CHUNK_NUMBERS = {"cpu": 1 << 19, "cuda": 1 << 25}  # complex numbers at once: 4 MiB stay in a CPU's cache
+# Planes of a tile at most, and numbers of the first moduli of one scale: a CPU's cache holds what is in use.
+_TILE = {"cpu": (24, 3 << 20), "cuda": (512, 1 << 25)}
+_WAVES = 3 << 17  # numbers of second waves at once: 1.5 MiB
+_LEAST_PLANES = 16  # of second waves at once: products of fewer columns waste time
+_LEAST_SQUARE = 1e-30  # where the slope of a root ends
 _LEAST_NORM = 1e-6
 
 
@@ -54,7 +62,10 @@ def _padded(side: int, scales: int) -> int:
 
 
 class Scattering(nn.Module):
-    """The transform for one image size. It has filters (buffers), no parameters, and is differentiable.
+    """The transform for one image size. It has matrices (buffers), no parameters, and is differentiable.
+
+    Images are taken in tiles of a fixed number, the last one filled up with zeros: row i of a result is, to the last
+    bit, a function of image i and its place, whatever the other images are.
 
     Args:
         image_shape: (C, H, W); H and W at least 2^(J + 1).
@@ -69,28 +80,40 @@ class Scattering(nn.Module):
         self.output_shape = scattering_shape(image_shape, scales, directions)
         self.image_shape, self.scales, self.directions = image_shape, scales, directions
         self.padded = _padded(height, scales), _padded(width, scales)
-        extra = [padded - side for padded, side in zip(self.padded, (height, width), strict=True)]
-        self.padding = (extra[1] // 2, (extra[1] + 1) // 2, extra[0] // 2, (extra[0] + 1) // 2)
         self.maps = self.output_shape[0] // channels
-        average = _envelope(self.padded, _SIGMA * 2 ** (scales - 1), 0.0, 0.0, 1.0)  # of rank one: a product of sides
-        for level in range(scales):
-            for axis, name in enumerate(("rows", "columns")):
-                self.register_buffer(f"_{name}_{level}", self._averages(average, axis, level), persistent=False)
+        self._coarsest = self.padded[0] // 2 ** (scales - 1), self.padded[1] // 2 ** (scales - 1)
+        self._make_averages()
         for scale in range(scales):
             wavelets = torch.stack([self._wavelet(scale, turn) for turn in range(directions)])
             for level in range(min(scale + 1, max(scales - 1, 1))):
-                sides, factor = [side // 2**level for side in self.padded], 2**level  # of signals of this level
-                shared = _kept(self.padded[0], factor)[:, None] & _kept(self.padded[1], factor)
-                folded = (wavelets * shared).unflatten(-1, (factor, sides[1])).unflatten(-3, (factor, sides[0]))
-                coarser = folded.sum((-4, -2))  # in the Fourier domain
-                filters = _by_frequency(coarser, 2 ** (scale - level)) / 4 ** (scale - level)
-                self.register_buffer(f"_psi_{scale}_{level}", filters.transpose(1, 2).float(), persistent=False)
+                blocks = blocks_of(self._coarser(wavelets, level), self._coarsest, 2 ** (scale - level))
+                self.register_buffer(f"_psi_{scale}_{level}", blocks.float(), persistent=False)
+
+    def _make_averages(self) -> None:
+        """Make the matrices that turn an axis into its Fourier basis and back, and those of ``x * phi``, by level.
+
+        Level -1 are the images, which are padded by reflection on the way.
+        """
+        average = _envelope(self.padded, _SIGMA * 2 ** (self.scales - 1), 0.0, 0.0, 1.0)  # of rank one
+        for number, name in enumerate(("rows", "columns")):
+            side, padded = self.image_shape[number + 1], self.padded[number]
+            ends = (padded - side) // 2, (padded - side + 1) // 2
+            reflected = nn.functional.pad(torch.eye(side, dtype=torch.float64)[None], ends, mode="reflect")[0].T
+            for level in range(self.scales):
+                basis = Axis(padded // 2**level, self._coarsest[number]).basis
+                mean = self._averages(average, number, level)
+                # Rows: first the first number of every group, then the second, as the products below leave them.
+                back = basis.view(-1, 2, len(basis)).transpose(0, 1).flatten(0, 1) if name == "rows" else basis
+                made = {f"to_{level}": basis, f"from_{level}": back.T, f"mean_{level}": mean}
+                made |= {} if level else {"to_-1": basis @ reflected, "mean_-1": mean @ reflected}
+                for what, matrix in made.items():
+                    self.register_buffer(f"_{name}_{what}", matrix.float().contiguous(), persistent=False)
 
     def _averages(self, average: Tensor, axis: int, level: int) -> Tensor:
         """Return the matrix of ``x * phi`` along one axis for signals sampled every 2^level pixels, without the margin.
 
         Returns:
-            float32 (samples every 2^J pixels, samples every 2^level pixels).
+            float64 (samples every 2^J pixels, samples every 2^level pixels).
         """
         profile = average.real.sum(1 - axis)
         smooth = torch.fft.fft(profile / profile.sum() * average.real.sum().sqrt()).real
@@ -99,7 +122,7 @@ class Scattering(nn.Module):
         smooth = smooth.unflatten(0, (factor, -1)).sum(0)
         spectrum = torch.fft.fft(torch.eye(len(smooth), dtype=torch.float64)) * smooth
         sampled = torch.fft.ifft(spectrum.unflatten(1, (coarser, -1)).mean(1)).real
-        return sampled[:, 1:-1].T.float().contiguous()
+        return sampled[:, 1:-1].T
 
     def _wavelet(self, scale: int, turn: int) -> Tensor:
         """Return the Fourier transform of one Morlet wavelet, real: a Gabor wave made to have mean zero."""
@@ -110,60 +133,12 @@ class Scattering(nn.Module):
         envelope = _envelope(self.padded, sigma, angle, 0.0, slant)
         return torch.fft.fft2(wave - wave.sum() / envelope.sum() * envelope).real
 
-    def forward(self, images: Tensor) -> Tensor:
-        """Transform images (B, C, H, W), float32, any range: (B, C * maps, rows, columns), channel by channel."""
-        if tuple(images.shape[1:]) != self.image_shape:
-            raise InputError(f"images must be (B, {', '.join(map(str, self.image_shape))}), got {tuple(images.shape)}.")
-        flat = images.flatten(0, 1)
-        per_image = self.padded[0] * self.padded[1] * self.directions * (1 + self.directions // 4)
-        most = _CHUNK_NUMBERS.get(flat.device.type, _CHUNK_NUMBERS["cuda"]) // per_image
-        parts = [self._transform(part) for part in flat.split(max(1, most))]
-        return torch.cat(parts).unflatten(0, images.shape[:2]).flatten(1, 2)
-
-    def _transform(self, images: Tensor) -> Tensor:
-        padded = nn.functional.pad(images[:, None], self.padding, mode="reflect")  # (B, 1, h, w)
-        first, second = [], []
-        for scale in range(self.scales):
-            modulus = self._modulus(padded, scale, 0)  # (B, L, h / 2^scale, w / 2^scale)
-            first.append(self._average(modulus, scale))
-            for coarser in range(scale + 1, self.scales):
-                pairs = self._modulus(modulus, coarser, scale)  # (B, L * L, ...)
-                second.append(self._average(pairs, coarser))
-        zeroth = self._average(padded, 0)
-        # Order of the maps: S0, S1 by scale and direction, S2 by scale and direction of a, then of b.
-        joined = [part.unflatten(1, (self.directions, -1)) for part in second]
-        grouped, place = [], 0
-        for scale in range(self.scales):
-            count = self.scales - 1 - scale
-            if count:
-                grouped.append(torch.cat(joined[place : place + count], 2).flatten(1, 2))
-            place += count
-        return torch.cat([zeroth, *first, *grouped], 1)
-
-    def _modulus(self, signals: Tensor, scale: int, level: int) -> Tensor:
-        """Return ``|x * psi|`` for all directions, sampled every 2^scale pixels.
-
-        The product with the filters and the sum over the frequencies that the coarser grid cannot tell apart are one
-        small matrix product per frequency of that grid: this moves far less memory than one after the other.
-
-        Args:
-            signals: x, real (B, M, h, w), sampled every 2^level pixels.
-            scale: Of psi.
-            level: Of x.
-
-        Returns:
-            (B, M * L, h', w').
-        """
-        filters, factor = self.get_buffer(f"_psi_{scale}_{level}"), 2 ** (scale - level)  # (h' w', L, factor^2)
-        height, width = (side // factor for side in signals.shape[-2:])
-        spectrum = _by_frequency(torch.fft.fft2(signals.flatten(0, 1)), factor)  # (h' w', factor^2, B M)
-        product = filters @ torch.view_as_real(spectrum).flatten(2)  # (h' w', L, 2 B M)
-        waves = torch.view_as_complex(product.unflatten(2, (-1, 2))).permute(2, 1, 0).unflatten(2, (height, width))
-        return _lengths(torch.fft.ifft2(waves)).reshape(len(signals), -1, height, width)
-
-    def _average(self, signals: Tensor, level: int) -> Tensor:
-        """Return ``x * phi``, sampled every 2^J pixels, without the margin; x: real, every 2^level pixels."""
-        return self.get_buffer(f"_rows_{level}") @ signals @ self.get_buffer(f"_columns_{level}").T
+    def _coarser(self, wavelets: Tensor, level: int) -> Tensor:
+        """Return filters (L, h, w) for signals sampled every 2^level pixels, whose aliases add up."""
+        factor = 2**level
+        shared = _kept(self.padded[0], factor)[:, None] & _kept(self.padded[1], factor)
+        sides = [side // factor for side in self.padded]
+        return (wavelets * shared).unflatten(-1, (factor, sides[1])).unflatten(-3, (factor, sides[0])).sum((-4, -2))
 
     def normalized(self, images: Tensor) -> Tensor:
         """Return features of norm 1 for images (B, C, H, W): (B, D), D = product of `output_shape`.
@@ -173,21 +148,161 @@ class Scattering(nn.Module):
         better features (or much more data)"), so that fine and coarse scales weigh alike; then the vector gets norm 1.
         An image without contrast becomes zero.
         """
-        maps = self(images)
+        return _joined(self.normalized_tiles(images), images, (math.prod(self.output_shape),))
+
+    def normalized_tiles(self, images: Tensor) -> Iterator[Tensor]:
+        """Yield what `normalized` returns in parts (T, D) of one size, the last one filled up with rows of zeros.
+
+        Without gradients a part is valid until the next one is asked for.
+        """
         groups = max(count for count in range(1, self.maps + 1) if self.maps % count == 0 and self.maps >= 3 * count)
-        grouped = maps.reshape(len(maps), self.image_shape[0] * groups, -1)
-        centered = grouped - grouped.mean(2, keepdim=True)
-        spread = centered.square().mean(2, keepdim=True).sqrt()
-        vectors = (centered / spread.clamp(min=_LEAST_NORM)).flatten(1)
-        return vectors / vectors.norm(dim=1, keepdim=True).clamp(min=_LEAST_NORM)
+        scratch = _Scratch(images)
+        for maps in self._tiles(images, scratch):
+            grouped = maps.view(len(maps), self.image_shape[0] * groups, -1)
+            centered, size = grouped.sub_(grouped.mean(2, keepdim=True)), grouped.shape[2] ** 0.5
+            lengths = torch.linalg.vector_norm(centered, dim=2, keepdim=True)
+            scales = 1 / (lengths / size).clamp(min=_LEAST_NORM)
+            norms = torch.linalg.vector_norm(lengths * scales, dim=1, keepdim=True)  # of the vectors, without them
+            factors = scales / norms.clamp(min=_LEAST_NORM)
+            yield torch.mul(centered, factors, out=scratch("features", *centered.shape)).flatten(1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Transform images (B, C, H, W), float32, any range: (B, C * maps, rows, columns), channel by channel."""
+        return _joined(self._tiles(images, _Scratch(images)), images, self.output_shape)
+
+    def _tiles(self, images: Tensor, scratch: _Scratch) -> Iterator[Tensor]:
+        """Yield the transforms of so many images at once, (T, C * maps, rows, columns), the last ones of zeros."""
+        if tuple(images.shape[1:]) != self.image_shape:
+            raise InputError(f"images must be (B, {', '.join(map(str, self.image_shape))}), got {tuple(images.shape)}.")
+        most, numbers = _TILE.get(images.device.type, _TILE["cuda"])
+        planes = min(most, numbers // (self.padded[0] * self.padded[1] * self.directions))
+        size = 1 << max(planes // self.image_shape[0], 1).bit_length() - 1  # a power of two
+        for part in images.split(size):
+            filled = part if len(part) == size else torch.cat([part, part.new_zeros(size - len(part), *part.shape[1:])])
+            maps = self._transform(filled.flatten(0, 1).permute(1, 2, 0).contiguous(), scratch)
+            yield maps.view(-1, *self.output_shape)
+
+    @full_precision()
+    def _transform(self, images: Tensor, scratch: _Scratch) -> Tensor:
+        """Transform planes, one in each place of the last dimension: (H, W, P) -> (P, maps, rows, columns)."""
+        planes = images.shape[2]
+        numbers = self._along("to", -1, images, scratch, "numbers")
+        first, second = [self._along("mean", -1, images, scratch)[:, :, None]], list[Tensor]()
+        for scale in range(self.scales):
+            modulus = self._modulus(numbers, scale, 0, scratch)  # (h / 2^scale, w / 2^scale, L P)
+            first.append(self._along("mean", scale, modulus, scratch).unflatten(2, (-1, planes)))
+            if scale + 1 < self.scales:
+                again = self._along("to", scale, modulus, scratch, "again").unflatten(2, (-1, planes))
+                second += self._second(again, scale, scratch)
+        # Order of the maps: S0, S1 by scale and direction, S2 by scale and direction of a, then of b.
+        parts = [part.permute(3, 2, 0, 1) for part in first + second]
+        return torch.cat(parts, 1, out=scratch("maps", planes, self.maps, *self.output_shape[1:]))
+
+    def _second(self, moduli: Tensor, scale: int, scratch: _Scratch) -> list[Tensor]:
+        """Return ``||x * psi_a| * psi_b| * phi`` for a scale of a, by direction of a, then by scale of b.
+
+        Args:
+            moduli: ``|x * psi_a|`` in the real Fourier basis (h, w, L, P).
+
+        Returns:
+            Of each pair (rows, columns, L, P).
+        """
+        planes, found = moduli.shape[3], list[Tensor]()
+        waves = 2 * self.directions * math.prod(moduli.shape[:2]) // 4 * planes  # numbers, of one direction of a
+        for part in moduli.split(max(-(-_LEAST_PLANES // planes), _WAVES // waves), 2):
+            means = []
+            for coarser in range(scale + 1, self.scales):
+                modulus = self._modulus(part.flatten(2), coarser, scale, scratch)
+                mean = self._along("mean", coarser, modulus, scratch)
+                means.append(mean.unflatten(2, (self.directions, -1, planes)))
+            found += [mean[:, :, :, turn] for turn in range(part.shape[2]) for mean in means]
+        return found
+
+    def _along(self, what: str, level: int, planes: Tensor, scratch: _Scratch, into: str = "") -> Tensor:
+        """Multiply both axes of planes (h, w, P) of a level by their matrices of that name."""
+        rows, columns = self._matrix(f"_rows_{what}_{level}"), self._matrix(f"_columns_{what}_{level}")
+        height, width, count = planes.shape
+        done = torch.mm(rows, planes.view(height, -1), out=scratch("rows", len(rows), width * count))
+        columns = columns.expand(len(rows), -1, -1)
+        out = scratch(into, len(rows), columns.shape[1], count) if into else None
+        return torch.bmm(columns, done.view(-1, width, count), out=out)
+
+    def _matrix(self, name: str) -> Tensor:
+        """Return a buffer, in a tenth of the time that `get_buffer` takes."""
+        return cast(Tensor, self._buffers[name])
+
+    def _modulus(self, numbers: Tensor, scale: int, level: int, scratch: _Scratch) -> Tensor:
+        """Return ``|x * psi|`` for all directions, sampled every 2^scale pixels.
+
+        Args:
+            numbers: x in the real Fourier basis (h, w, P), of signals sampled every 2^level pixels.
+            scale: Of psi.
+            level: Of x.
+
+        Returns:
+            (h', w', L P), without gradients in memory of ``scratch`` that the next call overwrites.
+        """
+        filters, size = self._matrix(f"_psi_{scale}_{level}"), 2 ** (scale - level + 1)
+        rows, columns = self._matrix(f"_rows_from_{scale}"), self._matrix(f"_columns_from_{scale}")
+        height, width, count = len(rows), len(columns), numbers.shape[2]
+        grouped = numbers.view(height // 2, size, width // 2, size, count).transpose(1, 2)
+        blocks = scratch.filled("blocks", grouped).view(-1, size * size, count)
+        products = scratch("products", *filters.shape[:3], count)
+        if products is None:
+            products = torch.stack([torch.bmm(each, blocks) for each in filters])
+        else:
+            for each, out in zip(filters, products, strict=True):
+                torch.bmm(each, blocks, out=out)
+        half = products.view(2, height, -1)
+        half = torch.bmm(rows.expand(2, -1, -1), half, out=scratch("half", *half.shape))
+        half = half.view(2 * height, width, -1)
+        # The products are of no more use, so the waves take their place, and the moduli that of the waves' real part:
+        # all of it stays in a CPU's cache.
+        waves = torch.bmm(columns.expand(2 * height, -1, -1), half, out=scratch("products", *half.shape))
+        real, imaginary = waves[:height], waves[height:]
+        if waves.requires_grad:  # the root of 0 has no slope
+            return (real.square() + imaginary.square()).clamp(min=_LEAST_SQUARE).sqrt()
+        return real.square_().addcmul_(imaginary, imaginary).sqrt_()
 
 
-def _lengths(numbers: Tensor) -> Tensor:
-    """Return the absolute values of complex numbers, in a third of the time that torch's own functions take."""
-    if numbers.requires_grad:  # the root of 0 has no gradient, a norm's is 0 there
-        return torch.linalg.vector_norm(torch.view_as_real(numbers), dim=-1)
-    squares = torch.view_as_real(numbers).square()
-    return (squares[..., 0] + squares[..., 1]).sqrt_()
+class _Scratch:
+    """Memory that the tiles of a call take turns in: fresh pages cost as much as a product that fills them.
+
+    Where gradients are enabled, which may need every result, there is none, and torch takes new memory each time.
+    """
+
+    def __init__(self, like: Tensor) -> None:
+        self._like, self._none = like, torch.is_grad_enabled()
+        self._memory: dict[str, Tensor] = {}
+        self._shaped: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+
+    def __call__(self, name: str, *shape: int) -> Tensor | None:
+        """Return memory of a name and a shape, whose content is overwritten when the name is used again; or None."""
+        if self._none:
+            return None
+        found = self._shaped.get((name, shape))
+        if found is None:
+            numbers = math.prod(shape)
+            if name not in self._memory or self._memory[name].numel() < numbers:
+                self._memory[name] = self._like.new_empty(numbers)
+            found = self._shaped[name, shape] = self._memory[name][:numbers].view(shape)
+        return found
+
+    def filled(self, name: str, tensor: Tensor) -> Tensor:
+        """Return a contiguous copy."""
+        out = self(name, *tensor.shape)
+        return tensor.contiguous() if out is None else out.copy_(tensor)
+
+
+def _joined(tiles: Iterator[Tensor], images: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return the first rows of tiles, one for each image."""
+    if torch.is_grad_enabled():
+        return torch.cat([*tiles, images.new_empty(0, *shape)])[: len(images)]
+    found, start = images.new_empty(len(images), *shape), 0
+    for tile in tiles:
+        found[start : start + len(tile)] = tile[: len(images) - start]
+        start += len(tile)
+    return found
 
 
 def _envelope(size: tuple[int, ...], sigma: float, angle: float, frequency: float, slant: float) -> Tensor:
@@ -212,10 +327,3 @@ def _kept(side: int, factor: int) -> Tensor:
     start = int(side / (2 * factor))
     kept[start : start + int(side * (1 - 1 / factor))] = False
     return kept
-
-
-def _by_frequency(spectra: Tensor, factor: int) -> Tensor:
-    """Group frequencies (B, h, w) by their alias on a grid coarser by a factor: (h' w', factor^2, B), contiguous."""
-    height, width = (side // factor for side in spectra.shape[-2:])
-    sorted_ = spectra.reshape(len(spectra), factor, height, factor, width).permute(2, 4, 1, 3, 0)
-    return sorted_.reshape(height * width, factor * factor, len(spectra)).contiguous()

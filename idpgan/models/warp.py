@@ -123,10 +123,10 @@ class WarpGenerator(Generator):
             self.second_norm = nn.BatchNorm1d(hidden)
             self.last = nn.Linear(hidden, math.prod(self.image_shape))
             self.means = nn.Parameter(torch.randn(groups, config.codes, config.latent_dim))
-            self.log_spread = nn.Parameter(torch.full_like(self.means, math.log(0.3)))
+            self.log_spread = nn.Parameter(torch.full(self.means.shape, math.log(0.3)))
             nn.init.constant_(self.last.bias, -1.0)  # dark at first
         std = torch.tensor([*_AFFINE_STD, *[_NODE_STD] * (2 * NODES**2)])
-        self.std = nn.Buffer(std * config.warp)
+        self.std = nn.Buffer(std.mul_(config.warp))
 
     def set_codes(self, means: Tensor, spread: Tensor, labels: Tensor | None) -> None:
         """Set codes to posteriors of images; a class with fewer than ``config.codes`` images repeats them.

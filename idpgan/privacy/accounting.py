@@ -218,7 +218,7 @@ def _losses_epsilon(mu: float, others: tuple[Event, ...], delta: float) -> float
 # Inverses ------------------------------------------------------------------------------------------------------
 
 
-def _within(events: Sequence[Event], epsilon: float, delta: float) -> bool:
+def is_within(events: Sequence[Event], epsilon: float, delta: float) -> bool:
     """Return whether the events cost at most (epsilon, delta), often without composing distributions."""
     return (bool(events) and _simply_within(events, epsilon, delta)) or compose_epsilon(events, delta) <= epsilon
 
@@ -252,9 +252,9 @@ def affordable(spent: Sequence[Event], event: Event, epsilon: float, delta: floa
         return min(low, _MOST_COUNT)
 
     low = last(lambda events: _simply_within(events, epsilon, delta), 0)
-    if low < planned <= _MOST_COUNT and _within([*spent, event.repeated(planned)], epsilon, delta):
+    if low < planned <= _MOST_COUNT and is_within([*spent, event.repeated(planned)], epsilon, delta):
         low = planned
-    return last(lambda events: _within(events, epsilon, delta), low)
+    return last(lambda events: is_within(events, epsilon, delta), low)
 
 
 def calibrate(events_of: Callable[[float], Sequence[Event]], epsilon: float, delta: float) -> float:
@@ -273,7 +273,7 @@ def calibrate(events_of: Callable[[float], Sequence[Event]], epsilon: float, del
     _check_delta(delta)
 
     def within(multiplier: float) -> bool:
-        return _within(events_of(multiplier), epsilon, delta)
+        return is_within(events_of(multiplier), epsilon, delta)
 
     low, high = None, 1.0
     while not within(high):
@@ -289,9 +289,34 @@ def calibrate(events_of: Callable[[float], Sequence[Event]], epsilon: float, del
             return high
         else:
             high /= 2
-    while high / low > 1 + 1e-4:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if within(middle) else (middle, high)
-    if not within(high):
-        raise ArithmeticError(f"calibration ended above its target at noise multiplier {high}.")
-    return high
+    bracket = _narrowed(lambda multiplier: compose_epsilon(events_of(multiplier), delta), epsilon, low, high)
+    for too_little, enough in (bracket, (low, high)):  # the second only if rounding made a cost rise with the noise
+        least, most = low, high
+        while most / least > 1 + 1e-4:
+            middle = math.sqrt(least * most)
+            fits = middle >= enough or (middle > too_little and within(middle))
+            least, most = (least, middle) if fits else (middle, most)
+        if within(most):
+            return most
+    raise ArithmeticError(f"calibration ended above its target at noise multiplier {most}.")
+
+
+def _narrowed(cost: Callable[[float], float], epsilon: float, low: float, high: float) -> tuple[float, float]:
+    """Return a multiplier that costs more than epsilon and one that does not, nearer to each other than the given.
+
+    Costs are smooth in the noise: secants of their logarithms come as near in six costs as halving does in fifteen.
+    """
+    places = [math.log(low), math.log(high)]
+    excess = [math.log(max(cost(multiplier), 1e-300) / epsilon) for multiplier in (low, high)]
+    while len(places) < 8 and high / low > 1 + 4e-5 and excess[-1] != excess[-2] and all(map(math.isfinite, excess)):
+        slope = (excess[-1] - excess[-2]) / (places[-1] - places[-2])
+        place = places[-1] - excess[-1] / slope
+        if abs(place - places[-1]) < 1e-5:  # beside one end of the bracket: look on the other side of it
+            place = places[-1] + math.copysign(2e-5, excess[-1])
+        multiplier = math.exp(place)
+        if not low < multiplier < high:
+            break
+        places.append(place)
+        excess.append(math.log(max(cost(multiplier), 1e-300) / epsilon))
+        low, high = (multiplier, high) if excess[-1] > 0 else (low, multiplier)
+    return low, high

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, move_durably, write_bytes_atomic, write_text_atomic
-from idpgan.privacy.accounting import affordable, compose_epsilon
+from idpgan.privacy.accounting import affordable, compose_epsilon, is_within
 from idpgan.privacy.books import (
     Books,
     BudgetError,
@@ -82,7 +82,8 @@ class Ledger:
         self._books = Books(LedgerTerms(unit, relation, target, owner, self.contained))
         self._released: dict[str, Tensor] | None = None  # what `release` returned, on the CPU
         self._replay: list[Event] = []  # charges that a resumed run meets again, the next one last
-        self._allowance: tuple[Event, int] | None = None  # last priced event and how often it is still affordable
+        # The last priced event, how often it is affordable at least, and whether it is no more often.
+        self._allowance: tuple[Event, int, bool] | None = None
         self._unwritten: list[Event] = []  # unprotected reads that wait for a `flush`
         self._seen: bytes | None = None  # content of the file when this handle last saw it
         self._stale = False  # a write failed: memory and disk may differ
@@ -146,19 +147,24 @@ class Ledger:
         return Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, self.unit, self.relation, basis)
 
     def affordable(self, event: Event, planned: int = 0) -> int:
-        """Return how often ``event`` can still be charged, at most 2^40. Bisection once, then O(1).
+        """Return how often ``event`` can still be charged, at most 2^40.
 
-        The bisection starts at ``planned``.
+        Where all ``planned`` charges can be paid, that number is the answer, and holds for them: one composition for a
+        run. Otherwise, and for a charge beyond them, bisection finds the largest, once.
         """
         self._books.check(event)
         target = self._books.terms.target
         if target is None:
             return 1 << 40
-        if self._allowance is None or self._allowance[0] != event.single:
-            new = planned - count(self._replay)
-            most = affordable(self._books.entries, event.single, target.epsilon, target.delta, new)
-            self._allowance = (event.single, most)
-        return self._allowance[1] + count(self._replay)  # charges to be met again are paid already
+        paid, spent = count(self._replay), self._books.entries  # charges to be met again are paid already
+        single, most, largest = self._allowance or (None, 0, False)
+        if single != event.single or (most + paid < max(planned, event.count) and not largest):
+            single, most = event.single, planned - paid
+            largest = most <= 0 or not is_within([*spent, single.repeated(most)], target.epsilon, target.delta)
+            if largest:
+                most = affordable(spent, single, target.epsilon, target.delta, most)
+            self._allowance = (single, most, largest)
+        return most + paid
 
     # Spending --------------------------------------------------------------------------------------------------
 
@@ -183,8 +189,8 @@ class Ledger:
                 raise self._exceeds([event])
             append(self._books.entries, event)
             if self._allowance is not None:
-                single, most = self._allowance
-                self._allowance = (single, most - event.count) if single == event.single else None
+                single, most, largest = self._allowance
+                self._allowance = (single, most - event.count, largest) if single == event.single else None
 
     def charge_together(self, events: Sequence[Event]) -> None:
         """Charge the events of one read before it: all of them, or none if the target does not cover them together.

@@ -14,12 +14,11 @@ from torch.utils.data import Dataset
 
 from idpgan.checks import typed, whole
 from idpgan.data import folder
-from idpgan.data.images import Images, notebook_png, numbered_by, to_float, to_uint8
+from idpgan.data.images import Images, notebook_png, numbered_by, to_float
 from idpgan.errors import DataError, InputError
 from idpgan.files import parse_json, read_plain
 from idpgan.metrics.source import kind_of, load_arrays
 from idpgan.models.checkpoint import MOST_TEXT_BYTES
-from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.release.export import FORMAT, MANIFEST, manifest_of
@@ -77,8 +76,7 @@ class SyntheticDataset(Dataset[Any]):
         if drawn:
             generator = held or load_generator(source, module)
             num = DRAWN if num is None else whole(num, "num", 1)
-            pixels = to_uint8(generator.sample(num, seed=seed, purpose=Purpose.TRAINING))
-            made, self.privacy = Images(pixels, generator.sample_labels(num), generator.classes), generator.privacy
+            made, self.privacy = generator.sample_images(num, seed=seed), generator.privacy
         else:
             made, self.privacy = _exported(source)
         self.images, self.labels, self.classes = made.images, made.labels, made.classes

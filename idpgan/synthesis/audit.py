@@ -37,14 +37,7 @@ from idpgan.privacy import Event, Guarantee, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.mechanisms import Grid
 from idpgan.privacy.sums import CellSums, Law
-from idpgan.synthesis.aggregate.config import (
-    AggregateConfig,
-    AggregateRun,
-    Voting,
-    sums_of,
-    vote_events,
-    voting_of,
-)
+from idpgan.synthesis.aggregate.config import AggregatePlan, AggregateRun, Voting, voting_of
 from idpgan.synthesis.diffusion.audit import DenoiserSteps, planned
 from idpgan.synthesis.diffusion.config import DiffusionPlan, DiffusionRun
 from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun
@@ -54,8 +47,7 @@ from idpgan.synthesis.gaussian import GaussianPlan, GaussianRun
 from idpgan.synthesis.hybrid import HybridPlan, HybridRun
 from idpgan.synthesis.moments import count_moments
 from idpgan.synthesis.people import AggregatePrivacy
-from idpgan.synthesis.teacher import Lessons, Teaching
-from idpgan.synthesis.template import ROUNDS
+from idpgan.synthesis.teacher import Teaching
 from idpgan.training.config import TrainingConfig
 
 Play = Callable[[Tensor, Noise], Tensor]
@@ -190,18 +182,21 @@ def _teacher_steps(teaching: Teaching) -> ClassifierSteps:
 
 
 def _aggregate(request: Request) -> AuditCase:
-    sums = sums_of(AggregateConfig(law=cast(Law, request.law)), _asked(request), _CELLS, _DIMENSIONS, 1)
+    sums = CellSums.calibrated(_CELLS, _DIMENSIONS, cast(Law, request.law), **_asked(request).terms)
     return sums_case(sums, request, method="idp-gan-aggregate")
 
 
 def _aggregate_run(config: AggregateRun, facts: RunFacts) -> AuditCase:
-    method, (cells, dimensions) = config.method, facts.prepared_shape("sums")
-    sums = sums_of(method, config.privacy, cells, dimensions, facts.num_private)
-    teaching = Lessons.of(method, sums.unit, facts.num_private).teaching(sums, method.evolution_share)
-    voting, request = voting_of(method, config.privacy), asked_of(config)
+    plan, voting, request = (
+        AggregatePlan(config, facts.shape),
+        voting_of(config.method, config.privacy),
+        asked_of(config),
+    )
+    plan.sums = plan.of_cells(*facts.prepared_shape("sums"))  # how many public features there are is not in the facts
     if voting is None:
-        return taught_case(sums, teaching, request, facts.claimed, method="idp-gan-aggregate")
-    return sums_and_votes_case(sums, voting, method.teacher_share, request, facts.claimed, teaching)
+        first = plan.template_events
+        return taught_case(plan.sums, plan.teaching, request, facts.claimed, method="idp-gan-aggregate", beside=first)
+    return sums_and_votes_case(plan.sums, voting, config.method.teacher_share, request, facts.claimed, plan.teaching)
 
 
 def _gaussian(request: Request) -> AuditCase:
@@ -211,8 +206,8 @@ def _gaussian(request: Request) -> AuditCase:
 
 def _gaussian_run(config: GaussianRun, facts: RunFacts) -> AuditCase:
     plan = GaussianPlan(config, facts.shape)
-    first = () if plan.template is None else (plan.template.event.repeated(ROUNDS),)
-    return taught_case(plan.sums, plan.teaching, asked_of(config), facts.claimed, method="gaussian", beside=first)
+    request, first = asked_of(config), plan.template_events
+    return taught_case(plan.sums, plan.teaching, request, facts.claimed, method="gaussian", beside=first)
 
 
 # The votes that a record can change, in all iterations ----------------------------------------------------------------
@@ -306,10 +301,10 @@ def sums_and_votes_case(
         f"{sums.num_cells} cells of {sums.dimensions} numbers and {voting.steps} votes; numbers that do not differ get "
         "independent noise and were not simulated",
     )
+    events = (sums.event, *taught, voting.event(voting.multiplier_beside(sums, teacher)))
     return released_case(
-        "idp-gan-aggregate", request, (sums.event, *taught, *vote_events(voting, sums, teacher)), pair, release, ratio,
-        claimed, entrywise=True, notes=notes,
-    )  # fmt: skip
+        "idp-gan-aggregate", request, events, pair, release, ratio, claimed, entrywise=True, notes=notes
+    )
 
 
 def _evolution(request: Request) -> AuditCase:
@@ -433,36 +428,39 @@ def sums_and_steps_case(
     teaching: Teaching | None = None,
     *,
     method: str = "hybrid",
+    beside: tuple[Event, ...] = (),
 ) -> AuditCase:
     """Return the case of the release of sums, a teacher perhaps, and steps of DP-SGD: all log-likelihood ratios added.
 
-    The steps are those of a run or of a plan; claim None = the request.
+    The steps are those of a run or of a plan; claim None = the request. The events ``beside`` (of a template) are part
+    of the proven guarantee, but not of the game.
     """
     taught = None if teaching is None else _teacher_steps(teaching)
-    events = (sums.event, *(() if teaching is None else (teaching.event,)), steps.event)
+    events = (*beside, sums.event, *(() if teaching is None else (teaching.event,)), steps.event)
     return canary_case(method, steps, events, _with_sums(sums, steps, taught), request, claimed)
 
 
 def _hybrid(request: Request) -> AuditCase:
     share = AggregatePrivacy(epsilon=_SHARE * request.epsilon, delta=request.delta or 0.0)
-    sums = sums_of(AggregateConfig(), share, _CELLS, _DIMENSIONS, 1)
+    sums = CellSums.calibrated(_CELLS, _DIMENSIONS, "gaussian", **share.terms)
     return sums_and_steps_case(sums, _planned_steps(request, (sums.event,)), request)
 
 
 def _hybrid_run(config: HybridRun, facts: RunFacts) -> AuditCase:
     plan = HybridPlan(config, known_shape(config.data))
-    first, steps = plan.first.config, _steps_of(plan.second)
-    cells, dimensions = facts.prepared_shape("sums")
-    sums = sums_of(first.method, first.privacy, cells, dimensions, plan.shape.num_private)
-    teaching = plan.first.lessons.teaching(sums)
-    return sums_and_steps_case(sums, steps, asked_of(config), facts.claimed, teaching)
+    first, steps = plan.first, _steps_of(plan.second)
+    first.sums = first.of_cells(*facts.prepared_shape("sums"))
+    return sums_and_steps_case(
+        first.sums, steps, asked_of(config), facts.claimed, first.teaching, beside=first.template_events
+    )
 
 
 def _diffusion_case(
     config: DiffusionRun, shape: DataShape, request: Request, claimed: Guarantee | None = None
 ) -> AuditCase:
-    plan = DiffusionPlan(config, shape)
-    return sums_and_steps_case(plan.sums, DenoiserSteps.of(plan), request, claimed, plan.teaching, method="diffusion")
+    plan, method = DiffusionPlan(config, shape), "diffusion"
+    steps, first = DenoiserSteps.of(plan), plan.template_events
+    return sums_and_steps_case(plan.sums, steps, request, claimed, plan.teaching, method=method, beside=first)
 
 
 _UNITS, _BOTH = (Unit.IMAGE, Unit.PERSON, Unit.PHOTO), (Relation.ZERO_OUT, Relation.REPLACE_ONE)

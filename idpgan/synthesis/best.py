@@ -32,12 +32,6 @@ class _Rule(NamedTuple):
     why: str
 
 
-def gaussian_with_teacher(facts: Facts) -> Sections:
-    """Return the settings of gaussian with half of the budget for a teacher; what faces add to it belongs here."""
-    sections = starter.gaussian(facts)
-    return {**sections, "method": {**sections["method"], **starter.taught(facts, 4)}}
-
-
 _RULES = (
     _Rule(
         lambda facts: facts.handwriting and facts.num_classes > 1 and facts.per_class >= MANY,
@@ -47,7 +41,7 @@ _RULES = (
     ),
     _Rule(
         lambda facts: facts.num_classes > 1 and facts.per_class >= SOME,
-        gaussian_with_teacher,
+        starter.gaussian_with_teacher,
         f"classes of {SOME:,} images or more: a normal distribution a class, and a teacher (photos of faces: 79.6 and "
         "83.9 % at epsilon 1 and 10, 76.4 and 81.3 % without the teacher, aggregate 80.6 and 82.1 %)",
     ),

@@ -12,7 +12,6 @@ generator that is trained for hours has to be better than this baseline.
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, cast
 
@@ -26,7 +25,7 @@ from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator, generator_bytes
-from idpgan.models.gaussian import GaussianGenerator, count_coefficients
+from idpgan.models.gaussian import GaussianGenerator
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
@@ -43,22 +42,15 @@ from idpgan.synthesis.moments import (
 )
 from idpgan.synthesis.people import GaussianPrivacy
 from idpgan.synthesis.product import ReadsOnce
-from idpgan.synthesis.teacher import (
-    TEACHER,
-    SumsPlan,
-    SumsRun,
-    TaughtConfig,
-    Teaching,
-    fit_teacher,
-    teacher_of,
-)
-from idpgan.synthesis.template import ROUNDS, TemplateMap, release_template, template_sums
+from idpgan.synthesis.sums_plan import SumsConfig, SumsPlan, SumsRun
+from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
+from idpgan.synthesis.template import release_template
 from idpgan.training.config import RunConfig, TrainingConfig
 from idpgan.training.method import ReleasedSums
 from idpgan.training.plan import RunPlan
 
 
-class MomentsConfig(TaughtConfig):
+class MomentsConfig(SumsConfig):
     """[method] of a method that releases moments.
 
     The defaults are statements on photographs, checked on drawn faces and on ORL.
@@ -69,25 +61,17 @@ class MomentsConfig(TaughtConfig):
             means less noise, and less of what makes the image different.
         count_share: Share of the squared norm that the count takes; it sets the weight of first against second
             moments, ``2 t (1 - t)`` against ``(1 - t)^2``.
-        symmetric: Whether a mirror image, left for right, is as likely as the image, as with faces in the middle: what
-            that leaves out of the sums makes noise smaller. Not for writing.
     """
 
     contrast: float = Field(CONTRAST, gt=0, le=1)
     clip: float = Field(CLIP, gt=0, le=100)
     count_share: float = Field(COUNT_SHARE, gt=0, lt=1)
-    symmetric: bool = False
 
 
 class GaussianConfig(MomentsConfig):
-    """[method] of gaussian.
-
-    Attributes:
-        template_share: Share of the budget that the template gets, where model.shape is above 0.
-    """
+    """[method] of gaussian."""
 
     name: Literal["gaussian"] = "gaussian"
-    template_share: float = Field(0.04, gt=0, le=0.5)
 
 
 class GaussianTraining(TrainingConfig):
@@ -115,40 +99,11 @@ class GaussianRun(SumsRun):
                 f"model.generator = {self.model.generator}, but method gaussian trains no network: set "
                 'model.generator = "gaussian".'
             )
-        if self.model.shape and self.method.teacher_share + self.method.template_share >= 1:
-            raise ConfigError(
-                f"method.teacher_share = {self.method.teacher_share:g} and method.template_share = "
-                f"{self.method.template_share:g} leave nothing of the budget for the sums. Lower one of them."
-            )
         return self
 
 
 class GaussianPlan(SumsPlan):
     """The plan of a run of gaussian: a template where images are registered, and sums of moments, one cell a class."""
-
-    @property
-    def template_share(self) -> float:
-        """Share of the budget for the template; 0 without."""
-        return self.config.method.template_share if self.config.model.shape else 0.0
-
-    @property
-    def other_share(self) -> float:
-        """Share of the budget for all but the sums and the teacher."""
-        return self.template_share
-
-    def others(self, multiplier: float) -> tuple[Event, ...]:
-        """Return the charges of `other_share`, beside everything together at this multiplier."""
-        return (self._round(multiplier).event.repeated(ROUNDS),) if self.template_share else ()
-
-    @property
-    def multiplier(self) -> float:
-        """Noise multiplier of everything together."""
-        return self.sums.noise_multiplier * math.sqrt(1 - self.config.method.teacher_share - self.other_share)
-
-    def _round(self, multiplier: float) -> CellSums:
-        """Return the release of one round of the template, beside everything together at this multiplier."""
-        size = count_coefficients(self.shape.image_shape, self.config.model.latent_dim)
-        return template_sums(size, self.template_share, multiplier, self.config.privacy)
 
     @property
     def dimensions(self) -> int:
@@ -160,35 +115,11 @@ class GaussianPlan(SumsPlan):
     @functools.cached_property
     def sums(self) -> CellSums:
         """The release, with the least noise that keeps to [privacy]."""
-        config = self.config
-        return CellSums.calibrated(
-            self.rows,
-            self.dimensions,
-            "gaussian",
-            **config.privacy.terms,
-            **self.lessons.beside(self.other_share, self.others),
-        )
-
-    @functools.cached_property
-    def template(self) -> CellSums | None:
-        """The release of one round of the template; None without."""
-        return self._round(self.multiplier) if self.template_share else None
-
-    @functools.cached_property
-    def teaching(self) -> Teaching | None:
-        """The teacher; None without one."""
-        return self.lessons.teaching(self.sums, self.other_share)
-
-    @functools.cached_property
-    def events(self) -> tuple[Event, ...]:
-        """The price of the template, of the sums, and of the teacher."""
-        first = () if self.template is None else (self.template.event.repeated(ROUNDS),)
-        return (*first, *super().events)
+        return self.calibrated(self.rows, self.dimensions)
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what was released, and where its noise came from."""
-        first = f"a template from {ROUNDS} noisy mean images, " if self.template_share else ""
-        return f"{first}one release of noisy sums of moments{self.taught(events)}; noise: {sources[0].name}"
+        return f"{self.placed}one release of noisy sums of moments{self.taught(events)}; noise: {sources[0].name}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the map of an image to its vector, and which of its constants public images have set."""
@@ -201,6 +132,7 @@ class GaussianPlan(SumsPlan):
         model, image_shape = self.config.model, self.shape.image_shape
         needed = generator_bytes(model, image_shape, self.classes) + 8 * 4 * self.rows * self.dimensions
         self.check_teacher()
+        self.check_template()
         check_memory(needed, f"model.latent_dim = {model.latent_dim}", "Lower it.")
         self.check_people()
 
@@ -231,28 +163,23 @@ class GaussianMoments(ReadsOnce):
         generator = build_generator(config.model, split.image_shape, classes, seed=seed).to(self.device)
         self.generator = cast(GaussianGenerator, generator).eval().requires_grad_(False)
         self.generator.classes = split.classes if self.generator.num_classes else ()
-        self.moments = self._map(config.model.shape)
-        self.sums, self.teaching, self.candidates = self.plan.sums, self.plan.teaching, self.plan.candidates
-
-    def _map(self, shape: int) -> MomentMap:
-        """Return the map of an image to its vector, with so many functions of a displacement."""
-        method = self.config
-        return MomentMap(
-            self._data.image_shape,
-            self._run.model.latent_dim,
-            shape=shape,
-            contrast=method.contrast,
-            clip=method.clip,
-            count_share=method.count_share,
-            symmetric=method.symmetric,
+        own = self.config
+        self.moments = MomentMap(
+            split.image_shape,
+            config.model.latent_dim,
+            shape=config.model.shape,
+            contrast=own.contrast,
+            clip=own.clip,
+            count_share=own.count_share,
+            symmetric=own.symmetric,
         )
+        self.sums, self.teaching, self.candidates = self.plan.sums, self.plan.teaching, self.plan.candidates
 
     def _release(self) -> dict[str, Tensor]:
         """Find the template, fix center and scale by public images, then sum the vectors of the private ones."""
         private, cap = self._take_private(), self._run.privacy.cap
-        if self.plan.template is not None and self.moments.registration is not None:
-            found = TemplateMap(self._map(0), self.moments.registration)
-            self.moments.set_template(release_template(self.plan.template, found, private, cap, self.noise))
+        if self.plan.template is not None:
+            self.moments.set_template(release_template(self.plan.template, self.moments, private, cap, self.noise))
         if len(self._public):
             self.moments.learn_public(self._public)
         vectors = private_moments(private, self.moments, conditional=bool(self.generator.num_classes), cap=cap)
@@ -271,7 +198,8 @@ class GaussianMoments(ReadsOnce):
     def _take_released(self, released: dict[str, Tensor]) -> None:
         """Make the generator of what was released."""
         super()._take_released(released)
-        self.moments.template = released.get("template")
+        if "template" in released:
+            self.moments.template = released["template"].view(-1, *self.generator.image_shape)
         self.moments.set_public(released["center"], released["variance"], released.get("covariance"))
         normals = estimate_normals(released["sums"], self.moments, self.sums.noise_std)
         self.generator.set_moments(normals.mean, normals.factor)

@@ -99,7 +99,8 @@ class MomentMap:
 
     Where images are registered, ``B^T x`` is that of the image brought into place on the template, followed by the
     coefficients of its displacement, both of which y shortens together. They are functions of x and of the template,
-    which was released before (`synthesis.template`), and the proof does not ask where u comes from.
+    which was released before (`synthesis.template`), and the proof does not ask where u comes from. Where each class
+    has a template and a center m of its own, they are functions of x and of its class, which belongs to the record.
 
     Proof of the norm. ``|z|^2 = t + (1 - t) |y|^2 <= 1``, and the weights sqrt(2) give the triangle the Frobenius norm
     of the symmetric matrix, ``|z z^T|_F = |z|^2 <= 1``. So ``|v|^2 = (1 - r) |z|^4 + r p^2 <= 1``, with equality for
@@ -131,7 +132,8 @@ class MomentMap:
         dimensions: D.
         odd: Coefficients that the mirror image would negate, (q,) bool; none unless symmetric.
         registration: Brings images into place; None without.
-        template: (C, H, W) float32, onto which they are brought.
+        template: (T, C, H, W) float32, onto which they are brought: one for all, or one for each class.
+        center: m, (q,) float64, or (T, q) where each class has its own.
     """
 
     def __init__(
@@ -147,6 +149,8 @@ class MomentMap:
     ) -> None:
         spectrum = low_spectrum(image_shape, latent_dim)
         self.image_shape = tuple(image_shape)
+        self._settings = {"contrast": contrast, "clip": clip, "count_share": count_share, "symmetric": symmetric}
+        self._latent_dim = latent_dim
         self.basis = spectrum.basis  # (C H W, q)
         self.size = self.basis.shape[1] + 2 * shape
         self.dimensions = count_moments(image_shape, latent_dim, shape, symmetric=symmetric)
@@ -158,43 +162,60 @@ class MomentMap:
         self._prior = torch.cat([spectrum.variance * math.prod(image_shape) * contrast**2, shape_variance(shape)])
         self.set_public(torch.zeros(self.size, dtype=torch.float64), self._prior)
 
+    def unregistered(self) -> MomentMap:
+        """Return the map of the same settings for images as they lie."""
+        return MomentMap(self.image_shape, self._latent_dim, **self._settings)  # type: ignore[arg-type]
+
     def set_template(self, template: Tensor) -> None:
-        """Take a released template (C, H, W): images are brought into place on it, and m is its texture.
+        """Take released templates, (T, C, H, W) or (C, H, W), onto which images are brought; m is their texture.
 
         As a mean image it leaves less of u to be shortened than grey does, and costs nothing more.
         """
-        self.template, texture = template, template.flatten().double() @ self.basis
-        self.center = torch.cat([texture, self.center[len(texture) :]]).masked_fill(self.odd, 0.0)
+        self.template = template.view(-1, *self.image_shape)
+        texture = self.template.flatten(1).double() @ self.basis
+        at_rest = texture.new_zeros(len(texture), self.size - texture.shape[1])
+        center = torch.cat([texture, at_rest], dim=1).masked_fill(self.odd, 0.0)
+        self.center = center[0] if len(center) == 1 else center
 
     def set_public(self, center: Tensor, variance: Tensor, covariance: Tensor | None = None) -> None:
-        """Take m and s^2, (q,) each, float64, and the covariance of y in public images, (q, q), where there are any."""
+        """Take m, (q,) or (T, q), s^2, (q,), and the covariance of y in public images, (q, q), where there are any."""
         self.center, self.scale = center, variance.sqrt() * self._clip * math.sqrt(self.size)
         self.variance, self.covariance = variance, covariance
 
     def learn_public(self, public: Images) -> None:
-        """Take m, s and the covariance of y from public images; few of them leave s that of the spectrum."""
-        found = torch.cat([self.coefficients(to_float(part)) for part in public.images.split(_MOST_ROWS)])
+        """Take m, s and the covariance of y from public images; few of them leave s that of the spectrum.
+
+        Where each class has a center, it is that of the public images of this class, and stays where there are none.
+        """
+        labels = torch.zeros(len(public), dtype=torch.int64) if public.labels is None else public.labels.cpu()
+        parts = zip(public.images.split(_MOST_ROWS), labels.split(_MOST_ROWS), strict=True)
+        found = torch.cat([self.coefficients(to_float(part), rows) for part, rows in parts])
         kept = len(public) / (len(public) + _PRIOR_IMAGES)
         if self.odd.any():
-            found = torch.cat([found, torch.where(self.odd, -found, found)])
-        center = found.mean(0).masked_fill(self.odd, 0.0)
-        self.set_public(center, kept * (found - center).square().mean(0) + (1 - kept) * self._prior)
-        y = self._shortened(found)[0]
+            found, labels = torch.cat([found, torch.where(self.odd, -found, found)]), labels.repeat(2)
+        center = found.mean(0)
+        if self.center.dim() == 2:
+            own = ((labels == label, m) for label, m in enumerate(self.center))
+            center = torch.stack([found[members].mean(0) if members.any() else m for members, m in own])
+        center = center.masked_fill(self.odd, 0.0)
+        spread = (found - of_rows(center.view(-1, self.size), labels)).square().mean(0)
+        self.set_public(center, kept * spread + (1 - kept) * self._prior)
+        y = self._shortened(found, labels)[0]
         self.covariance = y.T.cov(correction=0)
 
-    def coefficients(self, images: Tensor) -> Tensor:
-        """Transform images (B, C, H, W) in [-1, 1] to (B, q) float64."""
+    def coefficients(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Transform images (B, C, H, W) in [-1, 1] of classes (B,) to (B, q) float64; None: there is one template."""
         if self.registration is None:
             return images.flatten(1).double() @ self.basis.to(images.device)
         if self.template is None:
             raise RuntimeError("images are registered to a template, and none has been released yet.")
-        shapes = self.registration(images, self.template.to(images.device))
+        shapes = self.registration(images, of_rows(self.template, rows).to(images.device))
         texture = displaced(images, shapes).flatten(1).double() @ self.basis.to(images.device)
         return torch.cat([texture, shapes.double()], dim=1)
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Map images (B, C, H, W) in [-1, 1] to vectors (B, D) float64 of norm at most 1."""
-        z, power = self.parts(images)
+    def __call__(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
+        """Map images (B, C, H, W) in [-1, 1], and their classes (B,), to vectors (B, D) float64 of norm at most 1."""
+        z, power = self.parts(images, rows)
         rows, columns, weights = (part.to(z.device) for part in self._triangle)
         return torch.cat([z[:, rows] * z[:, columns] * weights, power], dim=1)
 
@@ -217,19 +238,20 @@ class MomentMap:
         """w, of the second moments of coefficients that the mirror image would negate."""
         return math.sqrt((1 + self.count_share) / (1 - self.count_share))
 
-    def parts(self, images: Tensor) -> tuple[Tensor, Tensor]:
+    def parts(self, images: Tensor, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return what vectors are made of: z with ``(1 - r)^(1/4)`` (B, q + 1), and ``sqrt(r) p``, (B, 1), float64.
 
         With these weights the products ``z z^T`` have the norm that `__call__` gives them.
         """
-        y, length = self._shortened(self.coefficients(images))
+        y, length = self._shortened(self.coefficients(images, rows), rows)
         z = torch.cat([y.new_full((len(y), 1), self.constant), self.weight * y], dim=1)
         power = (length.square() / _MOST_POWER).clamp(max=1)
         return z, math.sqrt(_POWER_SHARE) * power
 
-    def _shortened(self, coefficients: Tensor) -> tuple[Tensor, Tensor]:
-        """Return y and the norm of u, (B, q) and (B, 1), of coefficients (B, q)."""
-        u = (coefficients - self.center.to(coefficients.device)) / self.scale.to(coefficients.device)
+    def _shortened(self, coefficients: Tensor, rows: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return y and the norm of u, (B, q) and (B, 1), of coefficients (B, q) of classes (B,)."""
+        center = of_rows(self.center.view(-1, self.size), rows).to(coefficients.device)
+        u = (coefficients - center) / self.scale.to(coefficients.device)
         length = u.norm(dim=1, keepdim=True)
         return u / length.clamp(min=1), length
 
@@ -260,13 +282,22 @@ class MomentMap:
         )
 
 
+def of_rows(values: Tensor, rows: Tensor | None) -> Tensor:
+    """Return what belongs to each image: one thing for all, (1, ...), as it is, or that of its class, (B, ...)."""
+    if len(values) == 1:
+        return values
+    if rows is None:
+        raise RuntimeError("each class has a template of its own, and the classes of the images are not given.")
+    return values[rows.to(values.device)]
+
+
 class VectorMap(Protocol):
     """What `private_moments` maps images by."""
 
     dimensions: int
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Map images (B, C, H, W) in [-1, 1] to vectors (B, dimensions) of norm at most 1, each by itself."""
+    def __call__(self, images: Tensor, rows: Tensor) -> Tensor:
+        """Map images (B, C, H, W) in [-1, 1] of cells (B,) to vectors (B, dimensions) of norm <= 1, each by itself."""
 
 
 def private_moments(
@@ -288,12 +319,13 @@ def private_moments(
         batch, num = private.select(index), len(index)
         images = to_float(batch.images)
         images = torch.cat([images, images.new_zeros(tile - num, *images.shape[1:])])
+        labels = batch.labels if conditional and batch.labels is not None else torch.zeros(num, dtype=torch.int64)
+        labels = labels.to(images.device)
         with torch.no_grad(), full_precision():
-            vectors = moments(images)[:num]
+            vectors = moments(images, torch.cat([labels, labels.new_zeros(tile - num)]))[:num]
         if batch.null is not None:
             vectors = vectors.masked_fill(batch.null[:, None], 0.0)
-        labels = batch.labels if conditional and batch.labels is not None else torch.zeros(num, dtype=torch.int64)
-        yield vectors, labels.to(vectors.device), None if weights is None else weights[index].to(vectors.device)
+        yield vectors, labels, None if weights is None else weights[index].to(vectors.device)
 
 
 class Normals(NamedTuple):

@@ -13,9 +13,11 @@ from typing import NamedTuple
 from idpgan.data.load import DataShape
 from idpgan.privacy import Event, Relation, Unit, calibrate
 from idpgan.synthesis.moments import COUNT_SHARE
+from idpgan.synthesis.template import TEMPLATE_SHARE
 
 EPSILON = 3.0
 SHAPE = 12  # functions of a face's displacement in each direction: more add noise, fewer bend less
+_STROKES, _WRITTEN = 6, 1_000  # the same of writing, from so many images of a class on
 _MANY = 20_000  # private images from which on a teacher takes more steps
 TRUNCATION = 0.7  # of normal distributions of photos: 0.6 to 0.8 looked best in trials at epsilon 10
 
@@ -36,13 +38,13 @@ class Facts:
 
     Attributes:
         shape: Sizes, image shape, classes.
-        per_person: Mean number of images of a person or photo, rounded up; None where the data has no identities.
+        per_person: Mean number of images of a person or photo; None where the data has no identities.
         handwriting: Whether images are strokes, as the source says; else photographs.
         aligned: Whether the eyes of all faces are in the same places, as the source or `idpgan prepare` says.
     """
 
     shape: DataShape
-    per_person: int | None
+    per_person: float | None
     handwriting: bool
     aligned: bool = False
 
@@ -69,49 +71,75 @@ def privacy(facts: Facts) -> dict[str, Setting]:
     if facts.shape.of_photos:
         return settings | {
             "unit": Setting("photo", "all faces cut out of a photo are protected; a person on many photos is not"),
-            "most_per_person": Setting(facts.per_person, "faces of a photo that count; noise grows with it"),
+            "most_per_person": Setting(math.ceil(facts.per_person), "faces of a photo that count; noise grows with it"),
         }
     return settings | {
         "unit": Setting("person", 'all images of a person are protected; "image" protects one, with less noise'),
-        "most_per_person": Setting(facts.per_person, "images of a person that count; noise grows with it"),
+        "most_per_person": Setting(math.ceil(facts.per_person), "images of a person that count; noise grows with it"),
     }
 
 
-def _coefficients(facts: Facts, *, symmetric: bool = False) -> Setting:
-    """Return ``model.latent_dim``: up to so many coefficients, an even share of the variance is above the noise edge.
+def _coefficients(facts: Facts, share: float, shape: int = 0, *, symmetric: bool = False) -> Setting:
+    """Return ``model.latent_dim``: a quarter more than make an even share of the variance stand above the noise edge.
 
     ``1 / q = sqrt(2 q R) s / N`` for R classes, N records and noise of standard deviation s on a second moment
-    (`synthesis.moments`); two blocks of q / 2 under mirror symmetry have an edge sqrt(2) lower. In 40 to 240 by 40s.
-    On a group of photos kept for choosing, Wasserstein errors were least at 1.3 to 1.5 times as many.
+    (`synthesis.moments`); two blocks of q / 2 under mirror symmetry have an edge sqrt(2) lower. On a group of photos
+    kept for choosing, Wasserstein errors were least, and flat, at 1.3 to 1.5 times as many. In 40 to 240 by 40s.
+
+    Args:
+        share: Of the budget, for the sums.
+        shape: Functions of a displacement in each direction, whose coefficients count too.
+        symmetric: Whether moments that a mirror would negate are left out.
     """
     asked, pixels = privacy(facts), math.prod(facts.shape.image_shape)
     epsilon, delta = (float(str(asked[key].value)) for key in ("epsilon", "delta"))
     noise = calibrate(lambda multiplier: [Event("gaussian", Unit.IMAGE, Relation.ZERO_OUT, multiplier)], epsilon, delta)
     records = facts.shape.num_private / (facts.per_person or 1)
-    edge = noise * math.sqrt((1 if symmetric else 2) * facts.num_classes) / (1 - COUNT_SHARE) / records
-    count = min(max(int(edge ** (-2 / 3)) // 40 * 40, 40), 240)
-    return Setting(min(count, pixels * 5 // 8), "fewer coefficients, less noise, more blur")
+    scale = math.sqrt((1 if symmetric else 2) * facts.num_classes / share) / (1 - COUNT_SHARE)
+    count = 1.25 * (noise * scale / records) ** (-2 / 3) - 2 * shape
+    return Setting(
+        min(max(int(count) // 40 * 40, 40), 240, pixels * 5 // 8), "fewer coefficients, less noise, more blur"
+    )
+
+
+def _moments(facts: Facts, teacher: Mapping[str, Setting]) -> tuple[dict[str, Setting], dict[str, Setting]]:
+    """Return the settings of [model] and of [method] that say which moments are released, beside such a teacher."""
+    share = 1 - (float(str(teacher["teacher_share"].value)) if teacher else 0.0)
+    if facts.aligned:
+        count = _coefficients(facts, share - TEMPLATE_SHARE, SHAPE, symmetric=True)
+        return {"latent_dim": count, "shape": _REGISTERED, "truncation": _LOOKED_AT}, {"symmetric": _MIRRORED}
+    if facts.handwriting and facts.num_classes > 1 and facts.per_class >= _WRITTEN:
+        count = _coefficients(facts, share - TEMPLATE_SHARE, _STROKES)
+        return {"latent_dim": count, "shape": _STROKED, "truncation": _LOOKED_AT}, {"templates": _OF_CLASSES}
+    return {"latent_dim": _coefficients(facts, share), "truncation": _LOOKED_AT}, {}
 
 
 _REGISTERED = Setting(SHAPE, "faces are brought into place on a noisy mean face; drawn ones get a shape of their own")
+_STROKED = Setting(_STROKES, "strokes are brought into place on a noisy mean image; drawn ones are bent back")
+_OF_CLASSES = Setting("class", "each class has a mean image of its own to be brought into place on")
 _MIRRORED = Setting(True, "a face and its mirror image are taken as equally likely, which leaves less noise")
 _LOOKED_AT = Setting(TRUNCATION, "of the spread, in images to look at; those to train on have all of it")
 
 
 def gaussian(facts: Facts) -> Sections:
     """Return the settings of gaussian by size and number of private images."""
+    return _gaussian(facts, {})
+
+
+def gaussian_with_teacher(facts: Facts) -> Sections:
+    """Return the settings of gaussian with half of the budget for a teacher."""
+    return _gaussian(facts, taught(facts, 4))
+
+
+def _gaussian(facts: Facts, teacher: Mapping[str, Setting]) -> Sections:
+    model, method = _moments(facts, teacher)
     return {
         "model": {
             "generator": Setting("gaussian", "a normal distribution a class: blurred images, and no training"),
             "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
-            "latent_dim": _coefficients(facts, symmetric=facts.aligned),
-            **({"shape": _REGISTERED} if facts.aligned else {}),
-            "truncation": _LOOKED_AT,
+            **model,
         },
-        "method": {
-            "name": Setting("gaussian", "seconds; nothing is trained"),
-            **({"symmetric": _MIRRORED} if facts.aligned else {}),
-        },
+        "method": {"name": Setting("gaussian", "seconds; nothing is trained"), **method, **teacher},
         "privacy": privacy(facts),
     }
 
@@ -125,10 +153,14 @@ def diffusion(facts: Facts) -> Sections:
         "model": {
             "generator": Setting("diffusion", "a normal distribution a class, and a network that takes noise away"),
             "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
-            "latent_dim": _coefficients(facts),
+            "latent_dim": _coefficients(facts, 0.5, SHAPE if facts.aligned else 0),  # the default of method.start_share
+            **({"shape": _REGISTERED} if facts.aligned else {}),
             "width": Setting(16 if height * width <= 16 * 16 else 32, "feature maps: more weights get more noise"),
         },
-        "method": {"name": Setting("diffusion", "a release of moments, then DP-SGD on what they lack; unit image")},
+        "method": {
+            "name": Setting("diffusion", "a release of moments, then DP-SGD on what they lack; unit image"),
+            **({"symmetric": _MIRRORED} if facts.aligned else {}),
+        },
         "privacy": terms,
         "training": {
             "steps": Setting(100 if few else 400, "more take longer, each with more noise"),
@@ -179,12 +211,13 @@ def taught(facts: Facts, candidates: int) -> dict[str, Setting]:
 
 def _photos(facts: Facts) -> Sections:
     classes = facts.num_classes
+    teacher = taught(facts, 8) if classes > 1 else {}
+    model, method = _moments(facts, teacher)
     return {
         "model": {
             "generator": Setting("refined", "a normal distribution a class, and a network that refines it"),
             "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
-            "latent_dim": _coefficients(facts),
-            "truncation": _LOOKED_AT,
+            **model,
             "width": Setting(16),
         },
         "method": {
@@ -195,7 +228,8 @@ def _photos(facts: Facts) -> Sections:
             "augment": Setting(0.0, "photos are as they lie"),
             "metric": Setting("none"),
             "learning_rate": Setting(3e-4, "a higher one draws stripes"),
-            **(taught(facts, 8) if classes > 1 else {}),
+            **method,
+            **teacher,
         },
         "privacy": privacy(facts),
         "training": {

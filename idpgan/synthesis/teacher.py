@@ -24,13 +24,11 @@ share of the person (`DPSGDPlan.clipped_outer_sum`).
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from idpgan.classify.classifier import ClassifierPrivacy
@@ -42,19 +40,14 @@ from idpgan.classify.scattering_linear import (
 )
 from idpgan.data.images import Images
 from idpgan.data.load import Split
-from idpgan.errors import ConfigError
 from idpgan.models.config import Purpose
 from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
-from idpgan.privacy.event import rounding_words
-from idpgan.privacy.sums import CellSums
 from idpgan.progress import Progress, counted, renamed, silent
-from idpgan.synthesis.people import PeoplePlan, PeopleRun
 from idpgan.synthesis.people import shares as shares_of
 from idpgan.training.config import MOST_STEPS, MethodConfig
-from idpgan.training.signal import Signal
 
 _NO_LIMIT = 1e6
 _BALANCED_ON, _ROUNDS = 2000, 100  # images, and steps of an iteration that halves the error in each
@@ -64,7 +57,7 @@ _SECTION, _TRAINING = ScatteringLinearConfig(), ScatteringLinearTraining()
 
 
 class TaughtConfig(MethodConfig):
-    """[method] of a method that releases sums, and perhaps a teacher.
+    """[method] of a method that may release a teacher.
 
     Attributes:
         teacher_share: Share of the budget that a private classifier gets, which chooses among what the generator draws;
@@ -103,28 +96,6 @@ class Lessons:
         """Return those that a config asks for; the coins of one person's images would not be those of a person."""
         rate = min(1.0, method.teacher_batch_size / max(num_private, 1)) if unit is Unit.IMAGE else 1.0
         return cls(method.teacher_share, unit, method.teacher_steps, rate)
-
-    def beside(
-        self, other: float = 0.0, others: Callable[[float], Sequence[Event]] = lambda multiplier: ()
-    ) -> dict[str, Any]:
-        """Return the arguments of `CellSums.calibrated` that leave a share of the budget to the teacher.
-
-        Args:
-            other: Share of the budget for further events.
-            others: Maps m to these events.
-        """
-        if not self.share and not other:
-            return {}
-
-        def beside(multiplier: float) -> Sequence[Event]:
-            taught = (Teaching(self, multiplier).event,) if self.share else ()
-            return (*taught, *others(multiplier))
-
-        return {"factor": 1 / math.sqrt(1 - self.share - other), "beside": beside}
-
-    def teaching(self, sums: CellSums, other: float = 0.0) -> Teaching | None:
-        """Return the teacher on the share of the budget that such sums leave; None for no share."""
-        return Teaching(self, sums.noise_multiplier * math.sqrt(1 - self.share - other)) if self.share else None
 
 
 def noise_of_steps(multiplier: float, share: float, rate: float, steps: int) -> float:
@@ -169,75 +140,6 @@ class Teaching:
     def event(self) -> Event:
         """Price of all steps."""
         return self.plan(1).event.repeated(self.lessons.steps)
-
-
-class SumsRun(PeopleRun):
-    """A whole config file of a method that releases sums, with a teacher where ``method.teacher_share`` is above 0."""
-
-    method: Any
-
-    @model_validator(mode="after")
-    def _check_teacher_terms(self) -> SumsRun:
-        """Refuse a teacher unless noise is Gaussian and neighbors differ by a record that is zeroed out."""
-        share, law, relation = self.method.teacher_share, getattr(self.method, "law", "gaussian"), self.privacy.relation
-        if share and (law != "gaussian" or relation is not Relation.ZERO_OUT):
-            raise ConfigError(
-                f'method.teacher_share = {share:g} needs Gaussian noise and privacy.relation = "{Relation.ZERO_OUT}", '
-                f'for which the teacher\'s steps are priced; the config has {law} noise and "{relation}". Change them, '
-                "or set method.teacher_share = 0."
-            )
-        return self
-
-
-class SumsPlan(PeoplePlan):
-    """The plan of a run that releases sums, with a teacher where ``method.teacher_share`` is above 0."""
-
-    @functools.cached_property
-    def sums(self) -> CellSums:
-        """The release, with the least noise that keeps all of it to [privacy]."""
-        raise NotImplementedError
-
-    @property
-    def lessons(self) -> Lessons:
-        """What a teacher reads."""
-        return Lessons.of(self.config.method, self.unit, self.shape.num_private)
-
-    @functools.cached_property
-    def teaching(self) -> Teaching | None:
-        """The teacher; None without one."""
-        return self.lessons.teaching(self.sums)
-
-    @functools.cached_property
-    def events(self) -> tuple[Event, ...]:
-        """The price of the sums, and of the teacher."""
-        return (self.sums.event, *(() if self.teaching is None else (self.teaching.event,)))
-
-    @property
-    def candidates(self) -> int | None:
-        """Images that the released generator draws for each one that its teacher chooses; None without a teacher."""
-        method = self.config.method
-        return method.candidates if method.teacher_share else None
-
-    def taught(self, events: Sequence[Event]) -> str:
-        """Return what a report's reason says of the teacher, which is trained as DP-SGD is; nothing for no share."""
-        share = self.config.method.teacher_share
-        return f", and a classifier on {share:g} of the budget, where {rounding_words(events)}" if share else ""
-
-    @property
-    def signal(self) -> Signal:
-        """The figure of the sums, whose noise a class has in each of its cells."""
-        share = 2 if self.sums.law == "gaussian" else 1  # lengths add up by squares, or as they are
-        noise = self.sums.noise_length * (self.sums.num_cells // self.rows) ** (1 / share)
-        return self.signal_of(noise, "the release")
-
-    def check_teacher(self) -> None:
-        """Refuse a teacher for a generator of fewer than two classes."""
-        share, classes = self.config.method.teacher_share, self.classes
-        if share and classes < 2:
-            raise ConfigError(
-                f"method.teacher_share = {share:g} trains a classifier, and the generator has {classes} classes. Take "
-                "labeled images of at least 2 classes with model.conditional = true, or set method.teacher_share = 0."
-            )
 
 
 def fit_teacher(

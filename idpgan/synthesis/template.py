@@ -1,4 +1,4 @@
-r"""The template that private images are registered to: a noisy mean image, released in rounds.
+r"""The template that private images are registered to: a noisy mean image, released in rounds; one, or one a class.
 
 Round by round, every image is brought into place on the template of the round before (in the first round it stays as it
 is), and the noisy sum of what was found gives the next template. A template is a function of released numbers alone, so
@@ -9,6 +9,12 @@ y of norm at most 1 (`MomentMap`), hence ``|z| <= 1``, whatever its displacement
 is fixed when a round begins and is the same for both neighbors, as in every adaptive composition, and no other record's
 vector depends on the record that is zeroed out (`private_moments`). The rounds are Gaussian releases of one noise
 multiplier, and ``template_share`` is their share of the squared signal; the ledger charges their events.
+
+*A template of each class.* A round then sums z in one cell a class, and an image is brought into place on the template
+of its own class. The label is a part of the record, so both the cell and z are functions of that record and of what was
+released, and it is in one cell: zeroing it out moves the sums of all cells together by at most 1, as before. (Under
+replace-one both its old and its new vector may count, in one cell or in two: `privacy.sums`.) So a class's template has
+the noise that one template would have, on the images of that class alone.
 """
 
 from __future__ import annotations
@@ -18,63 +24,72 @@ import math
 from torch import Tensor
 
 from idpgan.data.images import Images
-from idpgan.models.registration import Registration, displaced
+from idpgan.models.registration import displaced
 from idpgan.privacy import Noise
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.moments import MomentMap, private_moments
+from idpgan.synthesis.moments import MomentMap, of_rows, private_moments
 from idpgan.synthesis.people import AggregatePrivacy
 
-ROUNDS = 3
+ROUNDS, TEMPLATE_SHARE = 3, 0.04  # share of the budget, where a config does not say
 
 
-def template_sums(size: int, share: float, multiplier: float, privacy: AggregatePrivacy) -> CellSums:
+def template_sums(cells: int, size: int, share: float, multiplier: float, privacy: AggregatePrivacy) -> CellSums:
     """Return the release of one round.
 
     Args:
+        cells: Templates: one, or one of each class.
         size: Coefficients of a registered image.
         share: Of the budget, for all rounds together.
         multiplier: Noise multiplier of all that is released together.
     """
     terms = {key: value for key, value in privacy.terms.items() if key not in ("epsilon", "delta")}
-    return CellSums(1, size + 1, "gaussian", multiplier * math.sqrt(ROUNDS / share), **terms)
+    return CellSums(cells, size + 1, "gaussian", multiplier * math.sqrt(ROUNDS / share), **terms)
 
 
 class TemplateMap:
     """The vector z(x) of an image on its way to a template.
 
     Args:
-        texture: Of images without displacement; its center and scale are fixed.
-        registration: Brings an image into place.
+        moments: What the templates are for; the center and scale of z are those of images as they lie, and fixed.
 
     Attributes:
         dimensions: Length of a vector.
-        template: The template of the round before, (C, H, W) float32; None = images stay as they are.
+        template: The templates of the round before, (T, C, H, W) float32; None = images stay as they are.
     """
 
-    def __init__(self, texture: MomentMap, registration: Registration) -> None:
-        self._texture, self._registration = texture, registration
-        self.dimensions = texture.size + 1
+    def __init__(self, moments: MomentMap) -> None:
+        if moments.registration is None:
+            raise ValueError("the moments are those of images as they lie, and need no template.")
+        self._texture, self._registration = moments.unregistered(), moments.registration
+        self.dimensions = self._texture.size + 1
         self.template: Tensor | None = None
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Map images (B, C, H, W) in [-1, 1] to vectors (B, dimensions) float64 of norm at most 1."""
+    def __call__(self, images: Tensor, rows: Tensor) -> Tensor:
+        """Map images (B, C, H, W) in [-1, 1] of cells (B,) to vectors (B, dimensions) float64 of norm at most 1."""
         if self.template is not None:
-            images = displaced(images, self._registration(images, self.template.to(images.device)))
+            images = displaced(images, self._registration(images, of_rows(self.template, rows).to(images.device)))
         return self._texture.parts(images)[0]
 
     def read(self, sums: Tensor) -> Tensor:
-        """Return the mean image (C, H, W) float32 of noisy sums (1, dimensions), symmetric where images are."""
+        """Return mean images (T, C, H, W) float32 of noisy sums (T, dimensions), symmetric where images are."""
         constant, texture = self._texture.constant, self._texture
-        mean = sums[0, 1:] / (sums[0, 0] / constant).clamp(min=1) / texture.weight
+        mean = sums[:, 1:] / (sums[:, :1] / constant).clamp(min=1) / texture.weight
         mean = mean.masked_fill(texture.odd, 0.0)
-        image = texture.basis @ (texture.center + texture.scale * mean)
-        return image.view(texture.image_shape).clamp(-1, 1).float()
+        images = (texture.center + texture.scale * mean) @ texture.basis.T
+        return images.view(-1, *texture.image_shape).clamp(-1, 1).float()
 
 
-def release_template(sums: CellSums, found: TemplateMap, private: Images, cap: int | None, noise: Noise) -> Tensor:
-    """Release the template of the last round, (C, H, W) float32; the release that this is part of pays all rounds."""
-    template = Tensor()
+def release_template(sums: CellSums, moments: MomentMap, private: Images, cap: int | None, noise: Noise) -> Tensor:
+    """Release the templates of the last round, (T, C, H, W) float32; the release that this is part of pays all rounds.
+
+    Args:
+        sums: Of one round, a cell for each template.
+        moments: What the templates are for.
+        private: Read in every round.
+        cap: Images of one person that count, for unit person; None for unit image.
+    """
+    found, template = TemplateMap(moments), Tensor()
     for _ in range(ROUNDS):
-        vectors = private_moments(private, found, conditional=False, cap=cap)
+        vectors = private_moments(private, found, conditional=sums.num_cells > 1, cap=cap)
         found.template = template = found.read(sums(vectors, noise))
     return template

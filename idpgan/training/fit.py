@@ -19,6 +19,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR
 from idpgan.config import Section
 from idpgan.data.images import to_float
 from idpgan.errors import InputError
+from idpgan.memory import let_go, take
 from idpgan.models.ema import Ema
 from idpgan.models.initialize import torch_seed
 
@@ -157,6 +158,7 @@ def predict(
     with torch.inference_mode():
         results = [call(_network_input(batch, model)) for batch in images.split(batch_size)]
     model.train(was_training)
+    let_go(images)
     return torch.cat(results)  # outside of inference mode: a tensor that autograd can use
 
 
@@ -174,7 +176,7 @@ def _parts(
     if held_back is None:
         num_held = max(1, round(share * len(images)))
         held_index, order = order[:num_held], order[num_held:]
-        held_back = images[held_index], labels.to(images.device)[held_index]
+        held_back = take(images, held_index), labels.to(images.device)[held_index]
     else:
         _check(model, *held_back, "validation images")
     if len(order) < 2:

@@ -137,7 +137,8 @@ def test_evaluate_says_how_often_it_is_right_and_how_sure_that_is(finished, hold
 
 
 @pytest.mark.trained
-def test_attack_and_audit_of_a_run(finished, tmp_path):
+def test_attack_and_audit_of_a_run(finished, tmp_path, monkeypatch):
+    monkeypatch.setattr("idpgan.attacks.losses._STEPS", 1)  # six epochs
     copy = shutil.copytree(finished, tmp_path / "run")
     code, out, _ = said("attack", copy, "--json")
     found = json.loads(out)["attacks"]

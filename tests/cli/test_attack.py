@@ -33,12 +33,14 @@ def copied(finished_run, tmp_path):
 
 @pytest.fixture(autouse=True)
 def quick_fit(monkeypatch):
-    """A classifier of one epoch or so."""
-    from functools import partial
+    """Classifiers of six epochs."""
+    from idpgan.attacks.membership import fitted_classifier
 
-    from idpgan.attacks.membership import classifier_confidence
+    def quickly(images, config, steps, *rest):
+        return fitted_classifier(images, config, 1, *rest)
 
-    monkeypatch.setattr("idpgan.attacks.registry.classifier_confidence", partial(classifier_confidence, steps=1))
+    for module in ("membership", "losses"):
+        monkeypatch.setattr(f"idpgan.attacks.{module}.fitted_classifier", quickly)
 
 
 def test_all_attacks_are_run_and_written_for_the_curator(run, copied):

@@ -75,12 +75,13 @@ def test_it_trains(run, tmp_path, monkeypatch, kind):
 
 
 @pytest.mark.parametrize("aligned", [True, False])
-def test_faces_with_their_eyes_in_place_are_registered(run, tmp_path, aligned):
+@pytest.mark.parametrize("method", ["best", "diffusion"])
+def test_faces_with_their_eyes_in_place_are_registered(run, tmp_path, method, aligned):
     """prepared.json says how the folder was made; a folder that was cut from the middle is not registered."""
     FOLDERS["mood"](tmp_path / "images")
     counts = {"eyes": 58, "face": 2, "middle": 0, "none": 0} if aligned else {}
     (tmp_path / "images" / "prepared.json").write_text(json.dumps({"aligned": counts}))
-    code, out, _ = run("init", str(tmp_path / "images"))
+    code, out, _ = run("init", str(tmp_path / "images"), "--method", method)
     assert code == 0
     assert tomllib.loads(out)["model"].get("shape", 0) == (12 if aligned else 0)
     assert tomllib.loads(out)["method"].get("symmetric", False) is aligned

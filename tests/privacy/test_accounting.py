@@ -14,7 +14,7 @@ from scipy.stats import norm
 
 from idpgan.errors import InputError
 from idpgan.privacy import Event, Relation, Unit, calibrate, compose_epsilon
-from idpgan.privacy.accounting import _renyi_epsilon, _within, affordable
+from idpgan.privacy.accounting import _losses_epsilon, _renyi_epsilon, affordable, is_within
 from idpgan.privacy.losses import event_losses, intervals
 
 REPLACE, ADD = (Unit.IMAGE, Relation.REPLACE_ONE), (Unit.IMAGE, Relation.ZERO_OUT)
@@ -345,6 +345,46 @@ def test_calibration_inverts_accounting(kind, epsilon):
     assert compose_epsilon([Event(kind, *ADD, multiplier * 0.999, 3)], 1e-5) > epsilon
 
 
+def halved(within):
+    """The least multiplier to 1e-4 by halving alone."""
+    low, high = 0.5, 1.0
+    while not within(high):
+        low, high = high, 2 * high
+    while within(low):
+        low, high = low / 2, low
+    while high / low > 1 + 1e-4:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if within(middle) else (middle, high)
+    return high
+
+
+def test_calibration_finds_what_halving_finds_at_half_the_price(monkeypatch):
+    def events(multiplier):
+        return [dp_sgd(40, multiplier, 0.2)]
+
+    asked = []
+    monkeypatch.setattr(
+        "idpgan.privacy.accounting._losses_epsilon",
+        lambda *given: asked.append(given) or _losses_epsilon(*given),
+    )
+    found, price = calibrate(events, 1.0, 1e-5), len(set(asked))
+    assert found == halved(lambda multiplier: compose_epsilon(events(multiplier), 1e-5) <= 1.0)
+    assert price <= 0.7 * len(set(asked))
+
+
+@pytest.mark.parametrize("roughness", [1e-6, 1e-4, 1e-2])
+def test_calibration_keeps_to_its_target_where_costs_are_rough(roughness, monkeypatch):
+    def rough(events, delta):
+        multiplier = events[0].noise_multiplier
+        return 3 / multiplier * (1 + roughness * math.sin(1e6 * multiplier))
+
+    monkeypatch.setattr("idpgan.privacy.accounting.compose_epsilon", rough)
+    monkeypatch.setattr("idpgan.privacy.accounting._simply_within", lambda *_: False)
+    found = calibrate(lambda multiplier: [Event("gaussian", *ADD, multiplier)], 1.0, 1e-5)
+    assert rough([Event("gaussian", *ADD, found)], 1e-5) <= 1
+    assert found == pytest.approx(3, rel=2 * roughness + 1e-4)
+
+
 def test_hardly_any_noise_costs_a_large_epsilon_and_no_overflow():
     """Calibration to a large epsilon asks for such multipliers; the library's grid overflowed on them."""
 
@@ -373,7 +413,7 @@ def test_affordable_steps_are_the_last_that_fit():
     assert affordable([], Event.non_private("raw", *ADD), 1.0, 1e-5) == 0
     assert affordable([Event.non_private("raw", *ADD)], event, 1.0, 1e-5) == 0
     assert affordable([], event, math.inf, 1e-5) == affordable([], Event("laplace", *ADD, 1e300), 1.0, 1e-5) == 1 << 40
-    assert _within([], 0.0, 0.0)
+    assert is_within([], 0.0, 0.0)
 
 
 @pytest.mark.parametrize("delta", ["1e-5", None, True, -0.1, 1.0, math.nan])

@@ -119,6 +119,20 @@ def test_open_refuses_missing_damaged_and_foreign_files(tmp_path):
         Ledger.open(path, "run")
 
 
+def test_what_was_planned_is_priced_together_and_no_more_is_spent(monkeypatch):
+    ledger = Ledger(*ADD, target=Budget(0.55, 0.0))
+    with monkeypatch.context() as patch:
+        patch.setattr("idpgan.privacy.ledger.affordable", None)  # no search for the largest number
+        for left in (4, 3, 2, 1):
+            assert ledger.affordable(STEP, planned=left) == left
+            ledger.charge(STEP)
+    ledger.charge(STEP)  # beyond the plan, and within the target
+    assert ledger.affordable(STEP) == 0
+    with pytest.raises(BudgetError, match="Nothing was read"):
+        ledger.charge(STEP)
+    assert Ledger(*ADD, target=Budget(0.55, 0.0)).affordable(STEP, planned=9) == 5
+
+
 def test_a_resumed_run_meets_its_charges_again_and_pays_only_for_new_ones():
     ledger = Ledger(*ADD, target=Budget(1.0, 0.0))
     for event in (OTHER, STEP, STEP, STEP):

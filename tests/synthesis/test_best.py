@@ -34,9 +34,9 @@ def facts_of(name):
     return Facts(DataShape(*SPLITS[name]), None, name in HANDWRITING)
 
 
-def made(name, choice):
+def made(name, choice, data=None):
     table = {key: {k: setting.value for k, setting in keys.items()} for key, keys in choice.sections.items()}
-    return build_config({"data": {"name": "digits"}, **table}, name)
+    return build_config({"data": data or {"name": "digits"}, **table}, name)
 
 
 @pytest.mark.parametrize("name", ROWS)
@@ -66,16 +66,50 @@ def test_few_images_or_none_of_a_class_get_no_teacher():
 
 
 def test_more_records_bear_more_coefficients_and_people_are_the_records_of_unit_person():
-    def proposed(num, classes=2, per_person=None, aligned=False, side=48):
+    def proposed(num, classes=2, per_person=None, aligned=False, side=48, teacher=False):
         shape = DataShape(Sizes(0, num, 0, 100), (1, side, side), tuple("0123456789"[:classes]))
-        return starter.gaussian(Facts(shape, per_person, False, aligned))["model"]["latent_dim"].value
+        propose = starter.gaussian_with_teacher if teacher else starter.gaussian
+        return propose(Facts(shape, per_person, False, aligned))["model"]["latent_dim"].value
 
     counts = [proposed(num) for num in (100, 1_000, 3_000, 8_000, 20_000, 10**6)]
-    assert counts == [40, 40, 80, 160, 240, 240]
-    assert proposed(8_000, aligned=True) == 200  # two blocks, each with a lower edge
+    assert counts == [40, 40, 80, 200, 240, 240]
+    assert proposed(8_000, aligned=True) == 240  # two blocks, each with a lower edge
+    assert proposed(8_000, teacher=True) == proposed(8_000, aligned=True, teacher=True) == 160  # more noise
     assert proposed(8_000, classes=10) < proposed(8_000) < proposed(8_000, classes=0)
     assert proposed(8_000, per_person=4) == proposed(2_000) < proposed(8_000)
     assert proposed(10**6, side=8) == 40  # of 64 pixels
+
+
+def test_the_config_of_the_pictures_of_faces_is_what_init_proposes():
+    """README's picture is of what init writes for such a folder, but for epsilon, the split and names of people."""
+    config = build_config(tomllib.loads(packaged("faces-aligned-gaussian")), "")
+    data = config.data
+    mean = data.num_images / data.num_people
+    for private, holdout in ((8_185, 0), (7_393, 792)):  # of that folder, as the config splits it and as init does
+        shape = DataShape(Sizes(0, private, holdout, 1_805), (1, 48, 48), data.classes, has_people=True)
+        proposed = made("faces", best(Facts(shape, None, handwriting=False, aligned=True)))
+        for section in ("model", "method", "privacy", "training"):
+            assert getattr(proposed, section) == getattr(config, section)
+        people = {"name": "faces", "split_by": "identity"}
+        of_people = made("faces", best(Facts(shape, mean, handwriting=False, aligned=True)), people)
+        assert (of_people.privacy.unit, of_people.privacy.most_per_person) == ("person", 3)
+        assert of_people.method == config.method
+        assert of_people.model == config.model.model_copy(update={"latent_dim": 80})
+
+
+def test_writing_of_large_classes_has_a_template_of_each_class():
+    def proposed(num, classes="0123456789", handwriting=True):
+        shape = DataShape(Sizes(0, num, 0, 100), (1, 28, 28), tuple(classes))
+        return starter.gaussian(Facts(shape, None, handwriting))
+
+    written = proposed(20_000)
+    assert (written["model"]["shape"].value, written["method"]["templates"].value) == (6, "class")
+    assert "symmetric" not in written["method"]
+    for other in (proposed(9_000), proposed(20_000, classes=""), proposed(20_000, handwriting=False)):
+        assert "shape" not in other["model"]
+        assert "templates" not in other["method"]
+    shape = DataShape(Sizes(0, 20_000, 0, 100), (1, 28, 28), tuple("0123456789"))
+    plan_run(made("writing", best(Facts(shape, None, handwriting=True))), shape).check()
 
 
 def test_init_says_why_how_long_and_what_else(monkeypatch):

@@ -18,6 +18,7 @@ from idpgan.privacy.dpsgd import SLACK, DPSGDPlan
 from idpgan.run import RunFolder
 from idpgan.synthesis.diffusion.edm import Edm
 from idpgan.synthesis.diffusion.method import Diffusion
+from idpgan.synthesis.template import ROUNDS
 from idpgan.training.config import build_config
 from idpgan.training.loop import train
 from idpgan.training.plan import plan_run
@@ -28,6 +29,7 @@ from tests.training.toy import CPU, digits, new_run, remains, terms_of
 DELTA = 1e-5
 MODEL = {"generator": "diffusion", "latent_dim": 20, "width": 4}
 SHAPE = (1, 8, 8)
+REGISTERED = {"model": {"shape": 2}}
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
@@ -71,11 +73,14 @@ def rng(seed=0):
     return torch.Generator().manual_seed(seed)
 
 
-@pytest.fixture
-def generator():
+@pytest.fixture(params=[0, 3], ids=["pixels", "registered"])
+def generator(request):
     """Return a generator of three classes with random moments of rank 15, before any step."""
-    made = DiffusionGenerator(ModelConfig(**MODEL), SHAPE, 3)
-    made.set_moments(0.3 * torch.randn(3, 20, generator=rng()), torch.randn(3, 20, 15, generator=rng(1)))
+    shape = request.param
+    made = DiffusionGenerator(ModelConfig(**MODEL, shape=shape), SHAPE, 3)
+    scale = torch.cat([torch.ones(20), torch.full((2 * shape,), 0.05)])[:, None]
+    mean, factor = torch.randn(3, len(scale), generator=rng()), torch.randn(3, len(scale), 15, generator=rng(1))
+    made.set_moments(0.3 * mean * scale[:, 0], factor * scale)
     return made
 
 
@@ -90,9 +95,10 @@ def disturbed(generator):
 
 
 def test_before_any_step_images_are_those_of_the_normal_distribution(generator):
-    plain = GaussianGenerator(ModelConfig(**MODEL | {"generator": "gaussian"}), SHAPE, 3)
-    plain.set_moments(generator.mean, generator.factor)
-    noise, labels = torch.randn(60, 64, generator=rng(3)), torch.arange(60) % 3
+    plain = GaussianGenerator(generator.config.model_copy(update={"generator": "gaussian"}), SHAPE, 3)
+    units = torch.cat([torch.ones(20), torch.full((plain.latent_dim - 20,), generator.unit)])
+    plain.set_moments(units * generator.mean, units[:, None] * generator.factor)
+    noise, labels = torch.randn(60, generator.latent_dim, generator=rng(3)), torch.arange(60) % 3
     axes = torch.nn.functional.normalize(generator.factor, dim=1)
     basis = generator._functions()
     latent = torch.einsum(
@@ -103,33 +109,38 @@ def test_before_any_step_images_are_those_of_the_normal_distribution(generator):
 
 
 def test_the_factor_may_be_any_of_a_covariance(generator):
-    factor = torch.randn(3, 20, 20, generator=rng(4))
-    generator.set_moments(torch.zeros(3, 20), factor)
-    assert torch.allclose(generator.factor @ generator.factor.mT, factor @ factor.mT, atol=1e-4)
+    size = generator.mean.shape[1]
+    factor = torch.randn(3, size, size, generator=rng(4))
+    factor[:, 20:] *= 0.05  # half image sides
+    generator.set_moments(torch.zeros(3, size), factor)
+    units = torch.cat([torch.ones(20), torch.full((size - 20,), generator.unit)])[:, None]
+    found = units * generator.factor
+    assert torch.allclose(found @ found.mT, factor @ factor.mT, atol=1e-4)
     products = generator.factor.mT @ generator.factor
     assert torch.allclose(products, torch.diag_embed(products.diagonal(dim1=1, dim2=2)), atol=1e-4)
 
 
 def test_the_closed_form_is_the_conditional_mean(generator):
     generator.double()
-    noisy, labels = torch.randn(5, *SHAPE, generator=rng(5)).double(), torch.tensor([0, 1, 2, 0, 1])
+    size = generator.latent_dim
+    noisy, labels = torch.randn(5, size, generator=rng(5)).double(), torch.tensor([0, 1, 2, 0, 1])
     levels = torch.tensor([0.1, 0.5, 1.0, 3.0, 10.0]).double()
     basis = generator._functions()
     for i, found in enumerate(generator.closed_form(noisy, labels, levels)):
         half = basis @ generator.factor[labels[i]]
         center, covariance = basis @ generator.mean[labels[i]], half @ half.T
-        weighed = torch.linalg.solve(covariance + levels[i] ** 2 * torch.eye(64).double(), noisy[i].flatten() - center)
-        assert torch.allclose(found.flatten(), center + covariance @ weighed, atol=1e-9)
+        weighed = torch.linalg.solve(covariance + levels[i] ** 2 * torch.eye(size).double(), noisy[i] - center)
+        assert torch.allclose(found, center + covariance @ weighed, atol=1e-9)
 
 
 def test_the_flow_ends_where_the_denoiser_points(generator):
     """All mass outside of the span at one image: the denoiser of a point is that point, whatever the noise."""
-    point = 0.3 * torch.randn(1, 64, generator=rng(6))
+    point = 0.3 * torch.randn(1, generator.latent_dim, generator=rng(6))
     outside = point - (point @ generator._functions()) @ generator._functions().T
     generator._residual = lambda noisy, rows, level: outside.expand_as(noisy)
-    generator.set_moments(torch.zeros(3, 20), torch.zeros(3, 20, 20))
-    drawn = generator(torch.randn(4, 64, generator=rng(7)), torch.zeros(4, dtype=torch.int64))
-    assert torch.allclose(drawn.flatten(1), outside.expand(4, -1), atol=0.02)
+    generator.set_moments(0 * generator.mean, 0 * generator.factor)
+    drawn = generator(torch.randn(4, generator.latent_dim, generator=rng(7)), torch.zeros(4, dtype=torch.int64))
+    assert torch.allclose(drawn.flatten(1), outside[:, :64].expand(4, -1), atol=0.02)
 
 
 def test_any_size_and_no_classes():
@@ -142,10 +153,10 @@ def test_any_size_and_no_classes():
 
 def records_of(generator, num, draws=2):
     """Return what the network sees of random images, as the method makes it."""
-    images = torch.rand(num * draws, *SHAPE, generator=rng(8)) * 2 - 1
+    images = torch.rand(num * draws, generator.latent_dim, generator=rng(8)) * 2 - 1
     labels = torch.arange(num) % 3
     levels = training_levels(torch.randn(num * draws, generator=rng(9)))
-    normal = torch.randn(num * draws, *SHAPE, generator=rng(10))
+    normal = torch.randn(num * draws, generator.latent_dim, generator=rng(10))
     inputs, target = generator.problem(images, labels.repeat_interleave(draws), levels, normal)
     return [part.unflatten(0, (num, draws)) if len(part) > num else part for part in (inputs, levels, labels, target)]
 
@@ -179,8 +190,8 @@ def test_a_record_with_all_its_copies_moves_the_sum_by_at_most_the_clip_norm(gen
 
 def test_rows_of_the_problem_do_not_mix(generator):
     levels, labels = training_levels(torch.randn(6, generator=rng(9))), torch.arange(6) % 3
-    images = torch.rand(6, *SHAPE, generator=rng(8)) * 2 - 1
-    normal = torch.randn(6, *SHAPE, generator=rng(10))
+    images = torch.rand(6, generator.latent_dim, generator=rng(8)) * 2 - 1
+    normal = torch.randn(6, generator.latent_dim, generator=rng(10))
     whole = generator.problem(images, labels, levels, normal)
     images[3], normal[3] = 0.7, 5.0
     other = generator.problem(images, labels, levels, normal)
@@ -199,8 +210,9 @@ def test_an_empty_batch_is_a_step_like_any_other():
     assert all(moved)
 
 
-def test_steps_lower_the_loss_of_images_that_nobody_trained_on():
-    config = config_of(privacy={"epsilon": 1e3}, training={"steps": 8}, learning_rate=5e-3)
+@pytest.mark.parametrize("keys", [{}, {**REGISTERED, "templates": "class"}], ids=["pixels", "registered"])
+def test_steps_lower_the_loss_of_images_that_nobody_trained_on(keys):
+    config = config_of(**keys, privacy={"epsilon": 1e3}, training={"steps": 8}, learning_rate=5e-3)
     method = method_of(config)
     method.prepare()
     others = digits().holdout
@@ -217,12 +229,13 @@ def test_steps_lower_the_loss_of_images_that_nobody_trained_on():
 
 
 def test_the_plan_spends_the_shares_of_the_squared_signal():
-    plan = plan_run(config_of(start_share=0.2), few().shape)
-    release, steps = plan.events
-    assert (release.kind, steps.kind, steps.count) == ("gaussian", "poisson-gaussian", 4)
+    plan = plan_run(config_of(**REGISTERED, start_share=0.2, template_share=0.1), few().shape)
+    template, release, steps = plan.events
+    assert (template.kind, release.kind, steps.kind) == ("gaussian", "gaussian", "poisson-gaussian")
+    assert (template.count, release.count, steps.count) == (ROUNDS, 1, 4)
     assert 0.99 * 4 <= compose_epsilon(plan.events, DELTA) <= 4
-    signals = 1 / release.noise_multiplier**2, steps.count / steps.noise_multiplier**2  # every record is in every step
-    assert signals[0] / sum(signals) == pytest.approx(0.2, rel=0.02)
+    signals = [event.count / event.noise_multiplier**2 for event in plan.events]  # every record is in every step
+    assert [signal / sum(signals) for signal in signals] == pytest.approx([0.1, 0.2, 0.7], rel=0.02)
 
 
 @pytest.mark.slow  # the accountant searches
@@ -236,13 +249,13 @@ def test_a_sampled_plan_stays_within_the_budget():
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     path = tmp_path_factory.mktemp("diffusion") / "whole"
-    return path, *loop(path, config_of())
+    return path, *loop(path, config_of(**REGISTERED))
 
 
 def test_a_whole_run_is_charged_as_planned(whole):
     _, outcome, method = whole
     assert (outcome.ended, outcome.step) == ("finished", 4)
-    assert method.ledger.events == plan_run(config_of(), few().shape).events
+    assert method.ledger.events == plan_run(config_of(**REGISTERED), few().shape).events
     report = method.privacy()
     assert 0.97 * 4 <= report.proven.epsilon <= 4 == report.claimed.epsilon
     assert not report.private  # a fixed noise seed
@@ -261,8 +274,8 @@ def test_a_resumed_run_equals_the_uninterrupted_one_and_costs_the_same(killed_at
 
     path, _, uninterrupted = whole
     with pytest.raises(KeyboardInterrupt):
-        loop(tmp_path / "killed", config_of(), kind=Killed)
-    outcome, resumed = loop(tmp_path / "killed", config_of())
+        loop(tmp_path / "killed", config_of(**REGISTERED), kind=Killed)
+    outcome, resumed = loop(tmp_path / "killed", config_of(**REGISTERED))
     assert outcome.step == 4
     assert remains(path) == remains(tmp_path / "killed")
     assert uninterrupted.ledger.epsilon(DELTA) == resumed.ledger.epsilon(DELTA) > 0
@@ -281,10 +294,12 @@ def test_a_teacher_is_paid_by_its_share_and_given_away_with_the_generator():
 def test_refusals_name_what_to_change():
     with pytest.raises(ConfigError, match=r"leave nothing of the budget for the steps.*gaussian"):
         config_of(start_share=0.6, teacher_share=0.4)
+    with pytest.raises(ConfigError, match=r"template_share = 0\.1 leave nothing of the budget for the steps"):
+        config_of(**REGISTERED, start_share=0.9, template_share=0.1)
     with pytest.raises(ConfigError, match=r'set model\.generator = "diffusion"'):
         config_of(model={"generator": "gaussian"})
-    with pytest.raises(ConfigError, match=r"shape = 4 bends.*Set shape = 0"):
-        config_of(model={"shape": 4})
+    with pytest.raises(ConfigError, match=r"shape = 4 brings.*Set model\.shape = 0"):
+        build_config({"model": MODEL | {"shape": 4}, "method": {"name": "edm"}}, "test")
     with pytest.raises(ConfigError, match=r"privacy\.unit"):
         config_of(privacy={"unit": "person"})
 
@@ -322,8 +337,8 @@ def test_edm_learns_and_proves_nothing():
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory):
-    small = ["training.steps=2", "model.width=4", "method.draws=1", "release.samples=10", "training.device=cpu"]
-    config = jobs.load_config(CONFIGS / "digits-diffusion.toml", small)
+    small = ["training.steps=2", "model.width=4", "model.shape=2", "method.draws=1", "release.samples=10"]
+    config = jobs.load_config(CONFIGS / "digits-diffusion.toml", [*small, "training.device=cpu"])
     return jobs.start(config, tmp_path_factory.mktemp("release") / "run").run.path
 
 
@@ -332,6 +347,7 @@ def test_the_release_is_an_ordinary_one(released):
     generator = load_generator(released / "release")
     assert isinstance(generator, DiffusionGenerator)
     assert torch.equal(generator.sample(3, seed=1), generator.sample(3, seed=1))
+    assert generator.template.std() > 0.1
     changed = generator.config.model_copy(update={"temperature": 0.5})
     generator.config = changed
     assert generator.sample(40, seed=1).std(0).mean() < load_generator(released).sample(40, seed=1).std(0).mean()
@@ -339,5 +355,5 @@ def test_the_release_is_an_ordinary_one(released):
 
 def test_a_run_is_audited_with_its_own_settings(released):
     case = run_case(released)
-    assert [event.count for event in case.events] == [1, 2]
+    assert [event.count for event in case.events] == [ROUNDS, 1, 2]
     assert 0.97 * 10 <= case.proven.epsilon <= 10

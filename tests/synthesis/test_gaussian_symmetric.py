@@ -12,7 +12,6 @@ from idpgan.jobs.audit import run_case
 from idpgan.jobs.verify import verify
 from idpgan.models import ModelConfig, build_generator, load_generator
 from idpgan.models.gaussian import low_spectrum
-from idpgan.models.registration import Registration
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.moments import MomentMap, count_moments, estimate_normals, private_moments
@@ -32,7 +31,7 @@ def symmetric_map(image_shape=SHAPE, size=SIZE, **keys):
 
 def norms_of(moments, coefficients):
     """Norms of the vectors of images that have these coefficients."""
-    moments.coefficients = lambda images: images
+    moments.coefficients = lambda images, rows: images
     return moments(coefficients).norm(dim=1)
 
 
@@ -156,7 +155,7 @@ def test_in_heavy_noise_classes_differ_by_their_means_alone_and_in_light_noise_b
     variance = torch.full((2, 80), 0.2)
     variance[1, moments.odd], variance[1, ~moments.odd] = 0.6, 0.4
     draws = torch.randn(2, 4000, 80, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    moments.coefficients = lambda images: images
+    moments.coefficients = lambda images, rows: images
     vectors = moments.scale * draws * variance.sqrt()[:, None] / 80**0.5
     sums = torch.stack([sum(moments(part).sum(0) for part in of.split(500)) for of in vectors])
     noise = torch.randn(sums.shape, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
@@ -174,7 +173,7 @@ def test_in_heavy_noise_classes_differ_by_their_means_alone_and_in_light_noise_b
 
 def test_a_template_is_symmetric_and_the_center_of_textures():
     moments, found = symmetric_map(TALL, 10, shape=COUNT), None
-    found = TemplateMap(symmetric_map(TALL, 10), Registration(TALL, COUNT))
+    found = TemplateMap(symmetric_map(TALL, 10, shape=COUNT))
     sums = torch.rand(1, 11, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 1
     template = found.read(sums)
     assert torch.allclose(template, template.flip(-1), atol=1e-6)

@@ -10,6 +10,7 @@ from idpgan.privacy import Ledger, Noise, Relation, Unit, compose_epsilon
 from idpgan.run import RunFolder
 from idpgan.synthesis.hybrid import Hybrid
 from idpgan.synthesis.hybrid import HybridRun as Config
+from idpgan.synthesis.template import ROUNDS
 from idpgan.training.config import build_config, load_method
 from idpgan.training.loop import train
 from idpgan.training.plan import plan_run
@@ -203,3 +204,19 @@ def test_a_teacher_beside_the_sums_is_paid_by_their_share_and_given_away_with_th
     assert method.candidates == 3
     assert torch.equal(again.teacher.weight, method.teacher.weight)
     assert again.ledger.events == method.ledger.events
+
+
+def test_a_registered_start_is_paid_by_the_first_part_and_trained_on_by_the_second(tmp_path):
+    aggregate = {"features": "photos", "moments": 4, "fourier": 5, "augment": 0.0, "metric": "none"}
+    table = config_of(aggregate=aggregate, privacy={"epsilon": 8.0}).to_json()
+    table["model"] |= {"generator": "refined", "latent_dim": 12, "shape": 2}
+    config = build_config(table, "test")
+    outcome, method = loop(tmp_path / "run", config, terms=terms_of(config))
+    assert outcome.ended == "finished"
+    template, sums, steps = method.ledger.events
+    assert (template, sums, steps) == plan_run(config, digits().shape).events
+    assert template.count == ROUNDS
+    assert 0.98 * 4 <= compose_epsilon([template, sums], DELTA) <= 4
+    assert "a template from 3 noisy mean images" in method.privacy().reason
+    assert torch.equal(method.generator.mean, method.aggregate.generator.mean)  # the network alone is trained
+    assert not torch.equal(method.generator.last.weight, method.aggregate.generator.last.weight)

@@ -1,5 +1,6 @@
-"""gaussian with registration: sensitivity by brute force, isolation, neighbors from folder to release, the price."""
+"""Registration, on one template or on one of each class: sensitivity by brute force, isolation, folder to release."""
 
+import dataclasses
 import json
 
 import pytest
@@ -7,16 +8,18 @@ import torch
 
 from idpgan import jobs
 from idpgan.data.faces import draw
+from idpgan.data.images import to_float
+from idpgan.data.load import load
 from idpgan.errors import ConfigError
 from idpgan.jobs.audit import run_case
 from idpgan.jobs.verify import verify
 from idpgan.models import load_generator
-from idpgan.models.registration import Registration
-from idpgan.privacy import Relation, Unit
+from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.moments import MomentMap, private_moments
-from idpgan.synthesis.template import ROUNDS, TemplateMap
+from idpgan.synthesis.template import ROUNDS, TemplateMap, release_template
 from idpgan.training.config import build_config
+from idpgan.training.plan import plan_run
 from tests.neighbors.folders import PER_PERSON, Change, data_of, method_of, neighbor, record, write_metadata
 
 SHAPE, SIZE, COUNT = (1, 24, 20), 10, 3
@@ -39,25 +42,31 @@ def table_of(unit="image", **keys):
 @pytest.fixture(scope="module")
 def maps():
     images = draw(12, SHAPE[1:], 1, people=4, seed=2)
-    moments = MomentMap(SHAPE, SIZE, shape=COUNT)
-    moments.template = images.images[0] / 127.5 - 1
-    found = TemplateMap(MomentMap(SHAPE, SIZE), Registration(SHAPE, COUNT))
-    found.template = moments.template
-    return images, {"moments": moments, "template": found}
+    images = dataclasses.replace(images, labels=torch.arange(12) % 2, classes=("a", "b"))
+    found = {}
+    for templates in (1, 2):
+        moments = MomentMap(SHAPE, SIZE, shape=COUNT)
+        moments.set_template(images.images[:templates] / 127.5 - 1)
+        found["moments", templates], found["template", templates] = moments, TemplateMap(moments)
+        found["template", templates].template = moments.template
+    return images, found
 
 
-def sums_of(vector_map, unit=Unit.IMAGE, cap=1):
-    return CellSums(1, vector_map.dimensions, "gaussian", 1.0, unit, Relation.ZERO_OUT, most_per_unit=cap)
+def sums_of(vector_map, cells, unit=Unit.IMAGE, cap=1):
+    return CellSums(cells, vector_map.dimensions, "gaussian", 1.0, unit, Relation.ZERO_OUT, most_per_unit=cap)
 
 
 def exact(images, vector_map, sums, cap=None):
-    return sums.exact(private_moments(images, vector_map, conditional=False, cap=cap))
+    return sums.exact(private_moments(images, vector_map, conditional=sums.num_cells > 1, cap=cap))
 
 
-@pytest.mark.parametrize("name", ["moments", "template"])
+MAPS = pytest.mark.parametrize("name", [("moments", 1), ("template", 1), ("moments", 2), ("template", 2)])
+
+
+@MAPS
 def test_no_neighbor_moves_the_sums_further_than_declared(maps, name):
     images, vector_map = maps[0], maps[1][name]
-    sums, worst = sums_of(vector_map), 0.0
+    sums, worst = sums_of(vector_map, name[1]), 0.0
     whole = exact(images, vector_map, sums)
     for row in range(4):
         moved = (whole - exact(images.zeroed_out(torch.tensor([row])), vector_map, sums)).double().norm().item()
@@ -65,35 +74,94 @@ def test_no_neighbor_moves_the_sums_further_than_declared(maps, name):
     assert 0.9 * sums.mechanism.sensitivity < worst <= sums.mechanism.sensitivity
 
 
-@pytest.mark.parametrize("name", ["moments", "template"])
+@MAPS
 def test_a_person_moves_the_sums_no_further_than_one(maps, name):
     images, vector_map, cap = maps[0], maps[1][name], 2
-    sums = sums_of(vector_map, Unit.PERSON, cap)
+    sums = sums_of(vector_map, name[1], Unit.PERSON, cap)
     left = exact(images, vector_map, sums, cap)
     right = exact(images.zeroed_out(images.identities == 1), vector_map, sums, cap)
     assert 0.3 * sums.mechanism.sensitivity < (left - right).double().norm().item() <= sums.mechanism.sensitivity
 
 
-@pytest.mark.parametrize("name", ["moments", "template"])
-def test_a_record_does_not_change_the_bits_of_another(maps, name):
+@MAPS
+@pytest.mark.parametrize("value", [0, 255])
+def test_a_record_does_not_change_the_bits_of_another(maps, name, value):
+    """Not when it is emptied, and not when it turns into another image of another class."""
     images, vector_map = maps[0], maps[1][name]
+    changed = torch.tensor([0, 7])
     kept = torch.ones(len(images), dtype=torch.bool)
-    kept[[0, 7]] = False
-    vectors = [
-        torch.cat([part[0] for part in private_moments(these, vector_map, conditional=False, cap=None)])
-        for these in (images, images.zeroed_out(torch.tensor([0, 7])))
-    ]
-    assert torch.equal(vectors[0][kept], vectors[1][kept])
-    assert not vectors[1][~kept].any()
-    assert vectors[0].norm(dim=1).max() <= 1 + 1e-12
+    kept[changed] = False
+    other = dataclasses.replace(images, images=images.images.clone(), labels=images.labels.clone())
+    other.images[changed], other.labels[changed] = value, 1 - images.labels[changed]
+    vectors, emptied, turned = (
+        torch.cat([part[0] for part in private_moments(these, vector_map, conditional=name[1] > 1, cap=None)])
+        for these in (images, images.zeroed_out(changed), other)
+    )
+    assert torch.equal(vectors[kept], emptied[kept])
+    assert torch.equal(vectors[kept], turned[kept])
+    assert not torch.equal(vectors[~kept], turned[~kept])  # control
+    assert not emptied[~kept].any()
+    assert torch.cat([vectors, turned]).norm(dim=1).max() <= 1 + 1e-12
 
 
-@pytest.mark.parametrize("unit", ["image", "person"])
-@pytest.mark.parametrize("how", ["emptied", "unlabeled"])
-def test_from_folder_to_release(tmp_path, monkeypatch, unit, how):
+def test_an_image_is_brought_into_place_on_the_template_of_its_class(maps):
+    images, moments, single = to_float(maps[0].images), maps[1]["moments", 2], maps[1]["moments", 1]
+    labels = torch.arange(12) % 2
+    alone = MomentMap(SHAPE, SIZE, shape=COUNT)
+    for label in range(2):
+        alone.set_template(moments.template[label])
+        assert torch.allclose(moments(images, labels)[labels == label], alone(images)[labels == label], atol=1e-6)
+    assert not torch.allclose(moments(images, labels), single(images), atol=1e-2)  # control
+    with pytest.raises(RuntimeError, match="the classes of the images are not given"):
+        moments(images)
+
+
+def test_templates_of_classes_are_their_mean_images_and_the_centers_of_their_textures(maps):
+    images, moments = maps[0], MomentMap(SHAPE, SIZE, shape=COUNT)
+    sums = CellSums(2, SIZE + 1, "gaussian", 1e-6, Unit.IMAGE, Relation.ZERO_OUT)
+    templates = release_template(sums, moments, images, None, Noise.fixed(1))
+    moments.set_template(templates)
+    assert templates.shape == (2, *SHAPE)
+    for label in range(2):
+        own = images.select((images.labels == label).nonzero()[:, 0])
+        alone = release_template(dataclasses.replace(sums, num_cells=1), moments, own, None, Noise.fixed(1))
+        assert torch.allclose(templates[label], alone[0], atol=1e-3)
+        assert torch.allclose(
+            moments.center[label, :SIZE].float(), templates[label].flatten() @ moments.basis.float(), atol=1e-4
+        )
+    assert not torch.allclose(templates[0], templates[1], atol=1e-2)
+
+
+def test_public_images_set_a_center_for_each_class_that_they_show(maps):
+    images, moments = maps[0], MomentMap(SHAPE, SIZE, shape=COUNT)
+    moments.set_template(images.images[:2] / 127.5 - 1)
+    before, first = moments.center.clone(), images.select((images.labels == 0).nonzero()[:, 0])
+    moments.learn_public(first)
+    found = moments.coefficients(to_float(first.images), first.labels)
+    assert torch.allclose(moments.center[0], found.mean(0))
+    assert torch.equal(moments.center[1], before[1])
+
+
+@pytest.mark.parametrize(
+    ("unit", "how", "method", "templates"),
+    [
+        ("image", "emptied", "gaussian", "one"),
+        ("person", "unlabeled", "gaussian", "one"),
+        ("image", "unlabeled", "gaussian", "class"),
+        ("person", "emptied", "gaussian", "class"),
+        ("image", "emptied", "idp-gan-aggregate", "one"),
+        ("person", "unlabeled", "idp-gan-aggregate", "class"),
+    ],
+)
+def test_from_folder_to_release(tmp_path, monkeypatch, unit, how, method, templates):
     """Up to the first release both folders' computations agree but for one record; given equal releases, so on."""
     data = data_of(write_metadata(tmp_path / "metadata"))
-    table = table_of(unit) | {"model": {"generator": "gaussian", "latent_dim": 6, "shape": 2}}
+    table = table_of(unit, method={"name": method, "templates": templates})
+    table["model"] = {"generator": "gaussian", "latent_dim": 6, "shape": 2}
+    if method == "idp-gan-aggregate":
+        table["model"] |= {"generator": "refined", "width": 4}
+        table["method"] |= {"features": "photos", "moments": 4, "fourier": 5, "augment": 0.0}
+        table["training"] |= {"steps": 0, "batch_size": 3}
     del table["data"]
     answers, call = [], CellSums.exact
     change = Change(record(data, person=unit == "person"), how)
@@ -112,18 +180,22 @@ def test_from_folder_to_release(tmp_path, monkeypatch, unit, how):
     assert left.ledger.events == right.ledger.events == left.plan.events
     for (sums, first), (other, second) in zip(answers[: ROUNDS + 1], answers[ROUNDS + 1 :], strict=True):
         assert sums == other
+        assert sums.num_cells == (3 if templates == "class" or sums == left.sums else 1)
         assert 0.05 < (first - second).double().norm().item() / sums.mechanism.sensitivity <= 1
 
 
-@pytest.mark.parametrize("unit", ["image", "person"])
-def test_a_run_with_a_teacher_is_paid_verified_audited_and_resumed(tmp_path, unit):
-    method = {"teacher_share": 0.3} if unit == "image" else {}
-    config = build_config(table_of(unit, method=method), "a test")
+@pytest.mark.parametrize(("unit", "templates"), [("image", "one"), ("person", "one"), ("image", "class")])
+def test_a_run_is_paid_verified_audited_and_resumed(tmp_path, unit, templates):
+    teacher = {"teacher_share": 0.3} if (unit, templates) == ("image", "one") else {}
+    table = table_of(unit, method={"templates": templates} | teacher)
+    table["data"]["channels"] = 3 if templates == "class" else 1
+    config = build_config(table, "a test")
     jobs.start(config, tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
     assert 0.99 * 3.0 < stated["report"]["proven"]["epsilon"] <= 3.0
-    assert f"a template from {ROUNDS} noisy mean images" in stated["report"]["reason"]
+    each = " of each class" if templates == "class" else ""
+    assert f"a template{each} from {ROUNDS} noisy mean images" in stated["report"]["reason"]
     ledger = [event["count"] for event in stated["events"]] if "events" in stated else None
     assert ledger is None or ROUNDS in ledger
     generator = load_generator(tmp_path / "run")
@@ -137,10 +209,20 @@ def test_a_run_with_a_teacher_is_paid_verified_audited_and_resumed(tmp_path, uni
 @pytest.mark.parametrize(
     ("section", "keys", "words"),
     [
-        ("model", {"generator": "dcgan", "shape": 3}, r"shape = 3 bends what a \"gaussian\" generator draws"),
+        ("model", {"generator": "dcgan", "shape": 3}, r'in the generators gaussian, refined, and generator = "dcgan"'),
+        ("model", {"generator": "gaussian", "shape": 0}, r'templates = "class" brings images into place'),
+        ("model", {"generator": "gaussian", "shape": 3, "conditional": False}, r'templates = "class" brings images'),
         ("method", {"name": "gaussian", "teacher_share": 0.9, "template_share": 0.2}, r"leave nothing of the budget"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(section, keys, words):
     with pytest.raises(ConfigError, match=words):
-        build_config(table_of() | {section: keys}, "a test")
+        build_config(table_of(method={"templates": "class"}) | {section: keys}, "a test")
+
+
+def test_templates_of_classes_need_public_images_with_classes():
+    table = table_of(method={"templates": "class"})
+    table["data"] |= {"public": "faces", "public_images": 20}
+    config = build_config(table, "a test")
+    with pytest.raises(ConfigError, match=r'method\.templates = "class", but data\.public = "faces" has no labels'):
+        plan_run(config, load(config.data).shape).check()

@@ -31,7 +31,7 @@ from idpgan.synthesis.aggregate.vectors import PhotoFeatures
 from idpgan.synthesis.evolution.method import EvolutionConfig, EvolutionPlan, EvolutionRun, EvolutionTraining
 from idpgan.synthesis.evolution.votes import Votes
 from idpgan.synthesis.people import AggregatePrivacy, GaussianPrivacy
-from idpgan.synthesis.teacher import Lessons, SumsPlan, SumsRun, TaughtConfig, Teaching
+from idpgan.synthesis.sums_plan import SumsConfig, SumsPlan, SumsRun
 from idpgan.training.config import MOST_STEPS, TrainingConfig
 
 
@@ -49,7 +49,7 @@ class EvolvedConfig(EvolutionConfig):
     images: int = Field(6000, ge=1, le=1_000_000)
 
 
-class AggregateConfig(TaughtConfig):
+class AggregateConfig(SumsConfig):
     """[method] of idp-gan-aggregate.
 
     Attributes:
@@ -59,7 +59,7 @@ class AggregateConfig(TaughtConfig):
             all in absolute units; public images then set center and scale.
         moments: Principal components ("public") or DCT coefficients and projections ("random") whose second moments
             are released: m (m + 1) / 2 numbers a class each. With "photos" projections, and coefficients whose moments
-            are matched.
+            are matched (none where they are registered or symmetric: those only start the generator).
         fourier: Random Fourier features of each kind.
         level: Brightness that those of no data count from: 0 black, 1 white. A public statement, as on which ground
             things are drawn.
@@ -217,59 +217,52 @@ def voting_of(method: AggregateConfig, privacy: AggregatePrivacy) -> Voting | No
     return Voting(method.evolution_share, method.evolution.steps, privacy.unit, privacy.relation, privacy.cap or 1)
 
 
-def vote_events(voting: Voting | None, sums: CellSums, teacher: float) -> tuple[Event, ...]:
-    """Return what is charged for the votes beside the sums; nothing without them."""
-    return () if voting is None else (voting.event(voting.multiplier_beside(sums, teacher)),)
-
-
-def sums_of(
-    method: AggregateConfig, privacy: AggregatePrivacy, cells: int, dimensions: int, num_private: int
-) -> CellSums:
-    """Return the release of so many sums of so many numbers with the least noise that keeps to [privacy].
-
-    Args:
-        num_private: Images that a teacher draws from, where there is one.
-    """
-    voting = voting_of(method, privacy)
-
-    def votes(multiplier: float) -> tuple[Event, ...]:
-        return () if voting is None else (voting.event(multiplier),)
-
-    beside = Lessons.of(method, privacy.unit, num_private).beside(method.evolution_share, votes)
-    return CellSums.calibrated(cells, dimensions, method.law, **privacy.terms, **beside)
-
-
 class AggregatePlan(SumsPlan):
     """The plan of a run of idp-gan-aggregate: one release of sums, perhaps with a teacher and votes beside them."""
+
+    @property
+    def other_share(self) -> float:
+        """Share of the budget for votes."""
+        return float(self.config.method.evolution_share)
+
+    def others(self, multiplier: float) -> tuple[Event, ...]:
+        """Return the charge of all votes."""
+        voting = voting_of(self.config.method, self.config.privacy)
+        return () if voting is None else (voting.event(multiplier),)
 
     @functools.cached_property
     def sums(self) -> CellSums:
         """The release of sums; raises a `ConfigError` if Gaussian noise is asked for at delta = 0."""
         config, shape, classes = self.config, self.shape, self.classes
-        privacy, method = config.privacy, config.method
-        if method.law == "gaussian" and privacy.delta == 0:
-            raise ConfigError(
-                "privacy.delta = 0, but Gaussian noise has no pure guarantee. Set privacy.delta above 0, or "
-                'method.law = "laplace".'
-            )
+        method = config.method
         if method.features in DATALESS:
             dimensions = DATALESS[method.features].count_dimensions(
                 shape.image_shape, dimensions=method.moments, fourier=method.fourier
             )
         elif method.features == "photos":
             dimensions = PhotoFeatures.count_dimensions(
-                shape.image_shape, config.model.latent_dim, dimensions=method.moments, fourier=method.fourier
+                shape.image_shape,
+                config.model.latent_dim,
+                dimensions=method.moments,
+                fourier=method.fourier,
+                shape=config.model.shape,
+                symmetric=method.symmetric,
             )
         else:
             dimensions = PublicFeatures.count_dimensions(
                 shape.image_shape, shape.sizes.public, classes, components=method.moments, fourier=method.fourier
             )
-        return sums_of(method, privacy, self.rows * method.clusters * method.groups, dimensions, shape.num_private)
+        return self.of_cells(self.rows * method.clusters * method.groups, dimensions)
 
-    @functools.cached_property
-    def teaching(self) -> Teaching | None:
-        """The teacher; None without one."""
-        return self.lessons.teaching(self.sums, self.config.method.evolution_share)
+    def of_cells(self, cells: int, dimensions: int) -> CellSums:
+        """Return the release of so many sums of so many numbers; raise as `sums`."""
+        law = self.config.method.law
+        if law == "gaussian" and self.config.privacy.delta == 0:
+            raise ConfigError(
+                "privacy.delta = 0, but Gaussian noise has no pure guarantee. Set privacy.delta above 0, or "
+                'method.law = "laplace".'
+            )
+        return self.calibrated(cells, dimensions, law)
 
     @functools.cached_property
     def votes(self) -> Votes | None:
@@ -277,14 +270,12 @@ class AggregatePlan(SumsPlan):
         method, voting = self.config.method, voting_of(self.config.method, self.config.privacy)
         if voting is None:
             return None
-        multiplier = voting.multiplier_beside(self.sums, method.teacher_share)
-        return voting.votes(multiplier, self.rows, method.evolution.codes)
+        return voting.votes(self.multiplier, self.rows, method.evolution.codes)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
-        """The price of the sums, of the teacher, and of all votes."""
-        method, voting = self.config.method, voting_of(self.config.method, self.config.privacy)
-        return (*super().events, *vote_events(voting, self.sums, method.teacher_share))
+        """The price of the template, of the sums, of the teacher, and of all votes."""
+        return (*super().events, *self.others(self.multiplier))
 
     @functools.cached_property
     def evolution(self) -> EvolutionPlan | None:
@@ -296,7 +287,7 @@ class AggregatePlan(SumsPlan):
         """Name what was released, and where its noise came from."""
         share = self.config.method.evolution_share
         chosen = f", and votes for images on {share:g} of it" if share else ""
-        return f"one release of noisy sums{self.taught(events)}{chosen}; noise: {sources[0].name}"
+        return f"{self.placed}one release of noisy sums{self.taught(events)}{chosen}; noise: {sources[0].name}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the feature map, and what else was fixed or learned before a private image was read."""
@@ -321,6 +312,7 @@ class AggregatePlan(SumsPlan):
             raise ConfigError("method.critic = deep needs method.groups of at least 2: it learns from several groups.")
         self.check_people()
         self.check_teacher()
+        self.check_template()
         if self.evolution is not None:
             self.evolution.check()
         if self.evolution is not None and method.evolution.images < self.rows:
@@ -357,6 +349,11 @@ class AggregatePlan(SumsPlan):
             raise ConfigError(
                 f'model.generator = "refined" starts at released moments, and method.features = "{method.features}" '
                 'has none. Set method.features = "photos".'
+            )
+        if method.symmetric and method.features != "photos":
+            raise ConfigError(
+                f'method.symmetric = true leaves out moments, and method.features = "{method.features}" has none. Set '
+                'method.features = "photos", or method.symmetric = false.'
             )
         if method.features == "photos" and method.law != "gaussian":
             raise ConfigError(

@@ -6,10 +6,11 @@ not hold. It does if (a) the layer's input is a feature map phi that is fixed be
 every private image belongs to exactly one cell of a fixed public list, and (c) the critic sees only noisy sums. This
 method does all three; what differs from the paper: docs/reference/deviations.md, aggregate 1 to 7.
 
-The only private read is `prepare` (with a teacher or votes beside the sums: `synthesis.teacher`, `aggregate.config`,
-each charged in the same release): for every cell (class x public cluster x group) the sum of ``(phi(x), a)`` over its
-images, of norm at most 1 per image, plus discrete noise on everything at once (`privacy.sums.CellSums`; the proof of
-the sensitivity stands there). Epochs, networks and everything else downstream are post-processing and cost nothing.
+The only private read is `prepare` (with a template before the sums, a teacher or votes beside them:
+`synthesis.template`, `synthesis.teacher`, `aggregate.config`, each charged in the same release): for every cell (class
+x public cluster x group) the sum of ``(phi(x), a)`` over its images, of norm at most 1 per image, plus discrete noise
+on everything at once (`privacy.sums.CellSums`; the proof of the sensitivity stands there). Epochs, networks and
+everything else downstream are post-processing and cost nothing.
 
 Why the steps before the sum keep the guarantee:
 
@@ -48,6 +49,7 @@ from idpgan.synthesis.aggregate.vectors import Cells, PhotoFeatures, private_vec
 from idpgan.synthesis.networks import Adam, Generators
 from idpgan.synthesis.product import ReadsOnce
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
+from idpgan.synthesis.template import release_template
 from idpgan.training.distributed import whole
 from idpgan.training.fit import set_rate
 from idpgan.training.method import CriticScores, NoCriticError, ReleasedSums, Stats, refuse_small_shares
@@ -139,9 +141,13 @@ class IdpAggregate(ReadsOnce):
             self.features = self._public_features(fit=True)
             if config.clusters > 1:
                 self.cells.find_clusters(self._embedding, self._public, self.training.seed)
-        if isinstance(self.features, PhotoFeatures) and len(self._public):
-            self.features.learn_public(self._public)
         private, cap = self._take_private(), self._run.privacy.cap
+        if isinstance(self.features, PhotoFeatures):
+            if (template := self.plan.template) is not None:
+                found = release_template(template, self.features.moments, private, cap, self.noise)
+                self.features.set_template(found)
+            if len(self._public):
+                self.features.learn_public(self._public)
         vectors = private_vectors(private, self.features, self.cells, self.noise, motion=config.augment, cap=cap)
         told = counted(vectors, self.progress, "features", len(private), lambda part: len(part[0]))
         released = {"sums": self.sums(told, self.noise)}
@@ -170,6 +176,9 @@ class IdpAggregate(ReadsOnce):
                 seed=self.training.seed,
                 dimensions=self.config.moments,
                 fourier=self.config.fourier,
+                shape=self._run.model.shape,
+                templates=self.plan.num_templates,
+                symmetric=self.config.symmetric,
             ).to(self.device)
         return DATALESS[self.config.features](
             self.shape,

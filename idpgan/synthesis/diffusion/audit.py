@@ -80,7 +80,8 @@ class DenoiserSteps(CanarySteps):
         """What was played and what was left out, one sentence."""
         return (
             "played through the steps of diffusion, with a denoiser whose gradient is the canary; left out were the "
-            "closed form and the noise on an image (functions of what was released, of one record and its own coins)"
+            "closed form, the noise on an image and, where there is a template, its rounds and the displacement "
+            "(functions of what was released, of one record and its own coins)"
         )
 
     def training(self, present: Tensor, noise: Noise) -> Training:
@@ -138,6 +139,10 @@ class _Canaries(nn.Module):
     def __init__(self, canaries: int, slope: float) -> None:
         super().__init__()
         self.network = CanaryNetwork(canaries, slope)
+
+    def states(self, images: Tensor, *_: Any) -> Tensor:
+        """Return the images as they are."""
+        return images
 
     def problem(self, images: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
         """Return the images as they are."""

@@ -22,7 +22,8 @@ from idpgan.privacy.event import rounding_words
 from idpgan.privacy.noise import Source
 from idpgan.synthesis.gaussian import GaussianPlan, MomentsConfig
 from idpgan.synthesis.people import GaussianPrivacy
-from idpgan.synthesis.teacher import SumsRun, noise_of_steps
+from idpgan.synthesis.sums_plan import SumsRun
+from idpgan.synthesis.teacher import noise_of_steps
 from idpgan.training.config import RunConfig, TrainingConfig
 
 _RATE = 2e-3  # of Adam, where noise is no matter
@@ -106,19 +107,20 @@ class DiffusionRun(SumsRun):
     @model_validator(mode="after")
     def _check_parts(self) -> DiffusionRun:
         refuse_other_generators(self)
-        start, teacher = self.method.start_share, self.method.teacher_share
-        if start + teacher >= 1:
+        shares = ["start_share", "teacher_share", *(["template_share"] if self.model.shape else [])]
+        if sum(getattr(self.method, share) for share in shares) >= 1:
+            given = ", ".join(f"method.{share} = {getattr(self.method, share):g}" for share in shares)
             raise ConfigError(
-                f"method.start_share = {start:g} and method.teacher_share = {teacher:g} leave nothing of the budget "
-                "for the steps. Lower one of them, or take method gaussian, which has no steps."
+                f"{given} leave nothing of the budget for the steps. Lower one of them, or take method gaussian, which "
+                "has no steps."
             )
         return self
 
 
 class DiffusionPlan(GaussianPlan):
-    r"""The plan of a run of diffusion: sums of moments, a teacher perhaps, and T steps of DP-SGD.
+    r"""The plan of a run of diffusion: perhaps a template, sums of moments, perhaps a teacher, and T steps of DP-SGD.
 
-    All three are calibrated together: at a noise multiplier m of everything, the sums have ``m / sqrt(start_share)``,
+    All of them are calibrated together: at a noise multiplier m of everything, the sums have ``m / sqrt(start_share)``,
     and the steps the noise that `idpgan.synthesis.teacher` derives for a share of the squared signal. The ledger
     charges the events themselves, and m is the least with which they stay within (epsilon, delta).
     """
@@ -129,7 +131,7 @@ class DiffusionPlan(GaussianPlan):
     def other_share(self) -> float:
         """Share of the budget for the steps."""
         method = self.config.method
-        return float(1 - method.start_share - method.teacher_share)
+        return float(1 - method.start_share - method.teacher_share - self.template_share)
 
     def others(self, multiplier: float) -> tuple[Event, ...]:
         """Return the charge of all steps."""
@@ -148,12 +150,13 @@ class DiffusionPlan(GaussianPlan):
 
     @property
     def start_events(self) -> tuple[Event, ...]:
-        """The price of the sums, and of the teacher."""
-        return (self.sums.event, *(() if self.teaching is None else (self.teaching.event,)))
+        """The price of the template, of the sums, and of the teacher."""
+        teacher = () if self.teaching is None else (self.teaching.event,)
+        return (*self.template_events, self.sums.event, *teacher)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
-        """The price of the sums, of the teacher, and of all steps."""
+        """The price of what the steps start from, and of all steps."""
         return (*self.start_events, self.dpsgd.event.repeated(self.config.training.steps))
 
     @property

@@ -15,6 +15,7 @@ from pydantic import Field, model_validator
 
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
+from idpgan.errors import ConfigError
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, training_levels
 from idpgan.models.gaussian import low_spectrum
@@ -67,6 +68,11 @@ class EdmRun(RunConfig):
     @model_validator(mode="after")
     def _check_generator(self) -> EdmRun:
         refuse_other_generators(self)
+        if self.model.shape:
+            raise ConfigError(
+                f"model.shape = {self.model.shape} brings images into place on a released template, and method edm "
+                "releases none. Set model.shape = 0, or take method diffusion."
+            )
         return self
 
 
@@ -115,7 +121,7 @@ class Edm(GivesGenerator):
         rng, size = self.networks.rng, self._run.training.batch_size
         batch = self._images.select(torch.randint(len(self._images), (size,), generator=rng, device=self.device))
         batch = batch.to(self.device)
-        images = to_float(batch.images)
+        images = to_float(batch.images).flatten(1)
         levels = training_levels(torch.randn(size, generator=rng, device=self.device))
         normal = torch.randn(images.shape, generator=rng, device=self.device)
         labels = batch.labels if self.newest.num_classes else None

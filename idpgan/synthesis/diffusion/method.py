@@ -17,13 +17,17 @@ mean loss over its K noisy copies, clipped as one: besides the weights and what 
 label and its own coins enter it. Levels and noise of the copies come from the secret source, so that a record that is
 taken out does not shift those of the others. An empty batch is a step like any other: noise, charge, step. What is
 drawn from the network is post-processing.
+
+With ``model.shape`` above 0 the release begins with a template (`synthesis.template`), and a step sees a record by its
+texture and its displacement: both are functions of that record and of the template, so the above holds. Each record is
+registered once, before the first step that a process takes, in tiles of a fixed size; the displacements stay in its
+memory, are never saved, and a resumed run finds the same ones again.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 
 import torch
 from torch import Tensor
@@ -36,10 +40,12 @@ from idpgan.privacy import Event, Ledger, Noise
 from idpgan.privacy.dpsgd import full_precision
 from idpgan.privacy.noise import Source, box_muller
 from idpgan.privacy.tiles import Tiles, Way
+from idpgan.progress import counted
 from idpgan.ranks import Ranks
 from idpgan.synthesis import starter
 from idpgan.synthesis.diffusion.config import DiffusionPlan, DiffusionRun
 from idpgan.synthesis.gaussian import GaussianMoments
+from idpgan.synthesis.moments import private_moments
 from idpgan.synthesis.networks import Adam
 from idpgan.training.fit import set_rate
 from idpgan.training.method import Stats, refuse_small_shares
@@ -95,12 +101,14 @@ class Diffusion(GaussianMoments):
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
         super()._take_released(released)
-        for name in ("mean", "factor"):
+        if self.generator.template is not None:
+            self.generator.template.data.copy_(released["template"])
+        for name in ("mean", "factor", *(["template"] if self.plan.template_share else [])):
             getattr(self.newest, name).data.copy_(getattr(self.generator, name))
 
     @property
     def release_events(self) -> tuple[Event, ...]:
-        """The price of the sums, and of the teacher."""
+        """The price of all that the steps start from."""
         return self.plan.start_events
 
     @property
@@ -139,11 +147,12 @@ class Diffusion(GaussianMoments):
         """How records are computed, decided on random ones before the first private one is read."""
         image = torch.zeros(1, *self._data.image_shape, device=self.device)
         label = torch.zeros(1, dtype=torch.int64, device=self.device)
+        shapes = torch.zeros(1, self._shapes.shape[1], device=self.device)
         coins = torch.zeros(1, self._coins, dtype=torch.float64, device=self.device)
         tiles = self.dpsgd.tiles(
             self.newest.loss,
             dict(self.newest.network.named_parameters()),
-            [image, label, coins],
+            [image, shapes, label, coins],
             num=len(self._images),
             most=self._physical_batch,
             way=self._way,
@@ -155,7 +164,7 @@ class Diffusion(GaussianMoments):
     @property
     def _coins(self) -> int:
         """How many uniform numbers a record has of its own: for K levels and K noisy copies."""
-        numbers = self.draws * (1 + math.prod(self._data.image_shape))
+        numbers = self.draws * (1 + self.newest.latent_dim)
         return numbers + numbers % 2
 
     def _records(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
@@ -168,21 +177,32 @@ class Diffusion(GaussianMoments):
         labels = torch.zeros(num, dtype=torch.int64, device=self.device)
         if self.newest.num_classes and batch.labels is not None:
             labels = batch.labels
+        shapes = self._shapes[index.clamp(min=0).to(self.device)]
         coins = self.steps_noise.uniform((num, self._coins)).to(self.device)
-        return self._prepared(to_float(batch.images), labels, coins), batch.is_null
+        return self._prepared(to_float(batch.images), shapes, labels, coins), batch.is_null
 
     @torch.no_grad()
     @full_precision()
-    def _prepared(self, images: Tensor, labels: Tensor, coins: Tensor) -> tuple[Tensor, ...]:
+    def _prepared(self, images: Tensor, shapes: Tensor, labels: Tensor, coins: Tensor) -> tuple[Tensor, ...]:
         """Return what the network sees, levels, labels and targets, K copies each, by each record's own coins."""
         num, draws = len(images), self.draws
-        normal = box_muller(coins)[:, : draws * (1 + math.prod(images.shape[1:]))].float()
+        states = self.newest.states(images, shapes).repeat_interleave(draws, 0)  # (B K, D)
+        normal = box_muller(coins)[:, : draws * (1 + states.shape[1])].float()
         levels = training_levels(normal[:, :draws].flatten())
-        images = images.repeat_interleave(draws, 0)  # (B K, C, H, W)
         known = labels.repeat_interleave(draws) if self.newest.num_classes else None
-        inputs, target = self.newest.problem(images, known, levels, normal[:, draws:].reshape(images.shape))
+        inputs, target = self.newest.problem(states, known, levels, normal[:, draws:].reshape(states.shape))
         copies = [part.view(num, draws, *part.shape[1:]) for part in (inputs, levels, target)]
         return copies[0], copies[1], labels, copies[2]
+
+    @functools.cached_property
+    def _shapes(self) -> Tensor:
+        """The displacements of all private records onto the template, (N, 2 shape)."""
+        if not self._run.model.shape:
+            return torch.zeros(len(self._images), 0, device=self.device)
+        conditional = bool(self.newest.num_classes)
+        found = private_moments(self._images, _Displacements(self.newest), conditional=conditional, cap=None)
+        told = counted(found, self.progress, "register", len(self._images), lambda part: len(part[0]))
+        return torch.cat([shapes for shapes, _, _ in told]).to(self.device)
 
     # What follows is for the curator, or reads nothing private ---------------------------------------------------
 
@@ -190,3 +210,19 @@ class Diffusion(GaussianMoments):
         """Return the learning rate of a step: constant, then falling to zero over the cool-down."""
         left = 1 - (step - 1) / self._run.training.steps
         return self.plan.learning_rate * min(1.0, left / self.config.cooldown if self.config.cooldown else 1.0)
+
+
+class _Displacements:
+    """Maps images to their displacements, as `private_moments` does it.
+
+    Attributes:
+        dimensions: Numbers of a displacement.
+    """
+
+    def __init__(self, generator: DiffusionGenerator) -> None:
+        self._generator, self.dimensions = generator, 2 * generator.config.shape
+
+    def __call__(self, images: Tensor, rows: Tensor) -> Tensor:
+        """Map images (B, C, H, W) of classes (B,) to displacements (B, dimensions), each by itself."""
+        device = self._generator.mean.device
+        return self._generator.shapes(images.to(device), rows.to(device)).to(images.device)
