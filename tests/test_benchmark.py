@@ -9,6 +9,7 @@ import torch
 
 from idpgan.jobs import benchmark
 from idpgan.jobs.benchmark import QUICK, Contest, Row, measure
+from tests.privacy.clipped import clipped
 
 CPU = torch.device("cpu")
 
@@ -30,7 +31,7 @@ def test_the_library_clips_the_same_sum():
     loss = benchmark.CriticLoss(critic, "non-saturating", penalty=0.0, paired=True)
     plan = benchmark.DPSGDPlan(sample_rate=0.01, clip_norm=1.0, divisor=6, noise_multiplier=1.0)
     records = [images[0], labels, images[1], torch.zeros(6), labels]
-    ours = plan.clipped_sum(loss.of_record, dict(critic.named_parameters()), records, physical_batch=6).sums
+    ours = clipped(plan, loss.of_record, dict(critic.named_parameters()), records, physical_batch=6).sums
     found = benchmark._opacus(critic, (images[0], images[1]), labels)()
     assert set(found) == set(ours)
     assert all(torch.allclose(found[name], ours[name].float(), atol=1e-4) for name in ours)

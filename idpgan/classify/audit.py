@@ -42,7 +42,7 @@ from idpgan.errors import InputError
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, RandomizedResponse, Relation, Unit
 from idpgan.privacy.collaborative import FeatureNoise
-from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
+from idpgan.privacy.dpsgd import DPSGDPlan, Features, least_noise
 from idpgan.privacy.mechanisms import DiscreteLaplace
 from idpgan.training.config import ENGINE_KEYS, TrainingConfig
 from idpgan.training.plan import plan_run
@@ -188,8 +188,10 @@ class _WatchedLinear(WatchedClassifier, ScatteringLinear):
         network.weight = self.weight = nn.Parameter(torch.zeros(2, network.num_features, device=self.device))
         return network
 
-    def _features(self) -> Tensor:
-        return SLOPE * self.dpsgd.clip_norm * torch.eye(len(self._images), device=self.device)
+    def _features(self) -> Features:
+        return self.dpsgd.features(
+            SLOPE * self.dpsgd.clip_norm * torch.eye(len(self._null), len(self._images), device=self.device)
+        )
 
     def seen(self) -> Tensor:
         return (self.gradient[1].double() - self.gradient[0].double()) / math.sqrt(2)

@@ -21,7 +21,8 @@ from idpgan.models.private_classifier import PrivateClassifier, log_odds
 from idpgan.privacy import Event, Noise
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
-from idpgan.privacy.guarantee import FLOATING_POINT, check_delta
+from idpgan.privacy.event import rounding_words
+from idpgan.privacy.guarantee import check_delta
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget
 from idpgan.ranks import Ranks
@@ -120,7 +121,8 @@ class StepsPlan(ClassifierPlan):
         rate = batch / num_private
         sigma = terms.noise_multiplier or least_noise(terms.epsilon, terms.delta, rate, training.steps)
         clip_norm = self.config.method.clip_norm
-        return DPSGDPlan(sample_rate=rate, clip_norm=clip_norm, divisor=batch, noise_multiplier=sigma)
+        exact = getattr(self.config.method, "engine", "idpgan") == "idpgan"
+        return DPSGDPlan(sample_rate=rate, clip_norm=clip_norm, divisor=batch, noise_multiplier=sigma, exact=exact)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -132,7 +134,9 @@ class StepsPlan(ClassifierPlan):
         everything = self.config.training.batch_size >= self.shape.num_private
         drawn = "all images in every step" if everything else "Poisson sampling"
         by = engine_words(self.config.method, events, self.delta)
-        return f"noisy gradient descent of a classifier, {drawn}; {FLOATING_POINT}; noise: {sources[0].name}{by}"
+        return (
+            f"noisy gradient descent of a classifier, {drawn}; {rounding_words(events)}; noise: {sources[0].name}{by}"
+        )
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the divisor and the settings."""

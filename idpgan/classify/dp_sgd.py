@@ -9,6 +9,7 @@ weights is post-processing.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -23,7 +24,8 @@ from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.models.ema import Ema
 from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
-from idpgan.privacy.dpsgd import Batch, Way, Weights
+from idpgan.privacy.dpsgd import Batch, Weights
+from idpgan.privacy.tiles import Tiles, Way
 from idpgan.training.config import MOST_STEPS, StepsConfig, TrainingConfig
 from idpgan.training.engine import opacus_steps, validate_network
 from idpgan.training.method import Stats
@@ -104,7 +106,7 @@ class DpSgd(TrainsClassifier):
             self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum
         )
         self._physical_batch = self.config.max_physical_batch
-        self._way: Way = "ghost"
+        self._way: Way = "capture"
         self._opacus = opacus_steps(self.config, self.newest, self.optimizer)
 
     def _build(self) -> Any:
@@ -119,27 +121,38 @@ class DpSgd(TrainsClassifier):
 
     def step(self, step: int) -> Stats:
         """Clip, sum, add noise, divide by the public divisor, step; then average."""
-        batch = self._images.select(self.dpsgd.sample(len(self._images), self.noise)).to(self.device)
-        records = (to_float(batch.images), cast(Tensor, batch.labels))
-        losses, norms = self._private_step(records, batch.null)
+        losses, norms = self._private_step()
         self._average.update(self.newest)
         return self.dpsgd.statistics(losses, norms)
 
-    def _private_step(self, records: Sequence[Tensor], null: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _private_step(self) -> tuple[Tensor, Tensor]:
         """Move the weights by the noisy sum; return losses and norms of the records, (B,) each."""
         if self._opacus is not None:
+            records, null = self._records(self.dpsgd.drawn(len(self._images), self.noise))
             batch = Batch(
                 lambda network, images, labels: cross_entropy(network(images), labels, reduction="none"), records, null
             )
             return self._opacus.step(self.dpsgd, self.noise, batch)[0]
-        weights = dict(self.newest.named_parameters())
-
-        def loss(weights: Weights, image: Tensor, label: Tensor) -> Tensor:
-            return cross_entropy(functional_call(self.newest, dict(weights), (image[None],)), label[None])
-
-        result = self.dpsgd.clipped_sum(
-            loss, weights, records, physical_batch=self._physical_batch, null=null, way=self._way
-        )
-        self._physical_batch, self._way = result.physical_batch, result.way
+        weights, tiles = dict(self.newest.named_parameters()), self._tiles
+        drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
+        result = self.dpsgd.clipped_sum(self._loss, weights, map(self._records, drawn), tiles)
         self.dpsgd.noisy_step(self.optimizer, weights, result.sums, self.noise)
         return result.losses, result.norms
+
+    @functools.cached_property
+    def _tiles(self) -> Tiles:
+        """How records are computed, decided on random ones before the first private one is read."""
+        image = torch.zeros(1, *self._data.image_shape, device=self.device)
+        label = torch.zeros(1, dtype=torch.int64, device=self.device)
+        weights, num = dict(self.newest.named_parameters()), len(self._images)
+        tiles = self.dpsgd.tiles(self._loss, weights, [image, label], num=num, most=self._physical_batch, way=self._way)
+        self._physical_batch, self._way = tiles.chunk, tiles.way
+        return tiles
+
+    def _loss(self, weights: Weights, image: Tensor, label: Tensor) -> Tensor:
+        return cross_entropy(functional_call(self.newest, dict(weights), (image[None],)), label[None])
+
+    def _records(self, index: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """Return images and labels of the records at positions ``index``, `EMPTY` for none, and which are null."""
+        batch = self._images.select(index.clamp(min=0)).zeroed_out(index < 0).to(self.device)
+        return (to_float(batch.images), cast(Tensor, batch.labels)), batch.is_null

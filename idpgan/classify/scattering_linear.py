@@ -21,6 +21,7 @@ as the images. Many lie in a file without a name, which ends with the process (`
 from __future__ import annotations
 
 import copy
+import functools
 import math
 from collections.abc import Sequence
 from typing import Literal, cast
@@ -28,7 +29,7 @@ from typing import Literal, cast
 import torch
 from pydantic import Field
 from torch import Tensor
-from torch.nn.functional import cross_entropy, one_hot
+from torch.nn.functional import cross_entropy, one_hot, pad
 
 from idpgan.classify.classifier import ClassifierRun, StepsPlan, TrainsClassifier
 from idpgan.data.images import to_float
@@ -36,6 +37,8 @@ from idpgan.data.load import Split
 from idpgan.device import resolve_device
 from idpgan.memory import LARGEST, check_room, let_go, zeros
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
+from idpgan.privacy.dpsgd import Features, full_precision
+from idpgan.privacy.tiles import Rows, Tiles, alike, may_be_alike, sizes
 from idpgan.progress import counted
 from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 from idpgan.training.method import Stats
@@ -43,7 +46,7 @@ from idpgan.training.method import Stats
 _MOST_RATE = 1000.0
 _LOGIT_NOISE = 2.0  # standard deviation that the noise of all steps may add up to in one logit
 _FLOAT = 4  # bytes
-_ROWS = 1000  # images at once
+_ROWS, _DRAWN_ROWS = 1000, 256  # images at once: of all, and of those that coins draw
 
 
 class ScatteringLinearConfig(MethodConfig):
@@ -135,13 +138,16 @@ class ScatteringLinear(TrainsClassifier):
 
     def _set_up(self, split: Split, shares: Tensor | None = None) -> None:
         super()._set_up(split)
-        self._shares = None if shares is None else shares.to(self.device)
+        private, room = self._images, (0, _ROWS)  # after the last record there is room for a tile
+        self._labels = pad(cast(Tensor, private.labels).to(self.device), room)
+        self._null = pad(private.is_null.to(self.device), room, value=True)
+        self._shares = None if shares is None else pad(shares.to(self.device), room)
         self._product = copy.deepcopy(self.newest).eval().requires_grad_(False)
         self.optimizer = torch.optim.SGD(
             self.newest.parameters(), self.plan.learning_rate, momentum=self.config.momentum
         )
         self._averaged = 0
-        self._known: Tensor | None = None  # features of all private images, once they were read
+        self._known: Features | None = None  # of all private images, once they were read
 
     @property
     def product(self) -> LinearScattering:
@@ -151,40 +157,67 @@ class ScatteringLinear(TrainsClassifier):
     def step(self, step: int) -> Stats:
         """Clip, sum, add noise, divide by the public divisor, step; then average."""
         features, weight = self._features(), self.newest.weight
-        drawn = self.dpsgd.sample(len(self._images), self.noise)
         total = torch.zeros(weight.shape, dtype=torch.float64, device=self.device)
         losses, norms = [], []
-        for index in drawn.split(_ROWS):
-            whole = self.dpsgd.sample_rate == 1 and len(index)  # rows that lie together need no copy
-            rows = features[int(index[0]) : int(index[-1]) + 1] if whole else features[index]
-            every, null = cast(Tensor, self._images.labels), self._images.null
-            labels = every[index.to(every.device)].to(self.device)
-            null = None if null is None else null[index.to(every.device)].to(self.device)
-            with torch.no_grad():
-                logits = rows @ weight.T
-            residuals = logits.softmax(1) - one_hot(labels, logits.shape[1])
-            losses.append(cross_entropy(logits, labels, reduction="none"))
-            shares = None if self._shares is None else self._shares[index.to(self.device)]
+        for index in self.dpsgd.sample(len(self._images), self.noise, self._tiles):
+            some, null = self._some(index), (index < 0).to(self.device)
+            rows, labels, null = features[some], self._labels[some], null | self._null[some]
+            residuals, loss = self._residuals(rows, labels, weight)
+            losses.append(loss)
+            shares = None if self._shares is None else self._shares[some]
             norms.append(self.dpsgd.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)[1])
-            let_go(features)
+            let_go(features.whole)
         self.dpsgd.noisy_step(self.optimizer, {"weight": weight}, {"weight": total}, self.noise)
         self._average(step)
         return self.dpsgd.statistics(torch.cat(losses), torch.cat(norms)) if losses else {}
 
-    def _features(self) -> Tensor:
+    def _some(self, index: Tensor) -> slice | Tensor:
+        """Return the rows of a tile's records, with any record in empty slots: a slice where it is a run of rows."""
+        first, count = int(index[0]), int((index >= 0).sum())
+        if self.dpsgd.sample_rate == 1 and first >= 0 and int(index[count - 1]) == first + count - 1:
+            return slice(first, first + len(index))
+        return index.clamp(min=0).to(self.device)
+
+    @torch.no_grad()
+    def _residuals(self, features: Features, labels: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return p - y (B, K) and the losses (B,)."""
+        logits = (features.whole @ weight.T) * features.unit[:, None].float()
+        return logits.softmax(1) - one_hot(labels, logits.shape[1]), cross_entropy(logits, labels, reduction="none")
+
+    @functools.cached_property
+    def _tiles(self) -> Tiles:
+        """How records are computed: in a step on all of them, each has its slot anyway."""
+        num, rate, width = self.dpsgd.ranks.rows(len(self._images)), self.dpsgd.sample_rate, self.newest.num_features
+        (_, rows), classes = sizes(rate, num, _ROWS if rate == 1 else _DRAWN_ROWS), len(self._data.classes)
+
+        def computed(draws: torch.Generator) -> Rows:
+            one, weight = torch.rand(1, width, generator=draws), torch.randn(classes, width, generator=draws)
+            features = self.dpsgd.features(one.expand(rows, -1).contiguous().to(self.device))
+            labels = torch.zeros(rows, dtype=torch.int64, device=self.device)
+            with full_precision():
+                yield slice(0, rows), self._residuals(features, labels, weight.to(self.device))[0]
+
+        if rate == 1 or not may_be_alike(rows):
+            return Tiles.fixed(rows)
+        return Tiles(rows, alike(rows, (rows, computed)), rows)
+
+    def _features(self) -> Features:
         """Return the features of all private images (N, D), computed when they are first asked for.
 
         Rows that no step of this rank asks for stay empty.
         """
         if self._known is None:
-            known = zeros((len(self._images), self.newest.num_features), torch.float32, self.device)
-            needed = torch.arange(len(known))
-            if self.dpsgd.sample_rate == 1:  # always the same share
-                needed = needed[self.dpsgd.ranks.share(len(known))]
+            known = Features(
+                zeros((len(self._null), self.newest.num_features), torch.float32, self.device),
+                torch.ones(len(self._null), dtype=torch.float64, device=self.device),
+            )
+            needed = torch.arange(len(self._images))[self.dpsgd.ranks.share(len(self._images))]  # always the same
             for index in counted(needed.split(_ROWS), self.progress, "features", len(needed), len):
                 pixels = self._images.select(index).to(self.device).images
                 with torch.no_grad():
-                    known[index[0] : index[-1] + 1] = self.newest.features(to_float(pixels))
+                    found = self.dpsgd.features(self.newest.features(to_float(pixels)))
+                some = slice(int(index[0]), int(index[-1]) + 1)
+                known.whole[some], known.unit[some] = found.whole, found.unit
             self._known = known
         return self._known
 

@@ -26,6 +26,7 @@ from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
 from idpgan.numerics.svd import batched_svd
 from idpgan.privacy import DiscreteLaplace, DPSGDPlan, Noise, Relation, RoundedGaussian, Unit
+from idpgan.privacy.tiles import Tiles, tiled
 from idpgan.progress import Progress, silent
 from idpgan.run import describe_environment
 from idpgan.synthesis.dp_gan.loss import CriticLoss
@@ -181,10 +182,10 @@ def _clipped(width: int, batch: int, device: torch.device) -> Iterator[Contest]:
     labels = (torch.arange(batch) % len(_CLASSES)).to(device)
     loss = CriticLoss(critic, "non-saturating", penalty=0.0, paired=True)
     plan = DPSGDPlan(sample_rate=0.01, clip_norm=1.0, divisor=batch, noise_multiplier=1.0)
-    records = [real, labels, fake, torch.zeros(batch, device=device), labels]
+    records, tiles = [real, labels, fake, torch.zeros(batch, device=device), labels], Tiles.fixed(batch)
 
     def ours() -> None:
-        plan.clipped_sum(loss.of_record, weights, records, physical_batch=batch)
+        plan.clipped_sum(loss.of_record, weights, tiled(records, batch), tiles)
 
     def plain() -> None:
         scores = critic(torch.cat([real, fake]), torch.cat([labels, labels]))

@@ -63,8 +63,8 @@ class ResidualNetwork(nn.Module):
     To what the convolutions find it adds the rest of the noisy image, in a share by class and level: where there is
     little noise, what the closed form leaves is mostly image.
 
-    Its layers are convolutions, linear ones and normalization within one image, so that `idpgan.privacy.ghost_norms`
-    captures all of its weights.
+    Its layers are convolutions, linear ones and normalization within one image, all of whose weights
+    `idpgan.privacy.captured_gradients` captures.
 
     Args:
         image_shape: (C, H, W) of any size.

@@ -91,7 +91,8 @@ def _merge(events: Sequence[Event]) -> tuple[float, tuple[Event, ...]]:
             of_one = 1 / (event.noise_multiplier or 0.0)
             mu = math.hypot(mu, math.sqrt(event.count) * of_one)  # the square of mu may underflow, mu must not become 0
         else:
-            counts[event.single] = counts.get(event.single, 0) + event.count
+            single = dataclasses.replace(event.single, grid=None)  # the grid does not change the price
+            counts[single] = counts.get(single, 0) + event.count
     return mu, tuple(event.repeated(count) for event, count in counts.items())
 
 

@@ -1,41 +1,78 @@
-r"""DP-SGD as one frozen plan: sampling, clipping, noise, divisor, and the price of a step.
+r"""DP-SGD as one frozen plan: sampling, clipping, noise, divisor, and the price of a step. Exact to the last bit.
 
 Abadi et al., "Deep Learning with Differential Privacy" (2016), with Poisson sampling and a public divisor. A method
 passes in its loss as a function of (weights, one record). One backward pass of all records captures inputs and output
-gradients of the layers, which give norms and clipped sum (`idpgan.privacy.ghost_norms`); where a loss cannot be
+gradients of the layers, which give each record's gradient (`idpgan.privacy.captured_gradients`); where a loss cannot be
 captured, ``vmap(grad)`` differentiates record by record. Either way no hook is placed on a network and nothing is left
 on it. (Opacus' hooks raise ``IndexError: pop from empty list`` where a loss differentiates twice, and keep
 ``grad_sample`` of a generator's step.)
+
+**Proof**, zero-out-one, for what the processor computes, not for real numbers. S = 1 / `DPSGDPlan.grid` whole steps
+stand for the clip norm C. Let D' hold the null record where D holds record i; fix the weights and everybody's coins.
+
+1. *Isolation.* What a record j adds is a function of that record, its own coins, the weights and the kind of its slot,
+   which follows from j alone (`idpgan.privacy.tiles`): tiles have one shape, kernels are chosen by shape, and rows,
+   way and kinds are decided before the first private step on records that are drawn at random. Nothing that is decided
+   later hangs on content: where memory is short, a step fails. So the others add the same sum s, whether record i is
+   there, is null, or was not drawn. What this takes from the libraries is that code of one shape treats each row by
+   itself, and slots of one kind alike. Both are tested, bit by bit, over our layers, on processors of several kinds and
+   with 1, 2 and 4 threads, and the second on random records before each run. *On a GPU neither is tested.*
+2. *Norm.* What record i adds is a row of whole numbers of L2 norm at most S, by `contributions`: with W computed
+   numbers g, float64, the norm n is off by at most a share of W 2^-53, the factor
+   ``f = min(1, C (1 - 1e-5) / n) S / C`` by 2^-51, a product ``f g`` by 2^-53, and ``trunc`` makes no number larger.
+   For W below 2^35 the norm of the row is at most S (1 - 1e-5) (1 + 4e-6) < S. A number of g that is not finite makes
+   it zero. An underflow in n concerns rows below 1e-150, all of whose steps are 0.
+3. *Exact addition.* A sum of at most 2^53 / S rows has no partial sum beyond 2^53 in any order, so float64 adds
+   exactly: blocks, tiles, processes and atomic additions do not matter. More rows are refused (`DPSGDPlan.most_rows`).
+4. *Exact noise.* ``round(Z)``, Z exactly normal of standard deviation ``ceil(sigma S)`` steps, is added to the whole
+   sum: with whole numbers x, ``x + round(Z) = round(x + Z)`` but for ties, which have probability 0
+   (`idpgan.privacy.discrete.rounded_gaussian`; integers only). Given the others' coins the released law of D' is
+   ``round(N(s))``, that of D ``(1 - q) round(N(s)) + q round(N(s + g))`` with ``||g|| <= S``: rounding a
+   Poisson-sampled Gaussian of multiplier at least sigma, at the same price. The coins of the others have the same law
+   for both; a coin falls with chance floor(q 2^52) / 2^52, and a record's own coins are made of words of its own.
+   *With a GPU's Philox*, Z is a floating-point number, and the noise is pseudorandom and not cryptographic.
+
+Division, learning rate and everything after are post-processing, in floating point.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
 
 from idpgan import checks
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate
-from idpgan.privacy.event import LARGEST, Event
-from idpgan.privacy.ghost_norms import NotCapturedError, capture, is_out_of_memory
+from idpgan.privacy.captured_gradients import (
+    NotCapturedError,
+    RecordLoss,
+    Weights,
+    is_out_of_memory,
+    record_gradients,
+)
+from idpgan.privacy.discrete import rounded_gaussian
+from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.layer_gradients import LayerGradient, Materialized, clip_and_add
-from idpgan.privacy.noise import Noise
+from idpgan.privacy.layer_gradients import blocks, clip_and_add
+from idpgan.privacy.noise import Noise, PhiloxNoise
+from idpgan.privacy.tiles import Rows, Tiles, Way, alike, may_be_alike, sizes
 from idpgan.ranks import ALONE, Ranks
 
-Weights = Mapping[str, Tensor]
-RecordLoss = Callable[..., Tensor]  # (weights, the tensors of one record) -> 0-d
 BatchLoss = Callable[..., Tensor]  # (network, tensors of B rows each) -> (B,), row i a function of row i alone
-Way = Literal["ghost", "vmap"]
 
 SLACK = 1e-5  # norms are clipped to C (1 - SLACK): rounding then never reaches C
+_GRID_BITS = 32  # a clip norm has 2^32 grid steps, and the noise at most 2^50
+_NOISE_BITS = 50
+_CLIP_NORMS = 1e-30, 1e30  # where no number of part 2 of the proof leaves the range of float64
+_FEATURE_BITS = 17  # of these, for the norm of features; see `DPSGDPlan.clipped_outer_sum`
+_HALF_STEP = 2.0**-53  # between a uniform number of `Noise` and the end of its interval
 
 
 @contextlib.contextmanager
@@ -59,23 +96,40 @@ class ClippedSum:
     """A sum of per-record gradients of norm at most C each, and their losses and norms (curator only).
 
     Attributes:
-        sums: One float64 tensor per weight, without a batch dimension.
-        losses: (B,).
+        sums: One float64 tensor of whole grid steps per weight, without a batch dimension.
+        losses: (B,), those of null records and of empty slots among them.
         norms: (B,) before clipping, float64; not finite where the record counted as zero, null records among them.
-        physical_batch: Records whose gradients were in memory at once; less than asked for if memory was short.
-        way: How gradients were found; see `DPSGDPlan.clipped_sum`.
     """
 
     sums: dict[str, Tensor]
     losses: Tensor
     norms: Tensor
-    physical_batch: int
-    way: Way
+
+    def __add__(self, other: ClippedSum) -> ClippedSum:
+        """Join the sums of two parts of a step's records."""
+        sums = {name: total + other.sums[name] for name, total in self.sums.items()}
+        return ClippedSum(sums, torch.cat([self.losses, other.losses]), torch.cat([self.norms, other.norms]))
+
+
+@dataclass(frozen=True)
+class Features:
+    """Features of records as whole numbers, which `DPSGDPlan.clipped_outer_sum` multiplies.
+
+    Attributes:
+        whole: (B, D) float32, whole numbers; the L2 norm of a row is at most 2^17 (less on a coarse grid).
+        unit: (B,) float64: row i stands for ``unit_i whole_i``. Not finite where the features were not.
+    """
+
+    whole: Tensor
+    unit: Tensor
+
+    def __getitem__(self, some: slice | Tensor) -> Features:
+        return Features(self.whole[some], self.unit[some])
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Records whose clipped gradients are part of a step's sum.
+    """Records whose clipped gradients are part of a step's sum, for Opacus.
 
     Attributes:
         loss: Of the hooked network and a chunk of ``records``, (B,).
@@ -90,32 +144,34 @@ class Batch:
 
 @dataclass(frozen=True)
 class DPSGDPlan:
-    """Everything in DP-SGD that decides on privacy: `sample`, `clipped_sum`, `noisy_step` and their `event`.
+    """Everything in DP-SGD that decides on privacy: `tiles`, `sample`, `clipped_sum`, `noisy_step` and their `event`.
 
     One step draws each record by a secret coin of chance q (`sample`), and moves the weights by
 
         (1 / B) (sum of clip_C(g_i) over the drawn i + N(0, (sigma C)^2 I))
 
-    with a public constant B and g_i the gradient of record i's loss in all weights together.
+    with a public constant B and g_i the gradient of record i's loss in all weights together. Sum and noise are whole
+    steps of a public grid.
 
     Formal guarantee: the Poisson-sampled Gaussian mechanism of noise multiplier sigma and sampling rate q, zero-out-one
-    (Abadi et al. 2016); `event` is the price of one step. It covers the weights and what is computed from them, not the
-    losses and norms of a `ClippedSum`. A batch of no records is charged, noised and stepped like any other.
+    (Abadi et al. 2016), for the numbers that are computed; `event` is the price of one step, and the module has the
+    proof. It covers the weights and what is computed from them, not the losses and norms of a `ClippedSum`. A batch of
+    no records is charged, noised and stepped like any other.
 
-    Several processes (``ranks``) take a step together: each calls all three methods, with the records of its share.
-    Rank 0 alone draws the coins of all records, holds the sum over all shares and draws the noise on it, once: the
-    other ranks get the noisy gradient and nothing that comes before it. The sum is that of one process, so the proof
-    holds.
+    Several processes (``ranks``) take a step together: each calls all methods, with the records of its share of the
+    positions. Rank 0 alone draws the coins of all records, holds the sum over all shares and draws the noise on it,
+    once: the other ranks get the noisy gradient and nothing that comes before it. The sum is that of one process.
 
-    The caller charges `event` before each step. Row i of every tensor must be a function of record i, of the weights
-    and of record i's own coins. A null record keeps its row, and is marked in the mask ``null``.
+    The caller charges `event` before each step. Row r of every tensor of a tile must be a function of the record in
+    slot r, of the weights and of that record's own coins. A null record keeps its row, and is marked.
 
     Attributes:
         sample_rate: q in (0, 1].
-        clip_norm: C, bound on one record's gradient; a constant, never taken from private gradients.
+        clip_norm: C, bound on one record's gradient, 1e-30 .. 1e30; a constant, never taken from private gradients.
         divisor: B, public; about q N.
         noise_multiplier: sigma = standard deviation of the noise on the sum / C.
         unit: What one record is.
+        exact: Whether steps are exact on the grid; False for steps in floating point, as Opacus takes them.
         ranks: The processes that share each step; all hold the same weights, and one plan but for this.
 
     Example: a linear classifier of ``images`` (N, D) with ``labels`` (N,); ``weights`` are its named parameters::
@@ -123,9 +179,11 @@ class DPSGDPlan:
         def loss(weights, image, label):
             return cross_entropy(functional_call(model, weights, (image,)), label)
 
+        zero = [torch.zeros(1, D), torch.zeros(1, dtype=torch.int64)]
+        tiles = plan.tiles(loss, weights, zero, num=len(images), most=64)
         ledger.charge(plan.event)
-        drawn = plan.sample(len(images), noise)
-        result = plan.clipped_sum(loss, weights, [images[drawn], labels[drawn]], physical_batch=64)
+        drawn = plan.sample(len(images), noise, tiles)  # (tiles, T): in a slot with -1 stands any record, as null
+        result = plan.clipped_sum(loss, weights, (([images[i], labels[i]], i < 0) for i in drawn), tiles)
         plan.noisy_step(optimizer, weights, result.sums, noise)
     """
 
@@ -134,13 +192,14 @@ class DPSGDPlan:
     divisor: int
     noise_multiplier: float
     unit: Unit = Unit.IMAGE
+    exact: bool = True
     ranks: Ranks = field(default=ALONE, compare=False, repr=False)
     relation: ClassVar[Relation] = Relation.ZERO_OUT  # the only one under which Poisson sampling is accounted
 
     def __post_init__(self) -> None:
-        value = self.clip_norm
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= LARGEST:
-            raise InputError(f"clip_norm = {value!r} of DP-SGD must be a number, positive and finite.")
+        value, (least, most) = self.clip_norm, _CLIP_NORMS
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+            raise InputError(f"clip_norm = {value!r} of DP-SGD must be a number in {least:g} .. {most:g}.")
         checks.whole(self.divisor, "divisor", 1)
         _ = self.event  # checks the rest
 
@@ -148,107 +207,177 @@ class DPSGDPlan:
     def event(self) -> Event:
         """Price of one step."""
         multiplier, rate = self.noise_multiplier, self.sample_rate
-        return Event("poisson-gaussian", self.unit, self.relation, multiplier, sample_rate=rate)
+        grid = self.grid if self.exact else None
+        return Event("poisson-gaussian", self.unit, self.relation, multiplier, sample_rate=rate, grid=grid)
 
-    def sample(self, num: int, noise: Noise) -> Tensor:
+    @property
+    def grid(self) -> float:
+        """Step of the public grid as a share of the clip norm: 2^-32, coarser only for multipliers above 2^18."""
+        above = math.frexp(self.noise_multiplier)[1]  # sigma < 2^above
+        return 2.0 ** -max(0, min(_GRID_BITS, _NOISE_BITS - above))
+
+    @property
+    def step(self) -> float:
+        """Step of the grid in the unit of the gradient."""
+        return self.grid * self.clip_norm
+
+    @property
+    def most_rows(self) -> int:
+        """Records, and as many public ones, whose sum stays below 2^53 steps whatever they are."""
+        return int(2.0**52 * self.grid)
+
+    # Before the first private step ------------------------------------------------------------------------------------
+
+    def tiles(
+        self,
+        loss: RecordLoss,
+        weights: Weights,
+        record: Sequence[Tensor],
+        *,
+        num: int,
+        most: int,
+        way: Way = "capture",
+        prepare: Callable[..., Sequence[Tensor]] | None = None,
+    ) -> Tiles:
+        """Decide how the records of all steps are computed, on random records: rows, chunks, way and kinds of slots.
+
+        Chunks are halved until memory holds them; where a loss cannot be captured, "capture" becomes "vmap".
+
+        Args:
+            record: One record that is public, tensors of 1 row each: floating-point numbers are replaced by random ones
+                in [0, 1), others stay.
+            num: N, null records among them.
+            most: Records whose gradients may be in memory at once.
+            prepare: Makes the tensors that the loss takes of T rows like ``record``; None = they are those.
+
+        Raises:
+            RuntimeError: What `loss` raised, or that the memory does not hold the gradient of one record.
+        """
+        rows, chunk = sizes(self.sample_rate, self.ranks.rows(num), checks.whole(most, "most", 1))
+
+        def prepared(draws: torch.Generator) -> list[Tensor]:
+            given = [_random(part, draws).expand(rows, *part.shape[1:]).contiguous() for part in record]
+            return [*(given if prepare is None else prepare(*given))]
+
+        def inputs(draws: torch.Generator) -> Rows:
+            yield slice(0, rows), torch.cat([part.double().view(rows, -1) for part in prepared(draws)], 1)
+
+        def gradients(draws: torch.Generator) -> Rows:
+            noisy = {
+                name: weight.detach() + 0.1 * torch.randn(weight.shape, generator=draws).to(weight)
+                for name, weight in weights.items()  # weights of zero would hide what follows them
+            }
+            found, losses = record_gradients(loss, noisy, [part[:chunk] for part in prepared(draws)], way)
+            for some, part in blocks(found, torch.ones_like(losses, dtype=torch.bool)):
+                yield some, torch.cat([part, torch.linalg.vector_norm(part, dim=1, keepdim=True)], 1)
+
+        while True:
+            try:
+                with full_precision():
+                    for _ in gradients(torch.Generator().manual_seed(0)):
+                        pass
+                    if self.sample_rate == 1 or not may_be_alike(chunk):
+                        return Tiles(rows, torch.arange(rows), chunk, way)
+                    return Tiles(rows, alike(rows, (rows, inputs), (chunk, gradients)), chunk, way)
+            except NotCapturedError:
+                way = "vmap"
+                continue
+            except RuntimeError as error:
+                if chunk == 1 or not is_out_of_memory(error):
+                    raise
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()
+            rows, chunk = sizes(self.sample_rate, self.ranks.rows(num), chunk // 2)
+
+    # A step -----------------------------------------------------------------------------------------------------------
+
+    def drawn(self, num: int, noise: Noise) -> Tensor:
         """Draw the records of a step, each by an independent secret coin of chance q, and return this rank's share.
 
         The coins are never released, as the accounting of Poisson sampling requires. A coin compares 52 uniform bits
-        and a half with q, so its chance is q to 2^-53.
+        with q, and falls with the largest chance of so many bits that is at most q.
 
         Args:
             num: Number of records, null records among them.
 
         Returns:
-            (B,) int64, ascending; B is random, private, and may be 0. Over all ranks each drawn record occurs once.
+            (B,) int64, ascending; B is random, private, and may be 0. Over all ranks each drawn record occurs once, and
+            a record's rank follows from its position and ``num``.
         """
         shape = (checks.whole(num, "num"),)
         if self.ranks.first:
-            drawn = (noise.uniform(shape) < self.sample_rate).byte()
+            drawn = (noise.uniform(shape) + _HALF_STEP <= self.sample_rate).byte()
         else:
             drawn = torch.zeros(shape, dtype=torch.uint8, device=noise.device)
         self.ranks.from_first([drawn])
-        index = torch.nonzero(drawn)[:, 0]
-        return index[self.ranks.share(len(index))]
+        if int(drawn.sum(dtype=torch.int64)) > self.most_rows:
+            raise InputError(f"a step of DP-SGD adds up {self.most_rows:,} records at most; lower the sampling rate.")
+        share = self.ranks.share(num)
+        return torch.nonzero(drawn[share])[:, 0] + share.start
 
+    def sample(self, num: int, noise: Noise, tiles: Tiles) -> Tensor:
+        """Return where the records of `drawn` are computed: positions, int64 (tiles, T), -1 where a slot is empty."""
+        return tiles.places(self.drawn(num, noise))
+
+    @full_precision()
     def clipped_sum(
         self,
         loss: RecordLoss,
         weights: Weights,
-        records: Sequence[Tensor],
-        *,
-        physical_batch: int,
-        null: Tensor | None = None,
-        way: Way = "ghost",
+        batches: Iterable[tuple[Sequence[Tensor], Tensor]],
+        tiles: Tiles,
     ) -> ClippedSum:
         r"""Sum ``g_i min(1, C / ||g_i||)`` over all records, g_i the gradient of record i in all weights together.
 
-        Sensitivity, L2, zero-out-one: C, since every term is a function of one record (and of coins that are
-        its own) and has norm at most C; that of a null record is zero. A gradient that is not finite counts as zero
-        *before* the sum, so that no record can void the others' noise with a NaN. Chunks bound the memory and change
-        only the order of the sum; null records keep their rows in them, so that chunks are alike for neighbors.
+        Sensitivity, L2, zero-out-one: S steps, see the module. A gradient that is not finite counts as zero *before*
+        the sum, so that no record can void the others' noise with a NaN.
 
-        Rounding. In float32 a norm loses small terms beside large ones, so that a clipped norm exceeds C, and a sum
-        moves by its own rounding besides the record's term. So norms, factors and sums are float64, and clipped norms
-        C (1 - 1e-5): the slack is far more than float64 rounds in a sum of 10^9 records.
-
-        ``loss``, ``weights`` and ``records`` are those of `per_example_gradients`.
+        ``loss`` and ``weights`` are those of `per_example_gradients`.
 
         Args:
-            physical_batch: Records whose gradients are in memory at once. Where that is too many the whole sum is taken
-                again with half of it: nothing has been accumulated outside, and no coin is tossed again.
-            null: bool (B,), which records are null; None = none.
-            way: How gradients are found, both ways exact: "ghost" by one backward pass that captures what the layers
-                see (`idpgan.privacy.ghost_norms`), "vmap" by `torch.func`. Where a loss cannot be captured, "ghost"
-                becomes "vmap". A caller passes on the `ClippedSum.way` of its last step, as with ``physical_batch``.
+            batches: Records of the positions that `sample` gave, tile by tile, as tensors of T rows each, and bool
+                (T,), which of the slots hold a null record or none. `idpgan.privacy.tiles.tiled` makes them of others.
+            tiles: As of `sample`. Their way is "capture" by one backward pass that captures what the layers see, or
+                "vmap" by `torch.func`.
 
         Raises:
-            RuntimeError: What `loss` raised, or that the memory does not hold the gradient of one record.
+            NotCapturedError: If the way is "capture" and the loss cannot be captured.
+            ValueError: If a tile has another number of rows, or there are more records than are added exactly.
         """
-        num = len(records[0])
-        if any(len(part) != num for part in records) or (null is not None and null.shape != (num,)):
-            raise ValueError("all tensors of the records and the mask of null records must have B rows.")
-        checks.whole(physical_batch, "physical_batch", 1)
-        while True:
-            try:
-                return self._clipped_sum(loss, weights, records, physical_batch, null, way)
-            except NotCapturedError:
-                way = "vmap"
-                continue
-            except RuntimeError as error:
-                if physical_batch == 1 or not is_out_of_memory(error):
-                    raise
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            physical_batch //= 2
+        weights = {name: weight.detach() for name, weight in weights.items()}
+        device = next(iter(weights.values())).device
+        total = {name: torch.zeros(w.shape, dtype=torch.float64, device=device) for name, w in weights.items()}
+        bound, room = self.clip_norm * (1 - SLACK), self.most_rows
+        losses, norms = [torch.zeros(0, device=device)], [torch.zeros(0, dtype=torch.float64, device=device)]
+        for records, null in batches:
+            room -= tiles.rows
+            if room < 0 or any(len(part) != tiles.rows for part in (*records, null)):
+                raise ValueError(f"a tile has {tiles.rows} rows, and a sum {self.most_rows:,} at most.")
+            for *chunk, no in zip(*(part.split(tiles.chunk) for part in (*records, null)), strict=True):
+                if not bool(no.all()):
+                    gradients, values = record_gradients(loss, weights, chunk, tiles.way)
+                    norms.append(clip_and_add(gradients, ~no, bound, 1 / self.step, total))
+                    losses.append(values)
+        return ClippedSum(total, torch.cat(losses), torch.cat(norms))
 
-    @full_precision()
-    def _clipped_sum(
-        self,
-        loss: RecordLoss,
-        weights: Weights,
-        records: Sequence[Tensor],
-        physical_batch: int,
-        null: Tensor | None,
-        way: Way,
-    ) -> ClippedSum:
-        num, device = len(records[0]), records[0].device
-        total = {
-            name: torch.zeros(weight.shape, dtype=torch.float64, device=device) for name, weight in weights.items()
-        }
-        counts = torch.ones(num, dtype=torch.bool, device=device) if null is None else ~null
-        losses, norms = [], []
-        for *chunk, counted in zip(*(part.split(physical_batch) for part in (*records, counts)), strict=True):
-            gradients, values = record_gradients(loss, weights, chunk, way)
-            norms.append(clip_and_add(gradients, counted, self.clip_norm * (1 - SLACK), total))
-            losses.append(values)
-        return ClippedSum(total, torch.cat(losses), torch.cat(norms), physical_batch, way)
+    @property
+    def _feature_steps(self) -> float:
+        """Steps of the unit of features; the product with those of residuals is 1 / grid."""
+        return 2.0 ** round(-math.log2(self.grid) * _FEATURE_BITS / _GRID_BITS)
+
+    def features(self, features: Tensor) -> Features:
+        """Round features (B, D) to whole numbers, toward zero, for any number of `clipped_outer_sum`."""
+        exact = features.double()
+        norms = torch.linalg.vector_norm(exact, dim=1)
+        scale = self._feature_steps * (1 - SLACK) / norms.clamp(min=torch.finfo(torch.float32).tiny)
+        whole = torch.where(norms.isfinite()[:, None], exact * scale[:, None], 0.0).trunc_()
+        return Features(whole.float(), torch.where(norms.isfinite(), 1 / scale, torch.nan))
 
     @full_precision()
     def clipped_outer_sum(
         self,
         residuals: Tensor,
-        features: Tensor,
+        features: Features,
         *,
         null: Tensor | None = None,
         weights: Tensor | None = None,
@@ -259,35 +388,34 @@ class DPSGDPlan:
         Its norm is that of r_i times that of f_i (Goodfellow 2015, "Efficient per-example gradient computations"), so
         clipping scales r_i, and the sum is one matrix product.
 
-        Sensitivity, L2, zero-out-one: C, as for `clipped_sum`, whose remarks on rounding and on what is not finite hold
-        here too: norms, factors and products are float64. For unit person the weights of one person's rows add up to at
-        most 1, so that the person's term has norm at most C (triangle inequality).
+        Sensitivity, L2, zero-out-one: S steps. Both factors are whole numbers, rounded toward zero: a row of features
+        of norm at most 2^17, and one of residuals of norm at most S / 2^17, by part 2 of the module's proof. The norm
+        of their product is at most S, the product is exact, and so is the sum. For unit person the weights of one
+        person's rows add up to at most 1, so that the person's term has norm at most S (triangle inequality).
 
         Args:
             residuals: (B, K), row i a function of record i.
-            features: (B, D), likewise.
+            features: Of B rows, likewise.
             null: bool (B,), which records are null; None = none.
             weights: (B,) in [0, 1], each row's share of its unit; None = every row is a unit.
             total: (K, D) float64 to add to, so that records may come in parts; None = zero.
 
         Returns:
-            The sum, (K, D) float64, and the norms (B,) before clipping, not finite where the record counted as zero.
+            The sum in grid steps, (K, D) float64, and the norms (B,) before clipping, not finite where the record
+            counted as zero.
         """
         num = len(residuals)
-        if len(features) != num or any(part is not None and part.shape != (num,) for part in (null, weights)):
+        if len(features.whole) != num or any(part is not None and part.shape != (num,) for part in (null, weights)):
             raise ValueError("residuals, features, weights and the mask of null records must have B rows.")
         if weights is not None and not bool(((weights >= 0) & (weights <= 1)).all()):  # NaN fails it too
             raise ValueError("weights are shares of a unit, in 0 .. 1.")
-        left, right = residuals.double(), features.double()
-        norms = torch.linalg.vector_norm(left, dim=1) * torch.linalg.vector_norm(right, dim=1)
+        left = residuals.double() * (features.unit * self._feature_steps)[:, None]  # of the norm of g_i
+        norms = torch.linalg.vector_norm(left, dim=1)
         norms = norms if null is None else norms.masked_fill(null, torch.nan)
-        finite = norms.isfinite()[:, None]
-        factor = (self.clip_norm * (1 - SLACK) / norms[:, None]).clamp(max=1.0)
-        factor = factor if weights is None else factor * weights.double()[:, None]
-        left = torch.where(finite, left * factor, 0.0)
-        if not bool(finite.all()):
-            right = torch.where(finite, right, 0.0)
-        found = left.T @ right
+        factor = (self.clip_norm * (1 - SLACK) / norms).clamp(max=1.0) / (self.step * self._feature_steps)
+        factor = factor if weights is None else factor * weights.double()
+        left = torch.where(norms.isfinite()[:, None], left * factor[:, None], 0.0).trunc_()
+        found = left.T @ features.whole.double()
         return found if total is None else total.add_(found), norms
 
     def statistics(self, losses: Tensor, norms: Tensor) -> dict[str, Tensor]:
@@ -309,75 +437,69 @@ class DPSGDPlan:
     def noisy_step(self, optimizer: torch.optim.Optimizer, weights: Weights, sums: Weights, noise: Noise) -> None:
         """Set ``grad = (sum + N(0, (noise_multiplier clip_norm)^2)) / divisor``, and let the optimizer step.
 
-        The noise comes from `Noise`, not from a `torch.Generator`, which on the CPU is a Mersenne Twister with 32 bits
-        of seed that an attacker can try out. The noise is continuous Gaussian in floating point, drawn for all weights
-        at once and added in float64: low-order bits are not covered by the proof (docs/reference/pitfalls.md).
+        The noise is rounded to the grid, and drawn for all weights at once. It comes from `Noise`, not from a
+        `torch.Generator`, which on the CPU is a Mersenne Twister with 32 bits of seed that an attacker can try out.
 
         Args:
             optimizer: Holds exactly these weights; their gradients are cleared afterwards, so that none stays behind.
             weights: Leaf tensors by name, in the order in which the noise is drawn.
-            sums: As `clipped_sum` returned them: together of L2 sensitivity `clip_norm`, over all ranks.
+            sums: As `clipped_sum` returned them, whole grid steps: together of L2 sensitivity S, over all ranks.
             noise: Drawn from on rank 0 alone.
+
+        Raises:
+            ValueError: If the tensors do not fit together, or a sum is not whole or not below 2^53.
         """
         held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
         if list(weights) != list(sums) or held != {id(weight) for weight in weights.values()}:
             raise ValueError("weights, sums and the optimizer's parameters must be the same, in the same order.")
-        self.noisy_gradients(weights, sums, noise.normal)
+
+        def added(total: Tensor) -> Tensor:
+            if not bool((total.abs() <= 2.0**53).all() & (total == total.trunc()).all()):  # NaN fails it too
+                raise ValueError("a sum of DP-SGD is not whole grid steps below 2^53: nothing is released.")
+            return (total + self.grid_noise(len(total), noise).to(total)) * self.step
+
+        self._set_gradients(weights, sums, added)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 
+    def grid_noise(self, count: int, noise: Noise) -> Tensor:
+        """Draw ``round(Z)``, whole steps (count,), Z normal of standard deviation ``ceil(noise_multiplier / grid)``."""
+        scale = math.ceil(self.noise_multiplier / self.grid)
+        if isinstance(noise, PhiloxNoise):
+            return (noise.normal((count,)) * scale).round_()
+        return rounded_gaussian(scale, count, noise)
+
     def noisy_gradients(self, weights: Weights, sums: Weights, normal: Callable[[Sequence[int]], Tensor]) -> None:
-        """Set ``grad = (sum + N(0, (noise_multiplier clip_norm)^2)) / divisor``, as `noisy_step` does before it steps.
+        """Set ``grad = (sum + N(0, (noise_multiplier clip_norm)^2)) / divisor`` in floating point, as Opacus does.
 
         Args:
             weights: Leaf tensors by name, in the order in which the noise is drawn.
-            sums: As of `noisy_step`.
+            sums: In the unit of the gradient: together of L2 sensitivity `clip_norm`, over all ranks.
             normal: Draws standard normal numbers of a shape, float64, from a secret source; called on rank 0 alone.
         """
+
+        def added(total: Tensor) -> Tensor:
+            return total + normal((len(total),)).to(total) * (self.noise_multiplier * self.clip_norm)
+
+        self._set_gradients(weights, sums, added)
+
+    def _set_gradients(self, weights: Weights, sums: Weights, added: Callable[[Tensor], Tensor]) -> None:
+        """Add up over the ranks; rank 0 adds the noise to all numbers at once, (P,), divides and tells the others."""
         sizes = [weight.numel() for weight in weights.values()]
         totals = self.ranks.sum_to_first([sums[name].double() for name in weights])
         if self.ranks.first:
-            drawn = normal((sum(sizes),)) * (self.noise_multiplier * self.clip_norm)
-            for weight, total, part in zip(weights.values(), totals, drawn.split(sizes), strict=True):
-                noisy = total + part.to(weight.device).view_as(weight)
-                weight.grad = noisy.to(weight.dtype).div_(self.divisor)
+            noisy = added(torch.cat([total.flatten() for total in totals]))
+            for weight, part in zip(weights.values(), noisy.split(sizes), strict=True):
+                weight.grad = part.to(weight).view_as(weight).div_(self.divisor)
         else:  # NaN until the noisy gradient arrives: no weight moves without it
             for weight in weights.values():
                 weight.grad = torch.full_like(weight, torch.nan)
         self.ranks.from_first([weight.grad for weight in weights.values() if weight.grad is not None])
 
 
-def per_example_gradients(
-    loss: RecordLoss, weights: Weights, records: Sequence[Tensor]
-) -> tuple[dict[str, Tensor], Tensor]:
-    """Differentiate a loss for every record on its own: gradients, (B, *shape) each, and losses, (B,).
-
-    Args:
-        loss: Called as ``loss(weights, *record)``; may itself differentiate with `torch.func.grad`.
-        weights: What is differentiated for; not changed.
-        records: Tensors of B rows each, B >= 0.
-    """
-    weights = {name: weight.detach() for name, weight in weights.items()}
-    if not len(records[0]):
-        some = next(iter(weights.values()))
-        return {name: weight.new_zeros(0, *weight.shape) for name, weight in weights.items()}, some.new_zeros(0)
-    in_dims = (None, *[0] * len(records))
-    gradients, losses = vmap(grad_and_value(loss), in_dims=in_dims)(weights, *records)
-    return gradients, losses
-
-
-def record_gradients(
-    loss: RecordLoss, weights: Weights, records: Sequence[Tensor], way: Way
-) -> tuple[Mapping[str, LayerGradient], Tensor]:
-    """Return the gradients of every record by weight, in a form that can be clipped and summed, and the losses (B,).
-
-    Raises:
-        NotCapturedError: If the way is "ghost" and the loss cannot be captured.
-    """
-    if way == "ghost" and len(records[0]):
-        return capture(loss, weights, records)
-    gradients, losses = per_example_gradients(loss, weights, records)
-    return {name: Materialized(gradient) for name, gradient in gradients.items()}, losses
+def _random(part: Tensor, draws: torch.Generator) -> Tensor:
+    """Return one row of random numbers in [0, 1) like ``part``, or ``part`` itself where it is not floating point."""
+    return torch.rand(part[:1].shape, generator=draws).to(part) if part.is_floating_point() else part[:1]
 
 
 @functools.lru_cache(maxsize=16)  # takes some seconds; both the plan of a run and its method ask for it

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Self
 
 from idpgan.errors import InputError
-from idpgan.privacy.guarantee import Relation, Unit, parse_relation, parse_unit
+from idpgan.privacy.guarantee import EXACT, FLOATING_POINT, Relation, Unit, parse_relation, parse_unit
 
 # The fields that a kind must have beside unit, relation and count. Any other field is unknown and refused.
 _REQUIRED: dict[str, frozenset[str]] = {
@@ -25,6 +26,7 @@ _REQUIRED: dict[str, frozenset[str]] = {
 }
 KINDS = tuple(_REQUIRED)
 _COMMON = ("kind", "unit", "relation", "count")
+_OPTIONAL: dict[str, frozenset[str]] = {"poisson-gaussian": frozenset({"grid"})}  # fields that a kind may have
 LARGEST = sys.float_info.max
 MOST = 1 << 62  # largest count of anything: what our sources of noise can draw, and far beyond any use
 
@@ -52,6 +54,8 @@ class Event:
         delta: In (0, 1), "approximate" only: of one read, any mechanism of which nothing but (epsilon, delta) is known.
         categories: Number of answers k >= 2, "randomized-response" only.
         reason: Why nothing can be proven, "non-private" only.
+        grid: Step of the public grid on which answer and noise lie, exactly, as a share of the sensitivity, a power of
+            two; "poisson-gaussian" only. None: they are floating-point numbers. It does not change the price.
 
     Raises:
         InputError: If a field that the kind needs is missing, one it does not know is given, or one is out of range.
@@ -68,6 +72,7 @@ class Event:
     delta: float | None = None
     categories: int | None = None
     reason: str | None = None
+    grid: float | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.kind, str) or self.kind not in _REQUIRED:
@@ -77,7 +82,7 @@ class Event:
         given = {
             f.name for f in dataclasses.fields(self) if f.name not in _COMMON and getattr(self, f.name) is not None
         }
-        if given != _REQUIRED[self.kind]:
+        if given - _OPTIONAL.get(self.kind, frozenset()) != _REQUIRED[self.kind]:
             raise InputError(f"a {self.kind} event has {sorted(_REQUIRED[self.kind])}, got {sorted(given)}.")
         for name in ("noise_multiplier", "pure_epsilon"):
             value = getattr(self, name)
@@ -85,6 +90,10 @@ class Event:
                 raise InputError(f"{name} = {value!r} of a {self.kind} event must be a number, positive and finite.")
         if self.sample_rate is not None and not (_is_number(self.sample_rate) and 0 < self.sample_rate <= 1):
             raise InputError(f"sample_rate = {self.sample_rate!r} must be a number in (0, 1].")
+        if self.grid is not None and not (
+            type(self.grid) is float and 0 < self.grid <= 1 and math.frexp(self.grid)[0] == 0.5
+        ):
+            raise InputError(f"grid = {self.grid!r} must be a power of two in (0, 1].")
         if self.delta is not None and not (_is_number(self.delta) and 0 < self.delta < 1):
             raise InputError(f"delta = {self.delta!r} of a read must be a number in (0, 1).")
         for name, least in (("count", 1), ("sensitivity", 1), ("categories", 2)):
@@ -139,3 +148,9 @@ class Event:
         if unknown or not {"kind", "unit", "relation"} <= set(data):
             raise InputError(f"not an event of this package: keys {sorted(data)}.")
         return cls(**{**data, "unit": parse_unit(data["unit"]), "relation": parse_relation(data["relation"])})
+
+
+def rounding_words(events: Iterable[Event]) -> str:
+    """Return a report's clause on rounding in steps of DP-SGD; their events name the grid where there is one."""
+    steps = [event for event in events if event.kind == "poisson-gaussian"]
+    return EXACT if all(event.grid is not None for event in steps) else FLOATING_POINT

@@ -9,8 +9,12 @@ from typing import Any, Self
 
 from idpgan.errors import InputError
 
-# Part of the reason of every report whose noise is continuous: the proofs are about real numbers.
+# Part of the reason of every report whose noise is continuous: the proofs are about real numbers. And where it is not.
 FLOATING_POINT = "the noise is drawn and added in floating point, whose rounding the proof leaves out (Mironov 2012)"
+EXACT = (
+    "sums and noise of every step are whole numbers of a public grid, so that no rounding is left out; that kernels "
+    "compute each record by itself is tested on processors, not on GPUs"
+)
 
 
 class Unit(StrEnum):

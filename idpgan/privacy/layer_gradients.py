@@ -1,20 +1,14 @@
-r"""Per-record gradients of one weight, as inputs and output gradients of its layer: multiplied out in rows, or never.
+r"""Per-record gradients of one weight, from the inputs and the output gradients of its layer; their exact sum.
 
 A layer that multiplies has ``g_i = sum_r a_r x_r^T``: x_r are the R inputs of record i, a_r the gradients of the
-outputs (a convolution's inputs are its patches, one per position). There are two exact ways to its norm and to the
-clipped sum:
-
-- *rows*: g_i is multiplied out, some records at a time, in the precision of the weights; its norm and the sum over
-  records are float64.
-- *ghost*: ``||g_i||^2 = sum_{r,s} (a_r . a_s) (x_r . x_s)`` (Goodfellow 2015; for R > 1, Li et al. 2022), and the sum
-  is one matrix product of all records' ``f_i a_r`` and x_r. Both float64.
-
-`Outer.ghost` chooses by a fixed rule, so that equal runs compute in the same way.
+outputs (a convolution's inputs are its patches, one per position). Every g_i is multiplied out, some records at a time,
+in the precision of the weights: it becomes a row of whole numbers, and only these are added (`clip_and_add`). "Ghost
+norms" (Goodfellow 2015; Li et al. 2022) never multiply g_i out, and then add parts of all records in floating point:
+that sum is not a sum of one number per record, and no proof about single records holds for its last bits.
 """
 
 from __future__ import annotations
 
-import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,87 +18,93 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_DOUBLE = 2.0  # cost of a float64 multiplication in float32 multiplications: on a processor, and on a data center GPU
-_PASS = 12.0  # cost of writing a number of a row, converting, squaring and summing it, in float32 multiplications
 _FEW_LINES = 256  # lines of an embedding up to which a matrix product is faster than adding line by line
-_MOST_TERMS = 1 << 17  # see `Outer.squares`
-
-
 _BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 1 << 30}  # of float64 rows held at once; a processor's cache holds them
 
 
 def clip_and_add(
-    gradients: Mapping[str, LayerGradient], counted: Tensor, bound: float, total: Mapping[str, Tensor]
+    gradients: Mapping[str, LayerGradient], counted: Tensor, bound: float, steps: float, total: Mapping[str, Tensor]
 ) -> Tensor:
-    """Add ``sum_i g_i min(1, bound / ||g_i||)``, g_i being record i's gradient in all weights together.
+    """Add the `contributions` of B records to ``total``, float64, by weight, and return their norms (B,).
+
+    The sum is exact, in any order, while no partial sum exceeds 2^53.
+    """
+    norms = [torch.zeros(0, dtype=torch.float64, device=counted.device)]
+    for some, rows, norm in contributions(gradients, counted, bound, steps):
+        for part, (name, gradient) in zip(_parts(rows, gradients), gradients.items(), strict=True):
+            gradient.add(part, some, total[name])
+        norms.append(norm)
+    return torch.cat(norms)
+
+
+def contributions(
+    gradients: Mapping[str, LayerGradient], counted: Tensor, bound: float, steps: float
+) -> Iterator[tuple[slice, Tensor, Tensor]]:
+    """Yield ``trunc(steps g_i min(1, bound / ||g_i||))``, g_i being record i's gradient in all weights together.
+
+    They are whole numbers. But for the norm, they are computed by operations that IEEE 754 defines for single numbers.
 
     Args:
         gradients: By weight; none for a weight that the losses do not depend on.
-        counted: bool (B,); a record that is not counted, or whose gradient is not finite, adds zero.
+        counted: bool (B,); a record that is not counted, or whose gradient is not finite, contributes zero.
         bound: The norm that clipping leaves.
-        total: What it is added to, float64, by weight.
+        steps: Grid steps per unit of a gradient.
 
-    Returns:
-        The norms (B,) before clipping, float64, not finite where the record added zero.
+    Yields:
+        Some records, their rows (k, W) float64, which the next ones overwrite, and their norms (k,) before clipping,
+        not finite where the row is zero.
     """
-    ghosts = {name: gradient for name, gradient in gradients.items() if gradient.ghost}
-    others = {name: gradient for name, gradient in gradients.items() if not gradient.ghost}
-    squares = torch.zeros(len(counted), dtype=torch.float64, device=counted.device)
-    for gradient in ghosts.values():
-        squares += gradient.squares()
-    squares.masked_fill_(~counted, torch.nan)
-    sizes = [gradient.numel for gradient in others.values()]
-    block = max(1, _BLOCK_BYTES.get(counted.device.type, 1 << 30) // (8 * max(1, sum(sizes))))
-    buffer = squares.new_empty(min(block, len(counted)), sum(sizes))
-    sums, factors, norms = squares.new_zeros(sum(sizes)), [], []
-    for start in range(0, len(counted), block):
-        some = slice(start, start + block)
-        rows = buffer[: len(squares[some])]
-        for part, gradient in zip(rows.split(sizes, 1), others.values(), strict=True):
-            part.copy_(gradient.rows(some))
-        norm = torch.hypot(torch.linalg.vector_norm(rows, dim=1), squares[some].sqrt())
+    for some, rows in blocks(gradients, counted):
+        norm = torch.linalg.vector_norm(rows, dim=1)
         finite = norm.isfinite()
         if not bool(finite.all()):
             rows.masked_fill_(~finite[:, None], 0.0)
-        factor = torch.where(finite, (bound / norm).clamp(max=1.0), 0.0)
-        sums.addmv_(rows.mT, factor)
-        factors.append(factor)
-        norms.append(norm)
-    for part, (name, gradient) in zip(sums.split(sizes), others.items(), strict=True):
-        total[name].add_(gradient.arranged(part))
-    if ghosts and factors:
-        factor = torch.cat(factors)
-        for name, gradient in ghosts.items():
-            total[name].add_(gradient.weighted(factor))
-    return torch.cat(norms) if norms else squares
+        factor = torch.where(finite & counted[some], (bound / norm).clamp(max=1.0) * steps, 0.0)
+        yield some, rows.mul_(factor[:, None]).trunc_(), torch.where(counted[some], norm, torch.nan)
+
+
+def blocks(gradients: Mapping[str, LayerGradient], counted: Tensor) -> Iterator[tuple[slice, Tensor]]:
+    """Yield some records after the other with their gradients in all weights, (k, W) float64, W numbers each.
+
+    Which records come together follows from shapes alone. The next block overwrites the last one.
+    """
+    width = sum(gradient.width for gradient in gradients.values())
+    block = max(1, _BLOCK_BYTES.get(counted.device.type, 1 << 30) // (8 * max(1, width)))
+    buffer = torch.empty(min(block, len(counted)), width, dtype=torch.float64, device=counted.device)
+    for start in range(0, len(counted), block):
+        some = slice(start, min(start + block, len(counted)))
+        rows = buffer[: some.stop - some.start]
+        for part, gradient in zip(_parts(rows, gradients), gradients.values(), strict=True):
+            part.copy_(gradient.rows(some))
+        yield some, rows
+
+
+def _parts(rows: Tensor, gradients: Mapping[str, LayerGradient]) -> Sequence[Tensor]:
+    return rows.split([gradient.width for gradient in gradients.values()], 1)
 
 
 class LayerGradient:
-    """The gradients of B records in one weight."""
+    """The gradients of B records in one weight.
 
-    ghost = False  # whether the gradients are never multiplied out; if so `squares` and `weighted` exist, else `rows`
+    Attributes:
+        shape: Of the weight.
+        width: Numbers in a row, the same for every record. Their L2 norm is that of the gradient.
+    """
 
-    def __init__(self, shape: torch.Size) -> None:
-        self.shape, self.numel = shape, shape.numel()
+    def __init__(self, shape: torch.Size, width: int | None = None) -> None:
+        self.shape, self.width = shape, shape.numel() if width is None else width
 
     def rows(self, some: slice) -> Tensor:
-        """Return the gradients of some records, (k, numel), in the order of `arranged`."""
+        """Return the gradients of some records, (k, width)."""
         raise NotImplementedError
+
+    def add(self, rows: Tensor, some: slice, total: Tensor) -> None:
+        """Add whole rows (k, width), float64, of some records to a sum in the shape of the weight: exact."""
+        total.add_(self.arranged(rows.sum(0)))
 
     def arranged(self, total: Tensor) -> Tensor:
-        """Return a sum of rows, (numel,), in the shape of the weight."""
+        """Return a sum of rows, (width,), in the shape of the weight."""
         return total.view(self.shape)
-
-    def squares(self) -> Tensor:
-        """Return upper bounds on the squared norms, (B,) float64."""
-        raise NotImplementedError
-
-    def weighted(self, factor: Tensor) -> Tensor:
-        """Return the sum of all gradients times their factors (B,) float64, in float64.
-
-        Factor 0 leaves a record out, whatever its gradient.
-        """
-        raise NotImplementedError
 
 
 class Materialized(LayerGradient):
@@ -182,19 +182,7 @@ class Outer(LayerGradient):
         if len({call.groups for call in calls}) > 1:  # their parts do not fit together
             raise RuntimeError("a weight is in convolutions of unequal groups.")
         self._dtype = weight.dtype
-        self._calls, self._groups = calls, calls[0].groups
-        # R: how many outputs a record has, each with the features of one dimension.
-        self._counts = sum(math.prod(call.gradient.shape[1:]) // call.gradient.shape[call.features] for call in calls)
-        self._out = weight.shape[0] // self._groups
-        self._inner = weight.numel() // weight.shape[0]
-        self.ghost = self._chooses_ghost()
-
-    def _chooses_ghost(self) -> bool:
-        """Compare the two ways by their numbers of multiplications."""
-        count, matrix, sides = self._counts, self._out * self._inner, self._out + self._inner
-        if sides + count**2 > _MOST_TERMS or self._dtype == torch.float64:  # float64 squares may leave its range
-            return False
-        return _DOUBLE * (count**2 * sides + count * matrix) < (count + _PASS) * matrix
+        self._calls = calls
 
     def rows(self, some: slice) -> Tensor:
         """See `LayerGradient`."""
@@ -202,7 +190,7 @@ class Outer(LayerGradient):
         total = torch.bmm(left, right)
         for left, right in others:
             total.baddbmm_(left, right)
-        return total.view(-1, self.numel)
+        return total.view(-1, self.width)
 
     def arranged(self, total: Tensor) -> Tensor:
         """See `LayerGradient`."""
@@ -214,47 +202,12 @@ class Outer(LayerGradient):
             for left, right in call.factors(some):
                 yield left.to(self._dtype), right.to(self._dtype)
 
-    @functools.cached_property
-    def _factors(self) -> tuple[Tensor, Tensor]:
-        """Return all a (B, G, R, p) and x (B, G, R, d), float64."""
-        lefts, rights = zip(*self._parts(slice(None)), strict=True)
-        left, right = torch.cat([part.mT for part in lefts], 1), torch.cat(rights, 1)
-        groups = (-1, self._groups)
-        return left.unflatten(0, groups).double(), right.unflatten(0, groups).double()
-
-    def squares(self) -> Tensor:
-        """See `LayerGradient`. Where the terms of a record cancel, rounding could make the sum too small.
-
-        Rounding moves it by at most ``n u (sum_r |a_r| |x_r|)^2`` for n terms in all and u = 2^-53 (Higham 2002,
-        "Accuracy and stability of numerical algorithms", section 3.1), and that much is added. By the same bound
-        clipped terms then round by at most ``C sqrt(n u)``, less than half of the plan's slack up to `_MOST_TERMS`.
-        """
-        left, right = self._factors
-        if self._counts == 1:
-            products = left.square().sum((2, 3)) * right.square().sum((2, 3))
-            return products.sum(1)
-        grams = left @ left.mT, right @ right.mT  # (B, G, R, R)
-        lengths = grams[0].diagonal(dim1=2, dim2=3) * grams[1].diagonal(dim1=2, dim2=3)
-        margin = (self._out + self._inner + self._counts**2 + 8) * 2.0**-53
-        return ((grams[0] * grams[1]).sum((2, 3)) + margin * lengths.sqrt().sum(2).square()).sum(1)
-
-    def weighted(self, factor: Tensor) -> Tensor:
-        """See `LayerGradient`."""
-        left, right = self._factors
-        kept = factor[:, None, None, None]
-        left = left * kept
-        if not bool(factor.all()):
-            left, right = (torch.where(kept > 0, part, 0.0) for part in (left, right))
-        left, right = (part.transpose(0, 1).flatten(1, 2) for part in (left, right))  # (G, B R, ...)
-        return self.arranged((left.mT @ right).flatten())
-
 
 class _Product(Call, ABC):
     """A call of a layer that multiplies, in G groups: ``y_r = W x_r`` for the R inputs of a record."""
 
     gradient_of = Outer
     groups = 1
-    features = -1  # dimension of the output's features
 
     @abstractmethod
     def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
@@ -284,7 +237,6 @@ class ConvolutionCall(_Product):
     kernel: Sequence[int]
     places: Sequence[tuple[int, int]]
     groups: int
-    features = -3
 
     def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
         """See `_Product`; a patch is in the order (row, column, channel), so that it is copied in long runs."""
@@ -306,37 +258,31 @@ class ConvolutionCall(_Product):
 
 
 class _Lookup(LayerGradient):
-    """The gradients in an embedding: a_r is added to line x_r of it."""
-
-    ghost = True
+    """The gradients in an embedding: a_r is added to line x_r of it. A row holds the R lines that a record uses."""
 
     def __init__(self, calls: Sequence[Call], weight: Tensor) -> None:
-        super().__init__(weight.shape)
         batch = len(calls[0].inputs)
         self._lines = torch.cat([call.inputs.reshape(batch, -1) for call in calls], 1)  # (B, R)
-        width = weight.shape[1]
-        self._left = torch.cat([call.gradient.reshape(batch, -1, width) for call in calls], 1).double()  # (B, R, D)
+        self._left = torch.cat([call.gradient.reshape(batch, -1, weight.shape[1]) for call in calls], 1)  # (B, R, D)
+        super().__init__(weight.shape, self._left.shape[1] * weight.shape[1])
 
-    def squares(self) -> Tensor:
-        """See `Outer.squares`."""
-        grams = self._left @ self._left.mT  # (B, R, R)
-        same = self._lines[:, :, None] == self._lines[:, None, :]
-        lengths = grams.diagonal(dim1=1, dim2=2).sqrt()
-        margin = (self.shape[1] + self._lines.shape[1] ** 2 + 8) * 2.0**-53
-        return torch.where(same, grams, 0.0).sum((1, 2)) + margin * lengths.sum(1).square()
+    def rows(self, some: slice) -> Tensor:
+        """See `LayerGradient`; a line that a record uses several times has its whole gradient at the first of them."""
+        lines, left = self._lines[some], self._left[some]
+        if lines.shape[1] > 1:
+            same = lines[:, :, None] == lines[:, None, :]  # (k, R, R)
+            first = ~same.tril(-1).any(2, keepdim=True)
+            left = torch.where(first, same.to(left.dtype) @ left, 0.0)
+        return left.flatten(1)
 
-    def weighted(self, factor: Tensor) -> Tensor:
+    def add(self, rows: Tensor, some: slice, total: Tensor) -> None:
         """See `LayerGradient`."""
-        left, lines = self._left, self._lines
-        if not bool(factor.all()):
-            left = torch.where(factor[:, None, None] > 0, left, 0.0)
-        left = left.flatten(0, 1)  # (B R, D)
-        weights = factor[:, None].expand(lines.shape).flatten()
+        lines, rows = self._lines[some].flatten(), rows.reshape(-1, self.shape[1])
         if self.shape[0] <= _FEW_LINES:
-            places = torch.arange(self.shape[0], device=lines.device)[:, None] == lines.flatten()
-            return torch.where(places, weights, 0.0) @ left
-        total = torch.zeros(self.shape, dtype=torch.float64, device=left.device)
-        return total.index_add_(0, lines.flatten(), left * weights[:, None])
+            places = torch.arange(self.shape[0], device=lines.device)[:, None] == lines
+            total.add_(places.double() @ rows)
+        else:
+            total.index_add_(0, lines, rows)
 
 
 class EmbeddingCall(Call):

@@ -138,6 +138,13 @@ def _rekey_all() -> None:
 os.register_at_fork(after_in_child=_rekey_all)
 
 
+def box_muller(uniform: torch.Tensor) -> torch.Tensor:
+    """Return standard normal numbers, float64 (..., 2 n), each row a function of the same row of uniform numbers."""
+    first, second = uniform.chunk(2, -1)
+    radius, angle = (-2 * first.log()).sqrt_(), second * (2 * torch.pi)
+    return torch.cat([radius * angle.cos(), radius * angle.sin()], -1)
+
+
 class CipherNoise(Noise):
     """AES-256 in counter mode on the CPU; its numbers are copied to a GPU that needs them."""
 
@@ -188,10 +195,7 @@ class CipherNoise(Noise):
     def normal(self, shape: Sequence[int]) -> torch.Tensor:
         """Box-Muller, both halves used; see `Noise.normal`."""
         count = math.prod(shape)
-        uniform = self.uniform((2, (count + 1) // 2))
-        radius = (-2 * uniform[0].log()).sqrt_()
-        angle = uniform[1].mul_(2 * torch.pi)
-        return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count].reshape(tuple(shape))
+        return box_muller(self.uniform((count + count % 2,)))[:count].reshape(tuple(shape))
 
     def rekey(self) -> None:
         """Take a fresh key from the operating system, unless the seed is fixed."""

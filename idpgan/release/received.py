@@ -77,6 +77,7 @@ class _Charge(_Strict):
     delta: _Number | None = None
     categories: _Count | None = None
     reason: _Text | None = None
+    grid: _Number | None = None
 
 
 class _Document(_Strict):

@@ -305,6 +305,8 @@ def _check_steps(stated: Stated, price: Price) -> list[str]:
 def _alike(event: Event, plan: Event, most_noise: float = 1.0) -> bool:
     """Whether two events are the same read but for their count, and noise of at most ``most_noise`` times the plan."""
     first, second = event.to_json(), plan.to_json()
+    if event.grid is None:  # of an earlier version, in floating point: of the same price, and the reason says so
+        second.pop("grid", None)
     for name, most in (("noise_multiplier", most_noise), ("pure_epsilon", 1.0)):
         planned = second.get(name, 0.0)
         if planned * (1 - _TOLERANCE) <= first.get(name, -1.0) <= planned * most * (1 + _TOLERANCE):

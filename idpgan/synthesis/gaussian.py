@@ -119,7 +119,7 @@ class GaussianPlan(SumsPlan):
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what was released, and where its noise came from."""
-        return f"{self.placed}one release of noisy sums of moments{self.taught}; noise: {sources[0].name}"
+        return f"{self.placed}one release of noisy sums of moments{self.taught(events)}; noise: {sources[0].name}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the map of an image to its vector, and which of its constants public images have set."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from pydantic import Field, model_validator
@@ -18,7 +19,7 @@ from pydantic import Field, model_validator
 from idpgan.errors import ConfigError
 from idpgan.models.gaussian import count_coefficients
 from idpgan.privacy import Event, Relation
-from idpgan.privacy.guarantee import FLOATING_POINT
+from idpgan.privacy.event import rounding_words
 from idpgan.privacy.sums import CellSums, Law
 from idpgan.synthesis.people import PeoplePlan, PeopleRun
 from idpgan.synthesis.teacher import Lessons, TaughtConfig, Teaching
@@ -162,19 +163,10 @@ class SumsPlan(PeoplePlan):
         method = self.config.method
         return method.candidates if method.teacher_share else None
 
-    @property
-    def taught(self) -> str:
-        """What a report's reason says of the teacher, which is trained as DP-SGD is; nothing for no share."""
+    def taught(self, events: Sequence[Event]) -> str:
+        """Return what a report's reason says of the teacher, which is trained as DP-SGD is; nothing for no share."""
         share = self.config.method.teacher_share
-        return f", and a classifier on {share:g} of the budget, where {FLOATING_POINT}" if share else ""
-
-    # All of it --------------------------------------------------------------------------------------------------
-
-    @functools.cached_property
-    def events(self) -> tuple[Event, ...]:
-        """The price of the template, of the sums, and of the teacher."""
-        taught = () if self.teaching is None else (self.teaching.event,)
-        return (*self.template_events, self.sums.event, *taught)
+        return f", and a classifier on {share:g} of the budget, where {rounding_words(events)}" if share else ""
 
     @property
     def signal(self) -> Signal:

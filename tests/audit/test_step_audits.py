@@ -11,7 +11,7 @@ from scipy.stats import ks_2samp
 from idpgan.audit.entry import Request
 from idpgan.audit.gradient_canaries import canary_images
 from idpgan.errors import InputError
-from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit
+from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit, dpsgd
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.audit import CriticSteps as Steps
 from idpgan.synthesis.audit import steps_case, sums_and_steps_case
@@ -98,7 +98,7 @@ def half_the_noise(monkeypatch):
 
 
 def clip_forgotten(monkeypatch):
-    changing(monkeypatch, "clipped_sum", clip_norm=lambda _: 1e9)
+    monkeypatch.setattr(dpsgd, "SLACK", -1e9)  # norms are clipped to C (1 - SLACK)
 
 
 def everybody_in(monkeypatch):
@@ -106,14 +106,15 @@ def everybody_in(monkeypatch):
 
 
 def noise_drawn_once(monkeypatch):
-    drawn, step = {}, DPSGDPlan.noisy_step
+    drawn, step, fresh = {}, DPSGDPlan.noisy_step, DPSGDPlan.grid_noise
 
     def reused(self, optimizer, weights, sums, noise):
-        class Once:
-            def normal(self, shape):
-                return drawn.setdefault(optimizer, noise.normal(shape))  # of one training
+        def once(plan, count, noise):
+            return drawn.setdefault(optimizer, fresh(plan, count, noise))  # of one training
 
-        step(self, optimizer, weights, sums, Once())
+        with monkeypatch.context() as patch:
+            patch.setattr(DPSGDPlan, "grid_noise", once)
+            step(self, optimizer, weights, sums, noise)
 
     monkeypatch.setattr(DPSGDPlan, "noisy_step", reused)
 

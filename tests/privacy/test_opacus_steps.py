@@ -19,6 +19,7 @@ from idpgan.privacy import DPSGDPlan, Noise
 from idpgan.privacy.dpsgd import SLACK, Batch
 from idpgan.privacy.opacus_steps import OpacusSteps, four_draws, objections
 from idpgan.synthesis.dp_gan.loss import CriticLoss
+from tests.privacy.clipped import clipped
 
 
 def drawn(*shape, seed=0):
@@ -93,9 +94,9 @@ def test_the_clipped_sum_is_that_of_our_engine_on_every_layer(layer, physical_ba
     total = lambda outputs: outputs.flatten(1).tanh().sum(1)  # noqa: E731
     weights = dict(network.named_parameters())
     ours_of = lambda weights, record: total(functional_call(network, dict(weights), (record[None],)))[0]  # noqa: E731
-    free = DPSGDPlan(0.5, 1e6, 1, 1.0).clipped_sum(ours_of, weights, records, physical_batch=64)
+    free = clipped(DPSGDPlan(0.5, 1e6, 1, 1.0), ours_of, weights, records, physical_batch=64)
     clip_norm = float(free.norms.median())  # some are clipped, some are not
-    ours = DPSGDPlan(0.5, clip_norm / (1 - SLACK), 1, 1.0).clipped_sum(ours_of, weights, records, physical_batch=64)
+    ours = clipped(DPSGDPlan(0.5, clip_norm / (1 - SLACK), 1, 1.0), ours_of, weights, records, physical_batch=64)
     theirs, norms = sum_of(
         network,
         lambda module, records: total(module(records)),
@@ -124,7 +125,7 @@ def test_the_clipped_sum_of_a_conditional_critic_is_that_of_our_engine(options):
     real, fake, labels = 3 * drawn(6, 1, 8, 8), 3 * drawn(6, 1, 8, 8, seed=1), torch.arange(6)
     records = [real, labels, fake, torch.zeros(6), (labels + 3) % 10]
     weights = dict(critic.named_parameters())
-    ours = DPSGDPlan(0.5, 0.5 / (1 - SLACK), 1, 1.0).clipped_sum(loss.of_record, weights, records, physical_batch=64)
+    ours = clipped(DPSGDPlan(0.5, 0.5 / (1 - SLACK), 1, 1.0), loss.of_record, weights, records, physical_batch=64)
     theirs, norms = sum_of(critic, loss.of_records, records, clip_norm=0.5 / (1 - slack_of(64)))
     assert (norms > 0.5).sum() >= 4
     assert torch.allclose(norms, ours.norms, rtol=1e-5)
@@ -140,7 +141,7 @@ def test_the_clipped_sum_of_the_classifier_is_that_of_our_engine():
         return cross(functional_call(network, dict(weights), (image[None],)), label[None])
 
     plan = DPSGDPlan(0.5, 0.5 / (1 - SLACK), 1, 1.0)
-    ours = plan.clipped_sum(of_record, dict(network.named_parameters()), records, physical_batch=64)
+    ours = clipped(plan, of_record, dict(network.named_parameters()), records, physical_batch=64)
     theirs, _ = sum_of(
         network,
         lambda module, images, labels: cross(module(images), labels, reduction="none"),

@@ -22,6 +22,7 @@ from idpgan.synthesis.template import ROUNDS
 from idpgan.training.config import build_config
 from idpgan.training.loop import train
 from idpgan.training.plan import plan_run
+from tests.privacy.clipped import clipped
 from tests.release.forging import verdict
 from tests.training.toy import CPU, digits, new_run, remains, terms_of
 
@@ -165,9 +166,9 @@ def test_all_weights_are_captured_and_ghost_sums_equal_those_of_single_records(g
     weights = dict(generator.network.named_parameters())
     plan, records = DPSGDPlan(0.5, 0.3, 4, 1.0), records_of(generator, 7)
     ghost, rows = (
-        plan.clipped_sum(generator.loss, weights, records, physical_batch=3, way=way) for way in ("ghost", "vmap")
+        clipped(plan, generator.loss, weights, records, physical_batch=3, way=way) for way in ("capture", "vmap")
     )
-    assert (ghost.way, rows.way) == ("ghost", "vmap")
+    assert (ghost.way, rows.way) == ("capture", "vmap")
     assert torch.allclose(ghost.norms, rows.norms, rtol=1e-4)
     for name in weights:
         assert torch.allclose(ghost.sums[name], rows.sums[name], atol=1e-5), name
@@ -180,7 +181,7 @@ def test_a_record_with_all_its_copies_moves_the_sum_by_at_most_the_clip_norm(gen
     plan, records = DPSGDPlan(0.5, 0.3, 4, 1.0), records_of(generator, 5)
     records[3][0] *= 1e4  # an outlier
     sums = [
-        plan.clipped_sum(generator.loss, weights, records, physical_batch=5, null=null).sums
+        clipped(plan, generator.loss, weights, records, physical_batch=5, null=null).sums
         for null in (None, torch.tensor([True, False, False, False, False]))
     ]
     moved = torch.cat([(sums[0][name] - sums[1][name]).flatten() for name in weights]).norm()
@@ -221,7 +222,7 @@ def test_steps_lower_the_loss_of_images_that_nobody_trained_on(keys):
             method.step(step)
         losses.append(method.newest.denoising_loss(to_float(others.images), others.labels).mean().item())
     assert losses[-1] < 0.93 * losses[0]
-    assert method._way == "ghost"
+    assert method._way == "capture"
 
 
 # The run -----------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from idpgan.data.images import Images, to_float
 from idpgan.errors import ConfigError, InputError
 from idpgan.privacy import Budget, DPSGDPlan, Ledger, Noise, Relation, Unit, compose_epsilon, dpsgd
 from idpgan.privacy.dpsgd import least_noise
+from idpgan.privacy.guarantee import EXACT
 from idpgan.synthesis.dp_gan.method import DpGan
 from idpgan.synthesis.dp_gan.method import DpGanRun as Config
 from idpgan.training.config import build_config, load_method
@@ -128,7 +129,7 @@ def test_the_rate_that_is_charged_is_the_rate_of_the_coins(monkeypatch):
     monkeypatch.setattr(DPSGDPlan, "sample", lambda *args: seen.append(args) or sample(*args))
     method = method_of(config_of())
     method.critic_step(1)
-    assert [(plan.event, num) for plan, num, _ in seen] == [(method.step_event(), 1295)]
+    assert [(plan.event, num) for plan, num, *_ in seen] == [(method.step_event(), 1295)]
     assert seen[0][2] is method.noise
 
 
@@ -175,12 +176,12 @@ def test_a_paired_fake_depends_on_its_own_record_alone(generator):
     changed[3] = (changed[3] + 1) % 10
     config = everyone(model={"generator": generator})
     pairs = [method_of(config, split=twenty(value)) for value in (labels, changed)]
-    first, second = (method._records()[2] for method in pairs)
+    first, second = (method._records(torch.arange(20))[0][2] for method in pairs)
     different = (first - second).abs().flatten(1).sum(1) > 0
     assert different.nonzero().flatten().tolist() == [3]
     for method in pairs:  # negative control: batch statistics carry a label into everyone's fake
         method.newest.train()
-    mixed, other = (method._records()[2] for method in pairs)
+    mixed, other = (method._records(torch.arange(20))[0][2] for method in pairs)
     assert ((mixed - other).abs().flatten(1).sum(1) > 0).sum() > 10
 
 
@@ -188,23 +189,23 @@ def test_fakes_and_motions_of_records_are_secret_coins():
     config = everyone(augment=1.0)
     method, same, other = (method_of(config, split=twenty(), seed=seed) for seed in (1, 1, 2))
     state = method.networks.rng.get_state()
-    real, _, fake, alpha, *_ = method._records()
+    real, fake, alpha = _three(method)
     assert torch.equal(state, method.networks.rng.get_state())  # nothing comes from training.seed, which is published
-    assert all(map(torch.equal, (real, fake, alpha), _three(same._records())))
-    for mine, theirs in zip((real, fake, alpha), _three(other._records()), strict=True):
+    assert all(map(torch.equal, (real, fake, alpha), _three(same)))
+    for mine, theirs in zip((real, fake, alpha), _three(other), strict=True):
         assert not torch.equal(mine, theirs)
     assert not torch.equal(real, to_float(twenty().private.images))
 
 
-def _three(records):
-    real, _, fake, alpha, *_ = records
+def _three(method):
+    (real, _, fake, alpha, _), _ = method._records(torch.arange(20))
     return real, fake, alpha
 
 
 def test_a_wrong_class_is_every_other_class_by_a_secret_coin():
     method = method_of(config_of(mismatch=1.0))
     labels = torch.arange(10).repeat(200)
-    wrong = method._wrong(labels)
+    wrong = method._wrong(labels, Noise.fixed(0).uniform((len(labels),)))
     assert ((wrong >= 0) & (wrong < 10) & (wrong != labels)).all()
     counts = torch.bincount((wrong - labels) % 10, minlength=10)
     assert counts[0] == 0
@@ -231,7 +232,9 @@ def test_separate_fakes_add_a_constant_to_the_sum(monkeypatch):
     monkeypatch.setattr(
         DPSGDPlan,
         "noisy_step",
-        lambda self, optimizer, weights, parts, noise: sums.append(torch.cat([p.flatten() for p in parts.values()])),
+        lambda self, optimizer, weights, parts, noise: sums.append(
+            torch.cat([p.flatten() for p in parts.values()]) * self.step
+        ),
     )
     config = everyone(fakes="separate", clip_norm=0.3)
     method_of(config, split=twenty()).critic_step(1)
@@ -269,21 +272,33 @@ def test_the_generator_step_leaves_nothing_on_the_critic():
     assert all(weight.grad is None for weight in method.critic.parameters())
 
 
-@pytest.mark.parametrize("fakes", ["paired", "separate"])
-def test_physical_batches_change_neither_step_nor_charge(fakes, tmp_path):
-    results = []
-    for size in (1, 7, 1000):
-        method = method_of(config_of(fakes=fakes, max_physical_batch=size))
+def sum_of_a_step(monkeypatch, method):
+    """Return the first step's sum before the noise, in the unit of the gradient."""
+    found = []
+
+    def watched(plan, optimizer, weights, sums, noise):
+        found.append(torch.cat([part.flatten() for part in sums.values()]) * plan.step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DPSGDPlan, "noisy_step", watched)
         method.critic_step(1)
-        results.append(weights(method.critic))
-    assert torch.allclose(results[0], results[1], atol=1e-5)
-    assert torch.allclose(results[0], results[2], atol=1e-5)
+    return found[0]
 
 
-def test_too_little_memory_halves_the_physical_batch_and_takes_the_same_step(monkeypatch):
+@pytest.mark.parametrize("fakes", ["paired", "separate"])
+def test_physical_batches_do_not_change_the_sum(fakes, monkeypatch):
+    sums = [
+        sum_of_a_step(monkeypatch, method_of(config_of(fakes=fakes, max_physical_batch=size)))
+        for size in (32, 64, 1000)
+    ]
+    assert all(torch.allclose(sums[0], other, atol=1e-6) for other in sums[1:])
+    other = sum_of_a_step(monkeypatch, method_of(config_of(fakes=fakes), seed=2))
+    assert not torch.allclose(sums[0], other, atol=1e-2)  # the comparison can fail
+
+
+def test_too_little_memory_halves_the_physical_batch_before_the_first_step(monkeypatch):
     plenty, little = method_of(config_of()), method_of(config_of())
-    plenty.critic_step(1)
-    real = dpsgd.record_gradients
+    expected, real = sum_of_a_step(monkeypatch, plenty), dpsgd.record_gradients
 
     def tight(loss, weights, chunk, way):
         if len(chunk[0]) > 16:
@@ -291,9 +306,9 @@ def test_too_little_memory_halves_the_physical_batch_and_takes_the_same_step(mon
         return real(loss, weights, chunk, way)
 
     monkeypatch.setattr(dpsgd, "record_gradients", tight)
-    little.critic_step(1)
-    assert little.state()["physical_batch"] == 16
-    assert torch.allclose(weights(plenty.critic), weights(little.critic), atol=1e-5)
+    found = sum_of_a_step(monkeypatch, little)
+    assert little.state()["physical_batch"] == 13  # two chunks of it hold the 26 that are expected
+    assert found.norm() > 0.5 * expected.norm()  # of the same records, each with other coins of its own
 
 
 # Resume --------------------------------------------------------------------------------------------------------------
@@ -420,7 +435,7 @@ def test_noise_of_the_operating_system_makes_the_report_private():
     report = method.privacy()
     assert report.private
     assert "AES-256-CTR, 256 bits from the operating system" in report.reason
-    assert "floating point" in report.reason
+    assert EXACT in report.reason
     assert method.noise.cryptographic
 
 

@@ -86,13 +86,14 @@ def test_every_step_of_the_teacher_has_the_noise_that_was_charged(monkeypatch, k
 
 
 def test_a_drawn_teacher_reads_what_its_coins_say(monkeypatch):
-    config, rows, clipped = config_of(**DRAWN), [], DPSGDPlan.clipped_outer_sum
+    config, rows, drawn = config_of(**DRAWN), [], DPSGDPlan.drawn
 
-    def watched(plan, residuals, features, **others):
-        rows.append((plan.sample_rate, plan.divisor, len(residuals)))
-        return clipped(plan, residuals, features, **others)
+    def watched(plan, num, noise):
+        index = drawn(plan, num, noise)
+        rows.append((plan.sample_rate, plan.divisor, len(index)))
+        return index
 
-    monkeypatch.setattr(DPSGDPlan, "clipped_outer_sum", watched)
+    monkeypatch.setattr(DPSGDPlan, "drawn", watched)
     split = load(config.data)
     train_on(config, split)
     rates, divisors, counts = zip(*rows, strict=True)
@@ -144,15 +145,18 @@ def test_a_person_moves_a_teachers_step_by_at_most_the_clip_norm(images):
     worst = torch.randn(1, 3, generator=rng).expand(images, 3), torch.ones(images, 4)
     mixed = torch.randn(images, 3, generator=rng) * 50, torch.randn(images, 4, generator=rng)
     shares = torch.full((images,), 1 / images)
-    for residuals, features in (worst, mixed):
-        moved = plan.clipped_outer_sum(residuals, features, weights=shares)[0].norm()
-        assert moved <= plan.clip_norm
-    assert plan.clipped_outer_sum(*worst, weights=shares)[0].norm() > 0.999 * plan.clip_norm
+
+    def moved(residuals, features, **options):
+        return plan.clipped_outer_sum(residuals, plan.features(features), **options)[0].norm() * plan.step
+
+    for pair in (worst, mixed):
+        assert moved(*pair, weights=shares) <= plan.clip_norm
+    assert moved(*worst, weights=shares) > 0.999 * plan.clip_norm
     if images > 1:
-        assert plan.clipped_outer_sum(*worst)[0].norm() > plan.clip_norm
+        assert moved(*worst) > plan.clip_norm
     for wrong in (shares * images + 0.5, shares * torch.nan, -shares):
         with pytest.raises(ValueError, match="shares of a unit"):
-            plan.clipped_outer_sum(*worst, weights=wrong)
+            moved(*worst, weights=wrong)
 
 
 # What it chooses --------------------------------------------------------------------------------------------------
@@ -334,7 +338,7 @@ def test_null_records_teach_nothing():
     for absent in (None, 7, 31):
         null = torch.zeros(50, dtype=torch.bool)
         null[[] if absent is None else [absent]] = True
-        sums.append(plan.clipped_outer_sum(0.1 - labels, features, null=null)[0])
+        sums.append(plan.clipped_outer_sum(0.1 - labels, plan.features(features), null=null)[0] * plan.step)
     for one, other in itertools.combinations(sums, 2):
         assert 0 < (one - other).norm() <= plan.clip_norm * (1 if sums[0] is one else 2)
     assert plan.relation is Relation.ZERO_OUT

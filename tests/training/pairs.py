@@ -16,6 +16,7 @@ from idpgan import jobs
 from idpgan.errors import InputError
 from idpgan.jobs import train as train_job
 from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit
+from idpgan.privacy.tiles import Tiles
 from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis.evolution.votes import Votes, steps_of
 from idpgan.training import distributed
@@ -153,8 +154,8 @@ def numbers(ranks: Ranks) -> dict[str, Any]:
         "whole": _whole(ranks),
         "votes": _votes(ranks),
         "votes alone": _votes(ALONE),
-        "drawn": _plan(ranks).sample(101, Noise.fixed(3)).tolist(),
-        "drawn alone": _plan(ALONE).sample(101, Noise.fixed(3)).tolist(),
+        "drawn": _plan(ranks).drawn(101, Noise.fixed(3)).tolist(),
+        "drawn alone": _plan(ALONE).drawn(101, Noise.fixed(3)).tolist(),
     }
 
 
@@ -188,9 +189,10 @@ def _step(ranks: Ranks) -> torch.Tensor:
     plan, noise = _plan(ranks), Noise.fixed(5)
     if not ranks.first:
         noise.erase()  # it must not be asked
-    drawn = plan.sample(len(images), noise)
-    records = [10 * images[drawn], labels[drawn]]  # norms above C
-    result = plan.clipped_sum(loss, weights, records, physical_batch=8, null=null[drawn])
+    tiles = Tiles.fixed(8)
+    drawn = plan.sample(len(images), noise, tiles)
+    batches = (([10 * images[place], labels[place]], null[place] | (place < 0)) for place in drawn)  # norms above C
+    result = plan.clipped_sum(loss, weights, batches, tiles)
     plan.noisy_step(torch.optim.SGD(weights.values(), 1.0), weights, result.sums, noise)
     return torch.cat([weight.detach().flatten() for weight in weights.values()])
 

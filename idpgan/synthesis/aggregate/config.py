@@ -287,7 +287,7 @@ class AggregatePlan(SumsPlan):
         """Name what was released, and where its noise came from."""
         share = self.config.method.evolution_share
         chosen = f", and votes for images on {share:g} of it" if share else ""
-        return f"{self.placed}one release of noisy sums{self.taught}{chosen}; noise: {sources[0].name}"
+        return f"{self.placed}one release of noisy sums{self.taught(events)}{chosen}; noise: {sources[0].name}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the feature map, and what else was fixed or learned before a private image was read."""

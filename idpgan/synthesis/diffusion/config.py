@@ -18,7 +18,7 @@ from idpgan.models.diffusion import ResidualNetwork
 from idpgan.models.families import batch_bytes
 from idpgan.privacy import Event, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
-from idpgan.privacy.guarantee import FLOATING_POINT
+from idpgan.privacy.event import rounding_words
 from idpgan.privacy.noise import Source
 from idpgan.synthesis.gaussian import GaussianPlan, MomentsConfig
 from idpgan.synthesis.people import GaussianPrivacy
@@ -181,8 +181,8 @@ class DiffusionPlan(GaussianPlan):
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name both parts, and where their noise came from."""
-        first = super().reason(events, sources[:1])
-        return f"{first}; then DP-SGD on the denoiser, Poisson sampling; {FLOATING_POINT}; noise: {sources[1].name}"
+        first, rounding = super().reason(events, sources[:1]), rounding_words(events)
+        return f"{first}; then DP-SGD on the denoiser, Poisson sampling; {rounding}; noise: {sources[1].name}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name what both parts take as public."""

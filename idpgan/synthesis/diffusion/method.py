@@ -37,8 +37,9 @@ from idpgan.data.load import Split, place
 from idpgan.models.diffusion import DiffusionGenerator, training_levels
 from idpgan.models.ema import Ema
 from idpgan.privacy import Event, Ledger, Noise
-from idpgan.privacy.dpsgd import ClippedSum, Way, Weights, full_precision
-from idpgan.privacy.noise import Source
+from idpgan.privacy.dpsgd import full_precision
+from idpgan.privacy.noise import Source, box_muller
+from idpgan.privacy.tiles import Tiles, Way
 from idpgan.progress import counted
 from idpgan.ranks import Ranks
 from idpgan.synthesis import starter
@@ -49,7 +50,6 @@ from idpgan.synthesis.networks import Adam
 from idpgan.training.fit import set_rate
 from idpgan.training.method import Stats, refuse_small_shares
 
-_BLOCK = 1024  # images whose noisy copies are in memory at once
 BETAS = 0.9, 0.99  # of Adam
 
 
@@ -97,7 +97,7 @@ class Diffusion(GaussianMoments):
         self.dpsgd, self.draws = self.plan.dpsgd, self.plan.draws
         self._optimizer = Adam(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
         self._physical_batch = self.config.max_physical_batch
-        self._way: Way = "ghost"
+        self._way: Way = "capture"
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
         super()._take_released(released)
@@ -134,48 +134,65 @@ class Diffusion(GaussianMoments):
 
     def step(self, step: int) -> Stats:
         """Clip, sum, add noise, divide by the public divisor, step; the average follows."""
-        weights = dict(self.newest.network.named_parameters())
-        index = self.dpsgd.sample(len(self._images), self.steps_noise)
-        total = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
-        found = [self._clipped_sum(part, weights) for part in index.split(_BLOCK)]
-        for part in found:
-            for name, of_part in part.sums.items():
-                total[name] += of_part
+        weights, tiles = dict(self.newest.network.named_parameters()), self._tiles
+        drawn = self.dpsgd.sample(len(self._images), self.steps_noise, tiles)
+        result = self.dpsgd.clipped_sum(self.newest.loss, weights, map(self._records, drawn), tiles)
         set_rate(self._optimizer, self._rate(step))
-        self.dpsgd.noisy_step(self._optimizer, weights, total, self.steps_noise)
+        self.dpsgd.noisy_step(self._optimizer, weights, result.sums, self.steps_noise)
         self._average.update(self.newest)
-        return self.dpsgd.statistics(
-            torch.cat([part.losses for part in found]), torch.cat([part.norms for part in found])
+        return self.dpsgd.statistics(result.losses, result.norms)
+
+    @functools.cached_property
+    def _tiles(self) -> Tiles:
+        """How records are computed, decided on random ones before the first private one is read."""
+        image = torch.zeros(1, *self._data.image_shape, device=self.device)
+        label = torch.zeros(1, dtype=torch.int64, device=self.device)
+        shapes = torch.zeros(1, self._shapes.shape[1], device=self.device)
+        coins = torch.zeros(1, self._coins, dtype=torch.float64, device=self.device)
+        tiles = self.dpsgd.tiles(
+            self.newest.loss,
+            dict(self.newest.network.named_parameters()),
+            [image, shapes, label, coins],
+            num=len(self._images),
+            most=self._physical_batch,
+            way=self._way,
+            prepare=self._prepared,
         )
+        self._physical_batch, self._way = tiles.chunk, tiles.way
+        return tiles
 
-    def _clipped_sum(self, index: Tensor, weights: Weights) -> ClippedSum:
-        """Clip and sum some of the drawn records; later calls keep the way, and the number in memory, that worked."""
-        *records, null = self._records(index)
-        result = self.dpsgd.clipped_sum(
-            self.newest.loss, weights, records, physical_batch=self._physical_batch, null=null, way=self._way
-        )
-        self._physical_batch, self._way = result.physical_batch, result.way
-        return result
+    @property
+    def _coins(self) -> int:
+        """How many uniform numbers a record has of its own: for K levels and K noisy copies."""
+        numbers = self.draws * (1 + self.newest.latent_dim)
+        return numbers + numbers % 2
 
-    @torch.no_grad()
-    @full_precision()
-    def _records(self, index: Tensor) -> tuple[Tensor, ...]:
-        """Return what the network sees, levels, labels and targets of drawn records, K copies each, by their own coins.
+    def _records(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Return what the loss takes of the records at positions ``index``, `EMPTY` for none, and which are null.
 
-        Null records are drawn like others and have coins of their own. The last tensor, bool (B,), marks them.
+        Null records are drawn like others and have coins of their own.
         """
-        batch = self._images.select(index).to(self.device)
-        num, draws = len(batch), self.draws
-        states = self.newest.states(to_float(batch.images), self._shapes[index]).repeat_interleave(draws, 0)  # (B K, D)
-        levels = training_levels(self._normal(num * draws))
+        batch = self._images.select(index.clamp(min=0)).zeroed_out(index < 0).to(self.device)
+        num = len(batch)
         labels = torch.zeros(num, dtype=torch.int64, device=self.device)
         if self.newest.num_classes and batch.labels is not None:
             labels = batch.labels
+        shapes = self._shapes[index.clamp(min=0).to(self.device)]
+        coins = self.steps_noise.uniform((num, self._coins)).to(self.device)
+        return self._prepared(to_float(batch.images), shapes, labels, coins), batch.is_null
+
+    @torch.no_grad()
+    @full_precision()
+    def _prepared(self, images: Tensor, shapes: Tensor, labels: Tensor, coins: Tensor) -> tuple[Tensor, ...]:
+        """Return what the network sees, levels, labels and targets, K copies each, by each record's own coins."""
+        num, draws = len(images), self.draws
+        states = self.newest.states(images, shapes).repeat_interleave(draws, 0)  # (B K, D)
+        normal = box_muller(coins)[:, : draws * (1 + states.shape[1])].float()
+        levels = training_levels(normal[:, :draws].flatten())
         known = labels.repeat_interleave(draws) if self.newest.num_classes else None
-        inputs, target = self.newest.problem(states, known, levels, self._normal(*states.shape))
-        null = torch.zeros(num, dtype=torch.bool, device=self.device) if batch.null is None else batch.null
+        inputs, target = self.newest.problem(states, known, levels, normal[:, draws:].reshape(states.shape))
         copies = [part.view(num, draws, *part.shape[1:]) for part in (inputs, levels, target)]
-        return copies[0], copies[1], labels, copies[2], null
+        return copies[0], copies[1], labels, copies[2]
 
     @functools.cached_property
     def _shapes(self) -> Tensor:
@@ -186,9 +203,6 @@ class Diffusion(GaussianMoments):
         found = private_moments(self._images, _Displacements(self.newest), conditional=conditional, cap=None)
         told = counted(found, self.progress, "register", len(self._images), lambda part: len(part[0]))
         return torch.cat([shapes for shapes, _, _ in told]).to(self.device)
-
-    def _normal(self, *shape: int) -> Tensor:
-        return self.steps_noise.normal(shape).float().to(self.device)
 
     # What follows is for the curator, or reads nothing private ---------------------------------------------------
 

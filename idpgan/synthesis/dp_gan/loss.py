@@ -11,7 +11,7 @@ from torch.func import functional_call, grad
 from torch.nn.functional import relu, softplus
 
 from idpgan.models.losses import interpolate
-from idpgan.privacy.dpsgd import Weights
+from idpgan.privacy.captured_gradients import Weights
 
 Kind = Literal["non-saturating", "hinge", "wgan-gp"]
 

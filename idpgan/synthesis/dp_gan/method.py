@@ -50,10 +50,11 @@ from idpgan.models.warp import NODES, move, moves_of
 from idpgan.own_code import is_path
 from idpgan.privacy import Event, Noise, check_delta
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.dpsgd import Batch, ClippedSum, DPSGDPlan, RecordLoss, Way, Weights, least_noise
-from idpgan.privacy.guarantee import FLOATING_POINT
+from idpgan.privacy.dpsgd import Batch, DPSGDPlan, least_noise
+from idpgan.privacy.event import rounding_words
 from idpgan.privacy.ledger import Budget
-from idpgan.privacy.noise import Source
+from idpgan.privacy.noise import Source, box_muller
+from idpgan.privacy.tiles import Tiles, Way, tiled
 from idpgan.ranks import Ranks
 from idpgan.synthesis.dp_gan.loss import Kind
 from idpgan.synthesis.dp_gan.own_critic import loss_of, try_gradients
@@ -179,6 +180,7 @@ class DpGanPlan(RunPlan):
             clip_norm=self.config.method.clip_norm,
             divisor=training.batch_size,
             noise_multiplier=sigma,
+            exact=self.config.method.engine == "idpgan",
         )
 
     @property
@@ -207,7 +209,7 @@ class DpGanPlan(RunPlan):
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name the mechanism, and where its noise came from."""
         by = engine_words(self.config.method, events, self.delta)
-        return f"DP-SGD on the critic, Poisson sampling; {FLOATING_POINT}; noise: {sources[0].name}{by}"
+        return f"DP-SGD on the critic, Poisson sampling; {rounding_words(events)}; noise: {sources[0].name}{by}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the sampling rate, the divisor, and the settings."""
@@ -298,7 +300,7 @@ class DpGan(GivesGenerator):
         self.loss = loss_of(self.critic, own)
         self.dpsgd = self.plan.dpsgd
         self._physical_batch = own.max_physical_batch
-        self._way: Way = "vmap" if own.loss == "wgan-gp" else "ghost"  # a penalty is not captured
+        self._way: Way = "vmap" if own.loss == "wgan-gp" else "capture"  # a penalty is not captured
         self._opacus = opacus_steps(own, self.critic, self.networks.critic_optimizer)
         self._frozen_statistics = False
         self.extra_loss: Callable[[Generator], Tensor] | None = None
@@ -340,66 +342,81 @@ class DpGan(GivesGenerator):
 
     def critic_step(self, step: int) -> Stats:
         """Clip, sum, add noise, divide by the public divisor, step."""
-        *records, null = self._records()
         set_rate(self.networks.critic_optimizer, self._rate(self.config.critic_learning_rate, step))
-        losses, norms = self._private_step(records, null)
+        losses, norms = self._private_step()
         self._since += 1
         found = self.dpsgd.statistics(losses, norms)
         return {"critic_loss" if name == "loss" else name: value for name, value in found.items()}
 
-    def _private_step(self, records: Sequence[Tensor], null: Tensor) -> tuple[Tensor, Tensor]:
+    def _private_step(self) -> tuple[Tensor, Tensor]:
         """Move the critic by the noisy sum; return losses and norms of the records, (B,) each."""
         public = () if self.loss.paired else self._public_fakes()
         if self._opacus is not None:
+            records, null = self._records(self.dpsgd.drawn(len(self._images), self.noise))
             batches = [Batch(self.loss.of_records, records, null)]
             batches += [Batch(self.loss.of_fakes, public)] if public else []
             return self._opacus.step(self.dpsgd, self.noise, *batches)[0]
-        weights = dict(self.critic.named_parameters())
-        result = self._clipped_sum(self.loss.of_record, weights, records, null)
+        weights, tiles = dict(self.critic.named_parameters()), self._tiles
+        drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
+        result = self.dpsgd.clipped_sum(self.loss.of_record, weights, map(self._records, drawn), tiles)
         sums = result.sums
         if public:
-            fakes = self._clipped_sum(self.loss.of_fake, weights, public)
+            fakes = self.dpsgd.clipped_sum(self.loss.of_fake, weights, tiled(public, tiles.rows), tiles)
             sums = {name: total + fakes.sums[name] for name, total in sums.items()}
         self.dpsgd.noisy_step(self.networks.critic_optimizer, weights, sums, self.noise)
         return result.losses, result.norms
 
-    def _clipped_sum(
-        self, loss: RecordLoss, weights: Weights, records: Sequence[Tensor], null: Tensor | None = None
-    ) -> ClippedSum:
-        """Clip and sum; later calls keep the number of records in memory, and the way, that worked."""
-        result = self.dpsgd.clipped_sum(
-            loss, weights, records, physical_batch=self._physical_batch, null=null, way=self._way
+    @functools.cached_property
+    def _tiles(self) -> Tiles:
+        """How records are computed, decided on random ones before the first private one is read."""
+        zero = torch.zeros(1, *self._data.image_shape, device=self.device)
+        label = torch.zeros(1, dtype=torch.int64, device=self.device)
+        coins = torch.zeros(1, sum(self._coins), dtype=torch.float64, device=self.device)
+        tiles = self.dpsgd.tiles(
+            self.loss.of_record,
+            dict(self.critic.named_parameters()),
+            [zero, label, coins],
+            num=len(self._images),
+            most=self._physical_batch,
+            way=self._way,
+            prepare=self._prepared,
         )
-        self._physical_batch, self._way = result.physical_batch, result.way
-        return result
+        self._physical_batch, self._way = tiles.chunk, tiles.way
+        return tiles
 
-    def _records(self) -> tuple[Tensor, ...]:
-        """Draw the step's records: reals, labels, and a fake, an alpha and a wrong class by each one's own coins.
+    def _records(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Return what the loss takes of the records at positions ``index``, `EMPTY` for none, and which are null.
 
-        Null records are drawn like others and have coins of their own, so that no other record's coins depend on them.
-        The last tensor, bool (B,), marks the null records.
+        Null records are drawn like others and have coins of their own.
         """
-        index = self.dpsgd.sample(len(self._images), self.noise)
-        batch = self._images.select(index).to(self.device)
-        num, strength = len(batch), self.config.augment
-        real = to_float(batch.images)  # (B, C, H, W)
-        if strength:
-            uniform, normal = self._uniform(num, 6), self._normal(num, 2 * NODES**2)
-            real = move(real, moves_of(uniform, normal, strength)) if num else real
-        labels = batch.labels if self.newest.num_classes else None
-        if self.config.fakes == "paired" or self.config.loss == "wgan-gp":
-            with torch.no_grad():
-                fake = self.newest(self._normal(num, self.newest.latent_dim), labels) if num else real
-            alpha = self._uniform(num)
-        else:
-            fake, alpha = real, real.new_zeros(num)  # not used
-        known = torch.zeros(num, dtype=torch.int64, device=self.device) if labels is None else labels
-        null = torch.zeros_like(known, dtype=torch.bool) if batch.null is None else batch.null
-        return real, known, fake, alpha, self._wrong(known) if self.config.mismatch else known, null
+        empty = index < 0
+        batch = self._images.select(index.clamp(min=0)).zeroed_out(empty).to(self.device)
+        num = len(batch)
+        known = torch.zeros(num, dtype=torch.int64, device=self.device) if batch.labels is None else batch.labels
+        coins = self.noise.uniform((num, sum(self._coins))).to(self.device)
+        return self._prepared(to_float(batch.images), known, coins), batch.is_null
 
-    def _wrong(self, labels: Tensor) -> Tensor:
+    @property
+    def _coins(self) -> tuple[int, int, int, int]:
+        """How many uniform numbers a record has of its own: for a motion, its nodes, a fake, and alpha and a class."""
+        latent = self.newest.latent_dim
+        return 6, 2 * NODES**2, latent + latent % 2, 2
+
+    @torch.no_grad()
+    def _prepared(self, real: Tensor, labels: Tensor, coins: Tensor) -> tuple[Tensor, ...]:
+        """Return reals, labels, and a fake, an alpha and a wrong class by each record's own coins; row by row."""
+        places, nodes, latent, rest = coins.split(self._coins, 1)
+        strength, alpha, fake = self.config.augment, rest[:, 0].float(), real
+        if strength and len(real):
+            real = move(real, moves_of(places.float(), box_muller(nodes).float(), strength))
+        if (self.config.fakes == "paired" or self.config.loss == "wgan-gp") and len(real):
+            z = box_muller(latent)[:, : self.newest.latent_dim].float()
+            fake = self.newest(z, labels if self.newest.num_classes else None)
+        return real, labels, fake, alpha, self._wrong(labels, rest[:, 1]) if self.config.mismatch else labels
+
+    def _wrong(self, labels: Tensor, coins: Tensor) -> Tensor:
         others = self.critic.num_classes - 1
-        step = 1 + (self._uniform(len(labels)) * others).long().clamp(max=others - 1)
+        step = 1 + (coins * others).long().clamp(max=others - 1)
         return (labels + step) % self.critic.num_classes
 
     def _public_fakes(self) -> tuple[Tensor, Tensor]:
@@ -407,12 +424,6 @@ class DpGan(GivesGenerator):
         with torch.no_grad():
             images, labels = self.networks.fakes(self.training.batch_size)
         return images, torch.zeros(len(images), dtype=torch.int64, device=self.device) if labels is None else labels
-
-    def _uniform(self, *shape: int) -> Tensor:
-        return self.noise.uniform(shape).float().to(self.device)
-
-    def _normal(self, *shape: int) -> Tensor:
-        return self.noise.normal(shape).float().to(self.device)
 
     # What follows is post-processing of the critic ---------------------------------------------------------------
 

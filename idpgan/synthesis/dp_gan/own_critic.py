@@ -13,6 +13,7 @@ from idpgan.models.families import build_critic
 from idpgan.models.validate import probe
 from idpgan.own_code import told
 from idpgan.privacy.dpsgd import DPSGDPlan
+from idpgan.privacy.tiles import tiled
 from idpgan.synthesis.dp_gan.loss import CriticLoss
 
 
@@ -44,7 +45,9 @@ def try_gradients(
     records = [images, known, images.flip(0), torch.full((len(images),), 0.5), known]
     weights = dict(critic.named_parameters())
     try:
-        norms = dpsgd.clipped_sum(loss_of(critic, config).of_record, weights, records, physical_batch=len(images)).norms
+        loss = loss_of(critic, config).of_record
+        tiles = dpsgd.tiles(loss, weights, records, num=len(images), most=len(images))
+        norms = dpsgd.clipped_sum(loss, weights, tiled(records, tiles.rows), tiles).norms
     except Exception as error:  # code of the user may raise anything
         raise ConfigError(
             f"model.critic = '{model.critic}' cannot be differentiated record by record: {told(error)}. What it "

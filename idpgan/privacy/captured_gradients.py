@@ -1,10 +1,8 @@
 r"""Per-record gradients from one backward pass that captures known layers: no weight is differentiated.
 
 The gradient of record i in a layer's weight is ``sum_r a_r x_r^T`` over the layer's inputs x_r and the gradients a_r of
-its outputs (`idpgan.privacy.layer_gradients`). Both come out of one backward pass of all records, which then serves the
-norms and the clipped sum ("ghost norms": Goodfellow 2015, "Efficient per-example gradient computations"; Li et al.
-2022, "Large language models can be strong differentially private learners"; book-keeping: Bu et al. 2023,
-"Differentially private optimization on large model at small cost").
+its outputs (`idpgan.privacy.layer_gradients`). Both come out of one backward pass of all records (book-keeping: Bu et
+al. 2023, "Differentially private optimization on large model at small cost").
 
 Why no use of a weight is missed (which would make a norm too small). The loss runs under ``vmap``, so a row of whatever
 a layer sees belongs to one record, however often the record passes the layer. A known layer is computed with weights
@@ -21,11 +19,23 @@ from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch.func import vmap
+from torch.func import grad_and_value, vmap
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from idpgan.privacy.layer_gradients import AffineCall, Call, ConvolutionCall, EmbeddingCall, LayerGradient, LinearCall
+from idpgan.privacy.layer_gradients import (
+    AffineCall,
+    Call,
+    ConvolutionCall,
+    EmbeddingCall,
+    LayerGradient,
+    LinearCall,
+    Materialized,
+)
+from idpgan.privacy.tiles import Way
+
+Weights = Mapping[str, Tensor]
+RecordLoss = Callable[..., Tensor]  # (weights, the tensors of one record) -> 0-d
 
 
 class NotCapturedError(Exception):
@@ -267,3 +277,36 @@ _LAYERS: dict[Any, Callable[..., Tensor]] = {
     functional.layer_norm: _layer_norm,
     functional.embedding: _embedding,
 }
+
+
+def per_example_gradients(
+    loss: RecordLoss, weights: Weights, records: Sequence[Tensor]
+) -> tuple[dict[str, Tensor], Tensor]:
+    """Differentiate a loss for every record on its own: gradients, (B, *shape) each, and losses, (B,).
+
+    Args:
+        loss: Called as ``loss(weights, *record)``; may itself differentiate with `torch.func.grad`.
+        weights: What is differentiated for; not changed.
+        records: Tensors of B rows each, B >= 0.
+    """
+    weights = {name: weight.detach() for name, weight in weights.items()}
+    if not len(records[0]):
+        some = next(iter(weights.values()))
+        return {name: weight.new_zeros(0, *weight.shape) for name, weight in weights.items()}, some.new_zeros(0)
+    in_dims = (None, *[0] * len(records))
+    gradients, losses = vmap(grad_and_value(loss), in_dims=in_dims)(weights, *records)
+    return gradients, losses
+
+
+def record_gradients(
+    loss: RecordLoss, weights: Weights, records: Sequence[Tensor], way: Way
+) -> tuple[Mapping[str, LayerGradient], Tensor]:
+    """Return the gradients of every record by weight, in a form that can be clipped and summed, and the losses (B,).
+
+    Raises:
+        NotCapturedError: If the way is "capture" and the loss cannot be captured.
+    """
+    if way == "capture" and len(records[0]):
+        return capture(loss, weights, records)
+    gradients, losses = per_example_gradients(loss, weights, records)
+    return {name: Materialized(gradient) for name, gradient in gradients.items()}, losses

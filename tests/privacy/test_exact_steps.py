@@ -1,0 +1,378 @@
+"""Steps of DP-SGD, bit by bit: the parts of the proof in `idpgan.privacy.dpsgd`, and frauds that must be caught."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare, kstest, norm
+from torch import nn
+from torch.func import functional_call
+
+from idpgan.models.config import ModelConfig
+from idpgan.models.dcgan import Critic
+from idpgan.models.private_classifier import GroupNormCnn
+from idpgan.privacy import DPSGDPlan, Noise, dpsgd, layer_gradients
+from idpgan.privacy.captured_gradients import record_gradients
+from idpgan.privacy.layer_gradients import LayerGradient, Materialized
+from idpgan.privacy.tiles import Tiles, alike, sizes, tiled
+from idpgan.synthesis.dp_gan.loss import CriticLoss
+from tests.privacy.clipped import clipped
+
+NUM, PLAN = 40, DPSGDPlan(0.3, 0.5, 12, 1.0)
+S = 2**32  # grid steps of a clip norm
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+# 1. Isolation --------------------------------------------------------------------------------------------------------
+
+
+class Words(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.norm, self.last = nn.Embedding(7, 6), nn.LayerNorm(6), nn.Linear(24, 3)
+
+    def forward(self, words):
+        return self.last(self.norm(self.table(words)).flatten(1))
+
+
+LAYERS = {
+    "linear": (lambda: nn.Linear(61, 37), (61,)),
+    "linear on rows": (lambda: nn.Sequential(nn.Linear(13, 21), nn.Tanh(), nn.Linear(21, 5)), (7, 13)),
+    "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 17, 3, 2, 1), nn.ReLU(), nn.Conv2d(17, 5, 3)), (3, 11, 11)),
+    "groups, dilation": (lambda: nn.Conv2d(4, 6, 3, 2, 1, dilation=2, groups=2), (4, 9, 9)),
+    "group norm": (lambda: nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.LeakyReLU(0.2)), (1, 8, 8)),
+}
+
+
+def network_loss(name):
+    """Return loss, weights and NUM records of a network that we support."""
+    torch.manual_seed(0)
+    if name == "embedding":
+        model, records = Words(), [torch.arange(NUM * 4).reshape(NUM, 4) * 5 % 7]
+        loss = lambda weights, words: functional_call(model, weights, (words[None],)).sin().sum()  # noqa: E731
+    elif name in ("critic", "penalty"):
+        model = Critic(ModelConfig(width=4 if name == "penalty" else 8), (1, 8, 8), 10)
+        kind = "wgan-gp" if name == "penalty" else "non-saturating"
+        labels = torch.arange(NUM) % 10
+        records = [drawn(NUM, 1, 8, 8), labels, drawn(NUM, 1, 8, 8, seed=1), torch.full((NUM,), 0.3), (labels + 3) % 10]
+        loss = CriticLoss(model, kind, penalty=10.0, paired=True, mismatch=0.5).of_record
+    elif name == "classifier":
+        model, records = GroupNormCnn((1, 8, 8), ("a", "b", "c"), width=8, seed=0), [drawn(NUM, 1, 8, 8)]
+        records += [torch.arange(NUM) % 3]
+
+        def loss(weights, image, label):
+            return nn.functional.cross_entropy(functional_call(model, weights, (image[None],)), label[None])
+    else:
+        make, shape = LAYERS[name]
+        model, records = make(), [drawn(NUM, *shape)]
+        loss = lambda weights, x: functional_call(model, weights, (x[None],)).tanh().square().sum()  # noqa: E731
+    return loss, dict(model.named_parameters()), records
+
+
+def tiles_of(loss, weights, records, plan=PLAN, most=5):
+    return plan.tiles(loss, weights, [part[:1] for part in records], num=NUM, most=most)
+
+
+def contributions(loss, weights, records, index, tiles, null=None, plan=PLAN):
+    """Return what every drawn record adds to a step's sum by itself, {position: whole numbers (P,)}."""
+    rows, inner = [], layer_gradients.contributions
+
+    def watched(*arguments):
+        for some, part, norms in inner(*arguments):
+            rows.extend(part.clone())
+            yield some, part, norms
+
+    null = torch.zeros(NUM, dtype=torch.bool) if null is None else null
+    places = tiles.places(index)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(layer_gradients, "contributions", watched)
+        batches = (([part[i] for part in records], null[i] | (i < 0)) for i in places)
+        plan.clipped_sum(loss, weights, batches, tiles)
+    slots = [
+        i for p in places for part in p.split(tiles.chunk) if not bool((null[part] | (part < 0)).all()) for i in part
+    ]
+    return {int(i): row for i, row in zip(slots, rows, strict=True) if i >= 0}
+
+
+INDEX = torch.tensor([0, 1, 4, 6, 9, 13, 17, 18, 22, 23, 29, 31, 36])
+OUT = {"zero": 0.0, "not a number": math.nan, "infinite": math.inf, "denormal": 1e-41, "huge": 1e30}
+
+
+def moved_others(loss, weights, records, tiles_for):
+    """Return which positions' contributions change when record 9 does, by the kind of change."""
+    base, moved = contributions(loss, weights, records, INDEX, tiles_for(INDEX, records)), {}
+
+    def compare(name, index=INDEX, own=records, null=None):
+        found = contributions(loss, weights, own, index, tiles_for(index, own), null)
+        moved[name] = [i for i in base.keys() & found.keys() - {9} if not torch.equal(base[i], found[i])]
+
+    for name, value in OUT.items():
+        own = [part.clone() for part in records]
+        for part in own:
+            part[9] = value if part.is_floating_point() else 0
+        compare(name, own=own)
+    compare("null", null=torch.arange(NUM) == 9)
+    compare("not drawn", INDEX[INDEX != 9])
+    compare("first not drawn", INDEX[1:])
+    compare("more drawn", torch.cat([INDEX, torch.tensor([37, 38])]))
+    compare("many more drawn", torch.arange(NUM))
+    compare("another order", INDEX.flip(0))
+    return {name: places for name, places in moved.items() if places}
+
+
+THREADS = [None, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2, 4))]  # None: those of the suite
+
+
+@pytest.mark.parametrize("threads", THREADS)
+@pytest.mark.parametrize("most", [5, 32])  # every slot of its own kind; slots that were found alike
+@pytest.mark.parametrize("name", [*LAYERS, "embedding", "critic", "penalty", "classifier"])
+def test_what_a_record_adds_hangs_on_no_other_record(name, most, threads):
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads or before)
+    try:
+        loss, weights, records = network_loss(name)
+        most = 16 if name == "penalty" and most == 5 else most  # else slow
+        tiles = tiles_of(loss, weights, records, most=most)
+        assert tiles.way == ("vmap" if name == "penalty" else "capture")
+        assert moved_others(loss, weights, records, lambda *_: tiles) == {}
+    finally:
+        torch.set_num_threads(before)
+
+
+def scaled(gradient, off):
+    return Materialized((gradient.rows(slice(None)) * off).view(-1, *gradient.shape))
+
+
+def coded_by_shape(loss, weights, chunk, way):
+    """A library that computes batches of odd length in another way: one bit further off."""
+    gradients, losses = record_gradients(loss, weights, chunk, way)
+    off = 1 + 2.0**-20 * (len(losses) % 2)
+    return {name: scaled(part, off) for name, part in gradients.items()}, losses
+
+
+def coded_by_slot(loss, weights, chunk, way):
+    """A library that computes the last two rows of a batch by other code."""
+    gradients, losses = record_gradients(loss, weights, chunk, way)
+    off = 1 + 2.0**-20 * (torch.arange(len(losses)) >= len(losses) - 2)[:, None]
+    return {name: scaled(part, off) for name, part in gradients.items()}, losses
+
+
+def by_number(index, records):
+    return Tiles.fixed(len(index))
+
+
+def by_content(index, records):
+    return Tiles.fixed(5 if float(records[0][9].abs().max()) > 1 else 6)
+
+
+def without_slots(index, records):
+    return Tiles(20, torch.zeros(20, dtype=torch.int64), 5)
+
+
+FRAUDS = {
+    "no tiles": (coded_by_shape, by_number, "not drawn"),
+    "tile size by content": (coded_by_shape, by_content, "zero"),
+    "no slots": (coded_by_slot, without_slots, "first not drawn"),
+}
+
+
+@pytest.mark.parametrize("fraud", FRAUDS)
+def test_a_layout_that_hangs_on_the_records_is_caught_and_ours_withstands_the_same_library(fraud, monkeypatch):
+    library, layout, change = FRAUDS[fraud]
+    loss, weights, records = network_loss("linear")
+    monkeypatch.setattr(dpsgd, "record_gradients", library)
+    assert change in moved_others(loss, weights, records, layout)
+    tiles = tiles_of(loss, weights, records)
+    assert moved_others(loss, weights, records, lambda *_: tiles) == {}
+
+
+def test_slots_that_compute_alike_are_found_and_no_others():
+    def computed(draws):
+        row = torch.rand(1, 9, generator=draws).expand(8, -1).clone()
+        row[5:] += 2.0**-20
+        yield slice(0, 3), row[:3]
+        yield slice(3, 8), row[3:]
+
+    kinds = alike(16, (8, computed)).tolist()
+    assert kinds in ([*[0] * 5, *[1] * 3] * 2, [*[1] * 5, *[0] * 3] * 2)
+    each = lambda draws: [(slice(0, 40), torch.rand(40, 2, generator=draws))]  # noqa: E731
+    assert alike(40, (40, each)).tolist() == list(range(40))  # more kinds than are worth it: every slot its own
+
+
+def test_slots_are_alike_only_where_vector_loops_leave_no_rest(monkeypatch):
+    loss, weights, records = network_loss("critic")
+    assert tiles_of(loss, weights, records, most=37).rows == 32
+    assert tiles_of(loss, weights, records, most=31).kinds.tolist() == [*range(24)]
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert tiles_of(loss, weights, records, most=32).kinds.tolist() == [*range(32)]
+
+
+@given(st.lists(st.integers(0, 99), unique=True), st.lists(st.integers(0, 3), min_size=1, max_size=9))
+def test_every_drawn_record_has_one_slot_of_its_kind(index, kinds):
+    kinds = torch.unique(torch.tensor(kinds), return_inverse=True)[1]
+    index = torch.tensor(sorted(index), dtype=torch.int64)
+    places = Tiles(len(kinds), kinds, len(kinds)).places(index)
+    assert sorted(places[places >= 0].tolist()) == index.tolist()
+    for place in places:
+        for slot, record in enumerate(place.tolist()):
+            assert record < 0 or kinds[record % len(kinds)] == kinds[slot]
+
+
+def test_sizes_follow_from_public_numbers():
+    assert sizes(1.0, 1295, 1000) == (648, 648)  # twice
+    assert sizes(0.05, 1295, 64) == (128, 64)
+    assert sizes(0.02, 1295, 64) == (64, 32)
+    assert sizes(0.05, 1295, 7) == (84, 7)
+    assert sizes(0.5, 100_000, 64) == (1024, 64)
+    assert sizes(1e-9, 5, 64) == (32, 32)
+
+
+# 2. The norm of what is added ----------------------------------------------------------------------------------------
+
+
+def length(row):
+    """Return the square of the norm of whole numbers, exactly."""
+    return sum(int(number) ** 2 for number in row.tolist())
+
+
+def of_gradient(gradient, plan):
+    """Return what a record of this gradient adds, whole numbers."""
+    loss = lambda weights, record: (weights["w"] * record).sum()  # noqa: E731
+    batches = tiled([gradient[None]], 1)
+    return plan.clipped_sum(loss, {"w": torch.zeros_like(gradient)}, batches, Tiles.fixed(1, "vmap")).sums["w"]
+
+
+@settings(max_examples=40)
+@given(
+    st.integers(1, 300),
+    st.floats(1e-30, 1e30),
+    st.floats(-8, 8),
+    st.sampled_from([1 - 2e-5, 1 - 1e-5, 1.0, 1 + 1e-7, 2.0, 1e8, 1e-9]),
+    st.integers(0, 999),
+)
+def test_no_row_is_longer_than_the_clip_norm(width, clip_norm, spread, size, seed):
+    """Near C, far above and far below it, numbers of one size and of many: whole numbers, so checked exactly."""
+    plan = DPSGDPlan(0.5, clip_norm, 1, 1.0)
+    row = drawn(width, seed=seed).double() * 10 ** (spread * drawn(width, seed=seed + 1).double().clamp(-1, 1))
+    row *= size * clip_norm / row.norm()
+    found = of_gradient(row, plan)
+    assert length(found) <= S**2
+    reached = min(1.0, size) * S
+    assert math.sqrt(length(found)) > reached * (1 - 2.1e-5) - math.sqrt(width)
+
+
+def test_factors_rounded_as_tf32_does_would_exceed_the_clip_norm():
+    """The control: products of a tensor core have 10 bits."""
+    row = torch.full((1 << 10,), 1.0 + 2.0**-10 - 2.0**-12).double()
+    honest = of_gradient(row, DPSGDPlan(0.5, 1.0, 1, 1.0))
+    assert length(honest) <= S**2
+    rounded = torch.round(row * 2**10) / 2**10  # to nearest, as it goes into a product
+    factor = (1 - 1e-5) / row.norm()
+    assert length((rounded * factor * S).trunc()) > S**2
+
+
+def test_a_gradient_that_is_not_finite_and_one_below_a_step_add_nothing():
+    plan = DPSGDPlan(0.5, 1.0, 1, 1.0)
+    for number in (math.nan, math.inf, -math.inf, 1e-10, 1e-320, 1e200 * 1e200):
+        assert not of_gradient(torch.tensor([number, 0.0]).double(), plan).any()
+
+
+# 3. Exact addition ---------------------------------------------------------------------------------------------------
+
+
+def test_the_sum_is_the_same_bit_for_bit_in_any_order_and_in_any_parts():
+    loss, weights, records = network_loss("critic")
+    tiles = tiles_of(loss, weights, records)
+    rows = torch.stack(list(contributions(loss, weights, records, torch.arange(NUM), tiles).values()))
+    whole = [sum(map(int, column)) for column in rows[:, :50].T.tolist()]
+    for seed in range(5):
+        order = torch.randperm(NUM, generator=torch.Generator().manual_seed(seed))
+        parts = rows[order].split(seed + 1)
+        total = sum(part.sum(0) for part in parts)
+        assert total[:50].tolist() == whole
+    single = [rows[torch.randperm(NUM, generator=torch.Generator().manual_seed(s))].float().sum(0) for s in range(5)]
+    assert not all(torch.equal(single[0], other) for other in single[1:])  # the control: sums in float32
+
+
+def test_more_rows_than_add_up_exactly_are_refused(monkeypatch):
+    assert PLAN.most_rows * S == 2**52  # and as many public ones
+    monkeypatch.setattr(DPSGDPlan, "most_rows", 8)
+    with pytest.raises(ValueError, match="8 at most"):
+        clipped(PLAN, *network_loss("linear"), physical_batch=5)
+    with pytest.raises(dpsgd.InputError, match="8 records at most"):
+        dataclasses.replace(PLAN, sample_rate=1.0).drawn(9, Noise.fixed(0))
+
+
+def test_a_layer_adds_whole_rows_without_rounding():
+    """Rows near the largest number that a sum may reach: float64 still adds them exactly."""
+    gradient = LayerGradient(torch.Size([3]))
+    rows = torch.full((1 << 10, 3), float(S - 1), dtype=torch.float64)
+    total = torch.full((3,), 2.0**52, dtype=torch.float64)
+    gradient.add(rows, slice(None), total)
+    assert total.tolist() == [2**52 + (S - 1) * 2**10] * 3
+
+
+# 4. Exact noise ------------------------------------------------------------------------------------------------------
+
+
+def coarse(monkeypatch, multiplier):
+    """Noise on a grid so coarse that a test sees its steps."""
+    monkeypatch.setattr(DPSGDPlan, "grid", 0.5)
+    return DPSGDPlan(0.5, 1.0, 1, multiplier).grid_noise(100_000, Noise.fixed(4)).numpy()
+
+
+def test_the_noise_is_a_rounded_normal_of_the_scale_that_is_charged_for(monkeypatch):
+    numbers = coarse(monkeypatch, 1.5)  # 3 steps
+    assert numbers.dtype == np.int64
+    edges = np.arange(-9, 10)
+    counts = np.histogram(numbers, np.concatenate([[-np.inf], edges + 0.5, [np.inf]]))[0]
+
+    def p_value(scale, offset):
+        law = np.diff(norm(offset, scale).cdf(np.concatenate([[-np.inf], edges + 0.5, [np.inf]])))
+        return chisquare(counts, law * len(numbers)).pvalue
+
+    assert p_value(3.0, 0.0) > 1e-3
+    for scale, offset in ((2.7, 0.0), (3.3, 0.0), (3.0, 0.5), (3.0, -0.5), (3.0, 0.1)):  # less, more, another offset
+        assert p_value(scale, offset) < 1e-3
+
+
+def test_the_fine_noise_is_normal_and_never_below_what_is_charged_for():
+    plan = DPSGDPlan(0.5, 2.0, 1, 1.7)
+    numbers = plan.grid_noise(50_000, Noise.fixed(1)).double().numpy() / (1.7 * S)
+    assert kstest(numbers, norm.cdf).pvalue > 1e-3
+    assert kstest(numbers / 0.9, norm.cdf).pvalue < 1e-3  # 10 % too little
+    assert math.ceil(plan.noise_multiplier / plan.grid) >= 1.7 * S
+
+
+@pytest.mark.parametrize(("multiplier", "bits"), [(1e-30, 32), (1.0, 32), (2.0**17, 32), (2.0**18, 31), (2.0**40, 9)])
+def test_the_grid_is_public_and_leaves_room_for_the_noise(multiplier, bits):
+    plan = DPSGDPlan(0.1, 3.0, 5, multiplier)
+    assert plan.event.grid == plan.grid == 2.0**-bits
+    assert math.ceil(multiplier / plan.grid) <= 2**50
+
+
+def step_of(sums, seed=3):
+    weight = torch.zeros(len(sums), dtype=torch.float64, requires_grad=True)
+    PLAN.noisy_step(torch.optim.SGD([weight], 1.0), {"w": weight}, {"w": sums}, Noise.fixed(seed))
+    return -weight.detach() * PLAN.divisor / PLAN.step
+
+
+def test_what_is_released_is_whole_and_the_sum_only_moves_it():
+    sums = torch.tensor([0.0, 7.0, -S, 2.0**40])
+    empty, moved = step_of(torch.zeros(4).double()), step_of(sums.double())
+    assert torch.allclose(empty, empty.round(), rtol=0, atol=1e-4)
+    assert torch.allclose(moved - empty, sums.double(), rtol=0, atol=1e-3)
+    assert (empty.abs() > S / 1000).all()  # an empty batch is a step with noise
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.5, 2.0**54])
+def test_a_sum_that_is_not_whole_is_not_released(bad):
+    with pytest.raises(ValueError, match="nothing is released"):
+        step_of(torch.tensor([1.0, bad]).double())
