@@ -168,6 +168,14 @@ class SumsPlan(PeoplePlan):
         share = self.config.method.teacher_share
         return f", and a classifier on {share:g} of the budget, where {rounding_words(events)}" if share else ""
 
+    # All of it --------------------------------------------------------------------------------------------------
+
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The price of the template, of the sums, and of the teacher."""
+        taught = () if self.teaching is None else (self.teaching.event,)
+        return (*self.template_events, self.sums.event, *taught)
+
     @property
     def signal(self) -> Signal:
         """The figure of the sums, whose noise a class has in each of its cells."""
