@@ -74,13 +74,11 @@ def row(config: RunConfig, options: argparse.Namespace) -> dict[str, Any]:
         write_text_atomic(found, json.dumps(evaluate_source(run, asked).to_json(), indent=1) + "\n")
     measured = json.loads(found.read_text())
     result, privacy = measured["dpimagebench"], measured["privacy"]["own"]
-    last = json.loads((run / "stats.jsonl").read_text().splitlines()[-1])
     scores = {score["name"]: score["mean"] for score in result["scores"]}
     return {
         "benchmark": "cifar", "run": run.name, "method": config.method.name, "seed": config.training.seed,
         "proven": privacy, "part": options.part, "num_images": result["num_images"],
-        "mean": result["mean"], "best": max(scores.values()), "scores": scores, "train_seconds": last["seconds"],
-        "settings": config.method.to_json(),
+        "mean": result["mean"], "best": max(scores.values()), "scores": scores, "settings": config.method.to_json(),
     }  # fmt: skip
 
 

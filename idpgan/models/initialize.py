@@ -52,9 +52,10 @@ class _Undrawn(TorchFunctionMode):
     """Leaves normal numbers undrawn: on the meta device PyTorch "draws" them by its compiler, a second to import."""
 
     def __torch_function__(self, function: Any, types: Any, arguments: Any = (), options: Any = None) -> Any:
-        if function is Tensor.normal_:
-            return arguments[0]
-        return (torch.empty if function is torch.randn else function)(*arguments, **(options or {}))
+        options = options or {}
+        if function in (Tensor.normal_, nn.init.normal_):
+            return arguments[0] if arguments else options["tensor"]
+        return (torch.empty if function is torch.randn else function)(*arguments, **options)
 
 
 @contextmanager

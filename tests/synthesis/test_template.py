@@ -209,7 +209,7 @@ def test_a_run_is_paid_verified_audited_and_resumed(tmp_path, unit, templates):
 @pytest.mark.parametrize(
     ("section", "keys", "words"),
     [
-        ("model", {"generator": "dcgan", "shape": 3}, r'in the generators gaussian, refined, and generator = "dcgan"'),
+        ("model", {"generator": "dcgan", "shape": 3}, r'in the generators gaussian, refined, diffusion, and generator = "dcgan"'),
         ("model", {"generator": "gaussian", "shape": 0}, r'templates = "class" brings images into place'),
         ("model", {"generator": "gaussian", "shape": 3, "conditional": False}, r'templates = "class" brings images'),
         ("method", {"name": "gaussian", "teacher_share": 0.9, "template_share": 0.2}, r"leave nothing of the budget"),
