@@ -24,7 +24,8 @@ from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.models.ema import Ema
 from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
-from idpgan.privacy.dpsgd import Batch, Weights
+from idpgan.privacy.captured_gradients import Batch
+from idpgan.privacy.dpsgd import Weights
 from idpgan.privacy.tiles import Tiles, Way
 from idpgan.training.config import MOST_STEPS, StepsConfig, TrainingConfig
 from idpgan.training.engine import opacus_steps, validate_network

@@ -15,6 +15,7 @@ over.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import torch
@@ -36,6 +37,22 @@ from idpgan.privacy.tiles import Way
 
 Weights = Mapping[str, Tensor]
 RecordLoss = Callable[..., Tensor]  # (weights, the tensors of one record) -> 0-d
+BatchLoss = Callable[..., Tensor]  # (network, tensors of B rows each) -> (B,), row i a function of row i alone
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Records whose clipped gradients are part of a step's sum, for Opacus.
+
+    Attributes:
+        loss: Of the hooked network and a chunk of ``records``, (B,).
+        records: Tensors of B rows each, B >= 0.
+        null: bool (B,), which records are null: they keep their rows and add nothing. None = none.
+    """
+
+    loss: BatchLoss
+    records: Sequence[Tensor]
+    null: Tensor | None = None
 
 
 class NotCapturedError(Exception):

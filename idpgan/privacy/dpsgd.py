@@ -62,10 +62,8 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.layer_gradients import blocks, clip_and_add
 from idpgan.privacy.noise import Noise, PhiloxNoise
-from idpgan.privacy.tiles import Rows, Tiles, Way, alike, may_be_alike, sizes
+from idpgan.privacy.tiles import Rows, Tiles, Way, alike, may_be_alike, random_like, sizes
 from idpgan.ranks import ALONE, Ranks
-
-BatchLoss = Callable[..., Tensor]  # (network, tensors of B rows each) -> (B,), row i a function of row i alone
 
 SLACK = 1e-5  # norms are clipped to C (1 - SLACK): rounding then never reaches C
 _GRID_BITS = 32  # a clip norm has 2^32 grid steps, and the noise at most 2^50
@@ -105,11 +103,6 @@ class ClippedSum:
     losses: Tensor
     norms: Tensor
 
-    def __add__(self, other: ClippedSum) -> ClippedSum:
-        """Join the sums of two parts of a step's records."""
-        sums = {name: total + other.sums[name] for name, total in self.sums.items()}
-        return ClippedSum(sums, torch.cat([self.losses, other.losses]), torch.cat([self.norms, other.norms]))
-
 
 @dataclass(frozen=True)
 class Features:
@@ -125,21 +118,6 @@ class Features:
 
     def __getitem__(self, some: slice | Tensor) -> Features:
         return Features(self.whole[some], self.unit[some])
-
-
-@dataclass(frozen=True)
-class Batch:
-    """Records whose clipped gradients are part of a step's sum, for Opacus.
-
-    Attributes:
-        loss: Of the hooked network and a chunk of ``records``, (B,).
-        records: Tensors of B rows each, B >= 0.
-        null: bool (B,), which records are null: they keep their rows and add nothing. None = none.
-    """
-
-    loss: BatchLoss
-    records: Sequence[Tensor]
-    null: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -256,7 +234,7 @@ class DPSGDPlan:
         rows, chunk = sizes(self.sample_rate, self.ranks.rows(num), checks.whole(most, "most", 1))
 
         def prepared(draws: torch.Generator) -> list[Tensor]:
-            given = [_random(part, draws).expand(rows, *part.shape[1:]).contiguous() for part in record]
+            given = [random_like(part, draws).expand(rows, *part.shape[1:]).contiguous() for part in record]
             return [*(given if prepare is None else prepare(*given))]
 
         def inputs(draws: torch.Generator) -> Rows:
@@ -495,11 +473,6 @@ class DPSGDPlan:
             for weight in weights.values():
                 weight.grad = torch.full_like(weight, torch.nan)
         self.ranks.from_first([weight.grad for weight in weights.values() if weight.grad is not None])
-
-
-def _random(part: Tensor, draws: torch.Generator) -> Tensor:
-    """Return one row of random numbers in [0, 1) like ``part``, or ``part`` itself where it is not floating point."""
-    return torch.rand(part[:1].shape, generator=draws).to(part) if part.is_floating_point() else part[:1]
 
 
 @functools.lru_cache(maxsize=16)  # takes some seconds; both the plan of a run and its method ask for it

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 
 from idpgan import checks
 from idpgan.errors import ConfigError
-from idpgan.privacy.dpsgd import SLACK, Batch, BatchLoss, DPSGDPlan, full_precision
+from idpgan.privacy.captured_gradients import Batch, BatchLoss
+from idpgan.privacy.dpsgd import SLACK, DPSGDPlan, full_precision
 from idpgan.privacy.noise import Noise
 
 MOST_PHYSICAL = 128  # records in one product; more would ask for too much room for its rounding

@@ -144,6 +144,11 @@ def alike(rows: int, *parts: tuple[int, Callable[[torch.Generator], Rows]]) -> T
     return kinds if int(kinds.max()) < _MOST_KINDS else torch.arange(rows)
 
 
+def random_like(part: Tensor, draws: torch.Generator) -> Tensor:
+    """Return one row of random numbers in [0, 1) like ``part``, or ``part`` itself where it is not floating point."""
+    return torch.rand(part[:1].shape, generator=draws).to(part) if part.is_floating_point() else part[:1]
+
+
 def _kinds(rows: int, computed: Rows) -> Tensor:
     """Return a number per slot, equal for slots that give the same bits."""
     kinds, known = torch.full((rows,), -1), list[Tensor]()

@@ -16,7 +16,8 @@ from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
 from idpgan.models.private_classifier import GroupNormCnn
 from idpgan.privacy import DPSGDPlan, Noise
-from idpgan.privacy.dpsgd import SLACK, Batch
+from idpgan.privacy.captured_gradients import Batch
+from idpgan.privacy.dpsgd import SLACK
 from idpgan.privacy.opacus_steps import OpacusSteps, four_draws, objections
 from idpgan.synthesis.dp_gan.loss import CriticLoss
 from tests.privacy.clipped import clipped

@@ -50,7 +50,8 @@ from idpgan.models.warp import NODES, move, moves_of
 from idpgan.own_code import is_path
 from idpgan.privacy import Event, Noise, check_delta
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.dpsgd import Batch, DPSGDPlan, least_noise
+from idpgan.privacy.captured_gradients import Batch
+from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.privacy.event import rounding_words
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source, box_muller
