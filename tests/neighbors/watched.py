@@ -53,7 +53,7 @@ def watched(monkeypatch):
         return reading
 
     def stepping(plan, optimizer, weights, sums, noise):
-        answer = torch.cat([sums[name].flatten() for name in weights])
+        answer = torch.cat([sums[name].flatten() for name in weights]) * plan.step
         seen.append(Read("noisy step", answer, plan.clip_norm, 2))
         noisy_step(plan, optimizer, weights, sums, noise)
 

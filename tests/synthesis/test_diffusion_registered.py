@@ -90,9 +90,10 @@ def test_from_folder_to_step(tmp_path, monkeypatch, how):
     for method in (left, right):
         method.prepare()
         disturbed(method.newest)
-        everybody = torch.arange(len(method._images))
-        sums.append(method._clipped_sum(everybody, dict(method.newest.network.named_parameters())).sums)
+        weights, tiles = dict(method.newest.network.named_parameters()), method._tiles
+        everybody = map(method._records, tiles.places(torch.arange(len(method._images))))
+        sums.append(method.dpsgd.clipped_sum(method.newest.loss, weights, everybody, tiles).sums)
     assert len(answers) == 2 * (ROUNDS + 1)
     assert left.ledger.events == right.ledger.events == left.plan.start_events
-    moved = torch.cat([(sums[0][name] - sums[1][name]).flatten() for name in sums[0]]).norm().item()
+    moved = torch.cat([(sums[0][name] - sums[1][name]).flatten() for name in sums[0]]).norm().item() * left.dpsgd.step
     assert 0.3 * left.config.clip_norm < moved <= left.config.clip_norm

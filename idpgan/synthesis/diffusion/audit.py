@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -135,18 +136,19 @@ class _Canaries(nn.Module):
     """In the place of a generator: its loss of a record is the record's canary."""
 
     num_classes = 0
+    latent_dim = math.prod(SHAPE)
 
     def __init__(self, canaries: int, slope: float) -> None:
         super().__init__()
         self.network = CanaryNetwork(canaries, slope)
 
     def states(self, images: Tensor, *_: Any) -> Tensor:
-        """Return the images as they are."""
-        return images
+        """Return the images as rows of numbers."""
+        return images.flatten(1)
 
-    def problem(self, images: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
-        """Return the images as they are."""
-        return images, images
+    def problem(self, states: Tensor, *_: Any) -> tuple[Tensor, Tensor]:
+        """Return the rows as they are."""
+        return states, states
 
     def loss(self, weights: Mapping[str, Tensor], inputs: Tensor, *_: Any) -> Tensor:
         """Return the mean score of the copies of a record."""
