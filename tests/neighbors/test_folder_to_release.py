@@ -111,7 +111,7 @@ def test_the_teacher_of_an_aggregate(folders, tmp_path, monkeypatch, ratio, how,
     change, seen, noisy_step = Change(record(data, person=unit == "person"), how), [], DPSGDPlan.noisy_step
 
     def watched(plan, optimizer, weights, sums, noise):
-        seen.append(sums["weight"].clone())
+        seen.append(sums["weight"] * plan.step)
         noisy_step(plan, optimizer, weights, sums, noise)
 
     monkeypatch.setattr(DPSGDPlan, "noisy_step", watched)
@@ -179,7 +179,7 @@ class Recording(DPSGDPlan):
     seen: list = dataclasses.field(default_factory=list)
 
     def noisy_step(self, optimizer, weights, sums, noise):
-        self.seen.append(torch.cat([part.flatten() for part in sums.values()]))
+        self.seen.append(torch.cat([part.flatten() for part in sums.values()]) * self.step)
         super().noisy_step(optimizer, weights, sums, noise)
 
 

@@ -54,7 +54,7 @@ def watched(monkeypatch):
 
     def stepping(plan, optimizer, weights, sums, noise):
         answer = torch.cat([sums[name].flatten() for name in weights])
-        seen.append(Read("noisy step", answer, plan.clip_norm, 2))
+        seen.append(Read("noisy step", answer * plan.step, plan.clip_norm, 2))
         noisy_step(plan, optimizer, weights, sums, noise)
 
     with monkeypatch.context() as patch:
