@@ -147,7 +147,7 @@ class Diffusion(GaussianMoments):
         """How records are computed, decided on random ones before the first private one is read."""
         image = torch.zeros(1, *self._data.image_shape, device=self.device)
         label = torch.zeros(1, dtype=torch.int64, device=self.device)
-        shapes = torch.zeros(1, self._shapes.shape[1], device=self.device)
+        shapes = torch.zeros(1, 2 * self._run.model.shape, device=self.device)
         coins = torch.zeros(1, self._coins, dtype=torch.float64, device=self.device)
         tiles = self.dpsgd.tiles(
             self.newest.loss,
