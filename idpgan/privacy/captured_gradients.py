@@ -126,6 +126,9 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if func in (torch.flatten, Tensor.flatten) and args[0].dim() > 3:
+            x, *args = args
+            return func(self.watch(x, x), *args, **(kwargs or {}))
         layer = _LAYERS.get(func)
         if layer is None or not any(id(part) in self._names for part in (*args, *(kwargs or {}).values())):
             return func(*args, **(kwargs or {}))
@@ -199,6 +202,7 @@ class _Tap(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
         ctx.phase, ctx.calls = inputs[2:]
+        ctx.strides = output.stride()
 
     @staticmethod
     def vmap(*_: Any) -> NoReturn:
@@ -208,9 +212,16 @@ class _Tap(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
         if not ctx.phase.final or torch.is_grad_enabled():
             raise NotCapturedError("the loss differentiates by itself.")
+        if gradient.stride() != ctx.strides:
+            gradient = torch.empty_strided(gradient.shape, ctx.strides, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
         for call in ctx.calls:
             call.arrive(gradient)
         return gradient if ctx.needs_input_grad[0] else None, None, None, None
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """Return the same numbers, (..., C, H, W), in the memory order (..., H, W, C)."""
+    return images.movedim(-3, -1).clone(memory_format=torch.contiguous_format).movedim(-1, -3)
 
 
 def _linear(recorder: _Recorder, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:  # noqa: A002
@@ -232,7 +243,9 @@ def _conv2d(
 ) -> Tensor:
     if isinstance(padding, str):
         raise NotCapturedError("a convolution whose padding has a name.")
-    output = functional.conv2d(input, recorder.cut(weight), recorder.cut(bias), stride, padding, dilation, groups)
+    input = input.movedim(-3, -1).contiguous().movedim(-1, -3)  # noqa: A001
+    last = channels_last(recorder.cut(weight))
+    output = functional.conv2d(input, last, recorder.cut(bias), stride, padding, dilation, groups)
     pairs = [(each, each) if isinstance(each, int) else (each * 2)[:2] for each in (stride, padding, dilation)]
     call = ConvolutionCall(weight.shape[2:], [(int(down), int(across)) for down, across in pairs], groups)
     return recorder.watch(input, output, (weight, call), (bias, AffineCall(trailing=2)))

@@ -60,7 +60,7 @@ from idpgan.privacy.captured_gradients import (
 from idpgan.privacy.discrete import rounded_gaussian
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.layer_gradients import blocks, clip_and_add
+from idpgan.privacy.layer_gradients import blocks, clip_and_add, norms
 from idpgan.privacy.noise import Noise, PhiloxNoise
 from idpgan.privacy.tiles import Rows, Tiles, Way, alike, may_be_alike, random_like, sizes
 from idpgan.ranks import ALONE, Ranks
@@ -246,8 +246,8 @@ class DPSGDPlan:
                 for name, weight in weights.items()  # weights of zero would hide what follows them
             }
             found, losses = record_gradients(loss, noisy, [part[:chunk] for part in prepared(draws)], way)
-            for some, part in blocks(found, torch.ones_like(losses, dtype=torch.bool)):
-                yield some, torch.cat([part, torch.linalg.vector_norm(part, dim=1, keepdim=True)], 1)
+            for some, part in blocks(found, len(losses)):
+                yield some, torch.cat([*part, norms(part)[:, None]], 1)
 
         while True:
             try:
@@ -325,8 +325,8 @@ class DPSGDPlan:
         weights = {name: weight.detach() for name, weight in weights.items()}
         device = next(iter(weights.values())).device
         total = {name: torch.zeros(w.shape, dtype=torch.float64, device=device) for name, w in weights.items()}
-        bound, room = self.clip_norm * (1 - SLACK), self.most_rows
-        losses, norms = [torch.zeros(0, device=device)], [torch.zeros(0, dtype=torch.float64, device=device)]
+        room = self.most_rows
+        losses, lengths = [torch.zeros(0, device=device)], [torch.zeros(0, dtype=torch.float64, device=device)]
         for records, null in batches:
             room -= tiles.rows
             if room < 0 or any(len(part) != tiles.rows for part in (*records, null)):
@@ -334,9 +334,9 @@ class DPSGDPlan:
             for *chunk, no in zip(*(part.split(tiles.chunk) for part in (*records, null)), strict=True):
                 if not bool(no.all()):
                     gradients, values = record_gradients(loss, weights, chunk, tiles.way)
-                    norms.append(clip_and_add(gradients, ~no, bound, 1 / self.step, total))
+                    lengths.append(clip_and_add(gradients, ~no, self.clip_norm, self.grid, total))
                     losses.append(values)
-        return ClippedSum(total, torch.cat(losses), torch.cat(norms))
+        return ClippedSum(total, torch.cat(losses), torch.cat(lengths))
 
     @property
     def _feature_steps(self) -> float:

@@ -9,6 +9,7 @@ that sum is not a sum of one number per record, and no proof about single record
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,69 +19,99 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_FEW_LINES = 256  # lines of an embedding up to which a matrix product is faster than adding line by line
-_BLOCK_BYTES = {"cpu": 4 << 20, "cuda": 1 << 30}  # of float64 rows held at once; a processor's cache holds them
+_FEW_LINES = 256  # lines of an embedding up to which their sum over a block is made apart, in float32
+_SHORT_RUN = 16  # numbers of a patch that lie side by side; below, patches are copied place by place
+SLACK = 2.0**-10  # norms, measured in float32, are clipped to C (1 - SLACK): rounding then never reaches C
+_BLOCK_BYTES = 8 << 20  # of rows held at once
+_MOST_TOGETHER = 32  # rows of a block
+_WHOLE = 2**24  # whole numbers up to it are float32 numbers
+_PIECE = 4096
 
 
 def clip_and_add(
-    gradients: Mapping[str, LayerGradient], counted: Tensor, bound: float, steps: float, total: Mapping[str, Tensor]
+    gradients: Mapping[str, LayerGradient], counted: Tensor, clip_norm: float, grid: float, total: Mapping[str, Tensor]
 ) -> Tensor:
-    """Add the `contributions` of B records to ``total``, float64, by weight, and return their norms (B,).
+    """Add the `contributions` of B records to ``total``, float64 and in steps of the grid, and return their norms (B,).
 
-    The sum is exact, in any order, while no partial sum exceeds 2^53.
-    """
-    norms = [torch.zeros(0, dtype=torch.float64, device=counted.device)]
-    for some, rows, norm in contributions(gradients, counted, bound, steps):
-        for part, (name, gradient) in zip(_parts(rows, gradients), gradients.items(), strict=True):
-            gradient.add(part, some, total[name])
-        norms.append(norm)
-    return torch.cat(norms)
-
-
-def contributions(
-    gradients: Mapping[str, LayerGradient], counted: Tensor, bound: float, steps: float
-) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """Yield ``trunc(steps g_i min(1, bound / ||g_i||))``, g_i being record i's gradient in all weights together.
-
-    They are whole numbers. But for the norm, they are computed by operations that IEEE 754 defines for single numbers.
+    The sum is exact, in any order, while no partial sum exceeds 2^53: rows of one block are added in float32, where the
+    sum of all of them is at most 2^24.
 
     Args:
         gradients: By weight; none for a weight that the losses do not depend on.
         counted: bool (B,); a record that is not counted, or whose gradient is not finite, contributes zero.
-        bound: The norm that clipping leaves.
-        steps: Grid steps per unit of a gradient.
+        clip_norm: C.
+        grid: Step of the grid as a share of C, a power of two.
+        total: By weight.
+    """
+    lengths = [torch.zeros(0, dtype=torch.float64, device=counted.device)]
+    sums = [total[name].new_zeros(total[name].numel()) for name in gradients]
+    steps = min(1 / grid, _WHOLE / together(gradients))
+    for some, rows, norm in contributions(gradients, counted, clip_norm, steps):
+        for part, gradient, own in zip(rows, gradients.values(), sums, strict=True):
+            gradient.add(part, some, own)
+        lengths.append(norm)
+    for own, (name, gradient) in zip(sums, gradients.items(), strict=True):
+        total[name].add_(gradient.arranged(own), alpha=1 / (grid * steps))
+    return torch.cat(lengths)
+
+
+def contributions(
+    gradients: Mapping[str, LayerGradient], counted: Tensor, clip_norm: float, steps: float
+) -> Iterator[tuple[slice, list[Tensor], Tensor]]:
+    """Yield ``trunc(f_i g_i)``, ``f_i = min(1, C (1 - SLACK) / ||g_i||) steps / C``: rows of L2 norm at most ``steps``.
+
+    g_i is record i's gradient in all weights together. The rows are whole numbers. But for the norm, they are computed
+    by operations that IEEE 754 defines for single numbers.
 
     Yields:
-        Some records, their rows (k, W) float64, which the next ones overwrite, and their norms (k,) before clipping,
-        not finite where the row is zero.
+        Some records, their rows, (k, width) float32 for each weight, and their norms (k,) before clipping, float64, not
+        finite where the row is zero.
     """
-    for some, rows in blocks(gradients, counted):
-        norm = torch.linalg.vector_norm(rows, dim=1)
+    for some, rows in blocks(gradients, len(counted)):
+        norm = norms(rows)
         finite = norm.isfinite()
         if not bool(finite.all()):
-            rows.masked_fill_(~finite[:, None], 0.0)
-        factor = torch.where(finite & counted[some], (bound / norm).clamp(max=1.0) * steps, 0.0)
-        yield some, rows.mul_(factor[:, None]).trunc_(), torch.where(counted[some], norm, torch.nan)
+            rows = [part.masked_fill_(~finite[:, None], 0.0) for part in rows]
+        share = (clip_norm * (1 - SLACK) / norm).clamp(max=1.0)
+        factor = torch.where(finite & counted[some], share * (steps / clip_norm), 0.0).float()[:, None]
+        yield some, [part.mul_(factor).trunc_() for part in rows], torch.where(counted[some], norm, torch.nan)
 
 
-def blocks(gradients: Mapping[str, LayerGradient], counted: Tensor) -> Iterator[tuple[slice, Tensor]]:
-    """Yield some records after the other with their gradients in all weights, (k, W) float64, W numbers each.
+def blocks(gradients: Mapping[str, LayerGradient], num: int) -> Iterator[tuple[slice, list[Tensor]]]:
+    """Yield some of B records after the other with their gradients, (k, width) float32 for each weight.
 
     Which records come together follows from shapes alone. The next block overwrites the last one.
     """
-    width = sum(gradient.width for gradient in gradients.values())
-    block = max(1, _BLOCK_BYTES.get(counted.device.type, 1 << 30) // (8 * max(1, width)))
-    buffer = torch.empty(min(block, len(counted)), width, dtype=torch.float64, device=counted.device)
-    for start in range(0, len(counted), block):
-        some = slice(start, min(start + block, len(counted)))
-        rows = buffer[: some.stop - some.start]
-        for part, gradient in zip(_parts(rows, gradients), gradients.values(), strict=True):
-            part.copy_(gradient.rows(some))
+    block = min(num, together(gradients))
+    buffers = [torch.empty(block, gradient.width, device=gradient.device) for gradient in gradients.values()]
+    for start in range(0, num, block):
+        some = slice(start, min(start + block, num))
+        rows = [buffer[: some.stop - start] for buffer in buffers]
+        for part, gradient in zip(rows, gradients.values(), strict=True):
+            gradient.rows(some, part)
         yield some, rows
 
 
-def _parts(rows: Tensor, gradients: Mapping[str, LayerGradient]) -> Sequence[Tensor]:
-    return rows.split([gradient.width for gradient in gradients.values()], 1)
+def together(gradients: Mapping[str, LayerGradient]) -> int:
+    """Return how many records form a block: a power of two up to 64, so that a processor's cache holds their rows."""
+    width = max(1, sum(gradient.width for gradient in gradients.values()))
+    return min(_MOST_TOGETHER, 1 << max(0, (_BLOCK_BYTES // (4 * width)).bit_length() - 1))
+
+
+def norms(rows: Sequence[Tensor]) -> Tensor:
+    """Return the L2 norms (k,), float64, of rows in parts, (k, width) float32 each.
+
+    Pieces of at most 4,096 numbers are measured in float32, which misses a share of 4,097 / 2^25 and numbers below
+    2^-63, their squares being below what float32 holds; what follows is in float64.
+    """
+    pieces = [torch.linalg.vector_norm(part.view(len(part), -1, _piece(part.shape[1])), dim=2) for part in rows]
+    return torch.linalg.vector_norm(torch.cat(pieces, 1).double(), dim=1)
+
+
+@functools.cache
+def _piece(width: int) -> int:
+    """Return the largest divisor of a width up to 4,096; 1 for no width."""
+    return next(piece for piece in range(min(max(width, 1), _PIECE), 0, -1) if width % piece == 0)
 
 
 class LayerGradient:
@@ -89,21 +120,23 @@ class LayerGradient:
     Attributes:
         shape: Of the weight.
         width: Numbers in a row, the same for every record. Their L2 norm is that of the gradient.
+        device: Of the gradients.
     """
 
-    def __init__(self, shape: torch.Size, width: int | None = None) -> None:
-        self.shape, self.width = shape, shape.numel() if width is None else width
+    def __init__(self, weight: Tensor, width: int | None = None) -> None:
+        self.shape, self.device = weight.shape, weight.device
+        self.width = weight.numel() if width is None else width
 
-    def rows(self, some: slice) -> Tensor:
-        """Return the gradients of some records, (k, width)."""
+    def rows(self, some: slice, out: Tensor) -> None:
+        """Write the gradients of some records to (k, width) float32."""
         raise NotImplementedError
 
     def add(self, rows: Tensor, some: slice, total: Tensor) -> None:
-        """Add whole rows (k, width), float64, of some records to a sum in the shape of the weight: exact."""
-        total.add_(self.arranged(rows.sum(0)))
+        """Add whole rows (k, width) of some records to a sum of rows: exact."""
+        total.add_(rows.sum(0))
 
     def arranged(self, total: Tensor) -> Tensor:
-        """Return a sum of rows, (width,), in the shape of the weight."""
+        """Return a sum of rows in the shape of the weight."""
         return total.view(self.shape)
 
 
@@ -111,12 +144,12 @@ class Materialized(LayerGradient):
     """Gradients (B, *shape) that are computed already."""
 
     def __init__(self, gradients: Tensor) -> None:
-        super().__init__(gradients.shape[1:])
+        super().__init__(gradients[0])
         self._gradients = gradients.unsqueeze(-1).flatten(1)  # a weight may be one number
 
-    def rows(self, some: slice) -> Tensor:
-        """Return the rows of some records."""
-        return self._gradients[some]
+    def rows(self, some: slice, out: Tensor) -> None:
+        """See `LayerGradient`."""
+        out.copy_(self._gradients[some])
 
 
 class Call:
@@ -178,29 +211,23 @@ class Outer(LayerGradient):
     """The gradients ``sum_r a_r x_r^T`` in the weight of a linear layer or a convolution."""
 
     def __init__(self, calls: Sequence[_Product], weight: Tensor) -> None:
-        super().__init__(weight.shape)
+        super().__init__(weight)
         if len({call.groups for call in calls}) > 1:  # their parts do not fit together
             raise RuntimeError("a weight is in convolutions of unequal groups.")
-        self._dtype = weight.dtype
         self._calls = calls
 
-    def rows(self, some: slice) -> Tensor:
+    def rows(self, some: slice, out: Tensor) -> None:
         """See `LayerGradient`."""
-        (left, right), *others = self._parts(some)
-        total = torch.bmm(left, right)
+        (left, right), *others = (call.factors(some) for call in self._calls)
+        total = out.view(len(left), left.shape[1], -1)
+        torch.bmm(left, right, out=total)
         for left, right in others:
             total.baddbmm_(left, right)
-        return total.view(-1, self.width)
 
     def arranged(self, total: Tensor) -> Tensor:
         """See `LayerGradient`."""
         # An input is in the order (row, column, channel), a weight in (channel, row, column).
         return total.reshape(self.shape[0], *self.shape[2:], self.shape[1]).movedim(-1, 1)
-
-    def _parts(self, some: slice) -> Iterator[tuple[Tensor, Tensor]]:
-        for call in self._calls:
-            for left, right in call.factors(some):
-                yield left.to(self._dtype), right.to(self._dtype)
 
 
 class _Product(Call, ABC):
@@ -210,18 +237,19 @@ class _Product(Call, ABC):
     groups = 1
 
     @abstractmethod
-    def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
-        """Return a (k G, p, R) and x (k G, R, d) of some records, in parts of fewer R each."""
+    def factors(self, some: slice) -> tuple[Tensor, Tensor]:
+        """Return a (k G, p, R) and x (k G, R, d) of some records, float32; the next call may overwrite them."""
 
 
 class LinearCall(_Product):
     """``torch.nn.functional.linear``."""
 
-    def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
+    def factors(self, some: slice) -> tuple[Tensor, Tensor]:
         """See `_Product`."""
         gradient, inputs = self.gradient[some], self.inputs[some]
         batch = len(inputs)
-        return [(gradient.reshape(batch, -1, gradient.shape[-1]).mT, inputs.reshape(batch, -1, inputs.shape[-1]))]
+        left, right = (part.reshape(batch, -1, part.shape[-1]).float() for part in (gradient, inputs))
+        return left.mT, right
 
 
 @dataclass(eq=False)
@@ -237,24 +265,35 @@ class ConvolutionCall(_Product):
     kernel: Sequence[int]
     places: Sequence[tuple[int, int]]
     groups: int
+    _buffers: tuple[Tensor, ...] | None = None
 
-    def factors(self, some: slice) -> list[tuple[Tensor, Tensor]]:
+    def factors(self, some: slice) -> tuple[Tensor, Tensor]:
         """See `_Product`; a patch is in the order (row, column, channel), so that it is copied in long runs."""
         gradient, inputs = self.gradient[some], self.inputs[some]
-        batch, channels = len(inputs), inputs.shape[-3]
-        images = inputs.reshape(batch, -1, *inputs.shape[-3:])
-        number, height, width = images.shape[1], *images.shape[-2:]
+        images = inputs.reshape(len(inputs), -1, *inputs.shape[-3:])
+        patches = self._patches(images, gradient.shape[-2:])
+        outputs = gradient.reshape(*images.shape[:2], self.groups, -1, gradient.shape[-2:].numel())
+        left = outputs.permute(0, 2, 1, 4, 3).reshape(*patches.shape[:2], -1)
+        return left.float().mT, patches
+
+    def _patches(self, images: Tensor, places: torch.Size) -> Tensor:
+        """Return what each place sees of images (k, n, C, H, W), (k G, n h w, d)."""
+        batch, number, channels, height, width = images.shape
         (down, across), (up, left), (y, x) = self.places
-        padded = images.new_zeros(batch, number, height + 2 * up, width + 2 * left, channels)
+        part, patch, seen = channels // self.groups, (0, 5, 6, 7), (1, 2, 3, 4)
+        short = self.kernel[1] * part < _SHORT_RUN
+        order = [*patch[:1], 1, *patch[1:], *seen[1:]] if short else range(8)
+        if self._buffers is None:  # memory that is new to the process costs more than the copy; borders stay zero
+            padded = images.new_zeros(batch, number, height + 2 * up, width + 2 * left, channels)
+            sizes = (batch, self.groups, number, *places, *self.kernel, part)
+            self._buffers = padded, images.new_empty([sizes[i] for i in order])
+        padded, patches = (buffer[:batch] for buffer in self._buffers)
         padded[:, :, up : up + height, left : left + width] = images.permute(0, 1, 3, 4, 2)
         record, image, row, column, one = padded.stride()
-        part = channels // self.groups
-        patches = padded.as_strided(
-            (batch, number, self.groups, *gradient.shape[-2:], *self.kernel, part),
-            (record, image, part, down * row, across * column, y * row, x * column, one),
-        ).reshape(batch, number, self.groups, math.prod(gradient.shape[-2:]), -1)
-        outputs = gradient.reshape(batch, number, self.groups, -1, patches.shape[3])
-        return [(outputs[:, i].flatten(0, 1), patches[:, i].flatten(0, 1)) for i in range(number)]
+        strides = (record, part, image, down * row, across * column, y * row, x * column, one)
+        patches.copy_(padded.as_strided(patches.shape, [strides[i] for i in order]))
+        found = patches.view(batch * self.groups, -1, number * places.numel() if short else patches[0, 0, 0, 0, 0].numel())
+        return (found.mT if short else found).float()
 
 
 class _Lookup(LayerGradient):
@@ -264,25 +303,22 @@ class _Lookup(LayerGradient):
         batch = len(calls[0].inputs)
         self._lines = torch.cat([call.inputs.reshape(batch, -1) for call in calls], 1)  # (B, R)
         self._left = torch.cat([call.gradient.reshape(batch, -1, weight.shape[1]) for call in calls], 1)  # (B, R, D)
-        super().__init__(weight.shape, self._left.shape[1] * weight.shape[1])
+        super().__init__(weight, self._left.shape[1] * weight.shape[1])
 
-    def rows(self, some: slice) -> Tensor:
+    def rows(self, some: slice, out: Tensor) -> None:
         """See `LayerGradient`; a line that a record uses several times has its whole gradient at the first of them."""
-        lines, left = self._lines[some], self._left[some]
-        if lines.shape[1] > 1:
-            same = lines[:, :, None] == lines[:, None, :]  # (k, R, R)
-            first = ~same.tril(-1).any(2, keepdim=True)
-            left = torch.where(first, same.to(left.dtype) @ left, 0.0)
-        return left.flatten(1)
+        lines, left = self._lines[some], self._left[some].float()
+        same = lines[:, :, None] == lines[:, None, :]  # (k, R, R)
+        first = ~same.tril(-1).any(2, keepdim=True)
+        torch.bmm((same & first).float(), left, out=out.view(left.shape))
 
     def add(self, rows: Tensor, some: slice, total: Tensor) -> None:
         """See `LayerGradient`."""
         lines, rows = self._lines[some].flatten(), rows.reshape(-1, self.shape[1])
         if self.shape[0] <= _FEW_LINES:
-            places = torch.arange(self.shape[0], device=lines.device)[:, None] == lines
-            total.add_(places.double() @ rows)
+            total.view(self.shape).add_(rows.new_zeros(self.shape).index_add_(0, lines, rows))
         else:
-            total.index_add_(0, lines, rows)
+            total.view(self.shape).index_add_(0, lines, rows.double())
 
 
 class EmbeddingCall(Call):
