@@ -14,12 +14,14 @@ over.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch._C import _functorch
 from torch.func import grad_and_value, vmap
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
@@ -71,25 +73,18 @@ def capture(
         NotCapturedError: If the loss uses a weight in another way than in ``linear``, ``conv2d``, ``group_norm``,
             ``layer_norm`` and ``embedding`` of `torch.nn.functional`.
     """
-    leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-    anchor = torch.zeros(len(records[0]), device=records[0].device, requires_grad=True)
-    recorder = _Recorder(leaves)
+    recorder = _Recorder(weights, len(records[0]))
 
-    def watched(anchor: Tensor, *record: Tensor) -> Tensor:
-        recorder.anchor = anchor
+    def watched(*record: Tensor) -> Tensor:
         with recorder:
-            return loss(leaves, *record)
+            return loss(recorder.leaves, *record)
 
     try:
         with torch.enable_grad():
-            losses = vmap(watched)(anchor, *(part.detach() for part in records))
-            if losses.shape != anchor.shape:
+            losses = vmap(watched)(*(part.detach() for part in records))
+            if losses.shape != (len(records[0]),):
                 raise NotCapturedError("the loss of a record is not one number.")
-            if losses.requires_grad:
-                recorder.phase.final = True
-                _, *rest = torch.autograd.grad(losses.sum(), [anchor, *leaves.values()], allow_unused=True)
-                if any(part is not None for part in rest):
-                    raise NotCapturedError("a weight is used outside the known layers.")
+            recorder.differentiate(losses)
         return recorder.gradients(), losses.detach()
     except RuntimeError as error:
         if is_out_of_memory(error):
@@ -102,49 +97,86 @@ def is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
 
 
-class _Phase:
-    """Whether the one backward pass has begun: a gradient requested earlier belongs to the loss itself."""
-
-    final = False
-
-
 class _Recorder(TorchFunctionMode):
     """Computes known layers with cut weights, and keeps their inputs and output gradients.
 
     Attributes:
-        anchor: (B,) inside ``vmap``: tells its level from others, and needs a gradient, so that all that follows does.
-        phase: Of the capture.
+        leaves: The weights that the loss gets. No gradient may arrive there.
     """
 
-    def __init__(self, leaves: Mapping[str, Tensor]) -> None:
+    def __init__(self, weights: Mapping[str, Tensor], batch: int) -> None:
         super().__init__()
-        self.anchor, self.phase = torch.zeros(0), _Phase()
-        self._names = {id(leaf): name for name, leaf in leaves.items()}
-        self._leaves = leaves
+        self._batch = batch
+        # All that follows a weight needs a gradient, so that its layer has one; those of the cut ones are never computed.
+        self.leaves, self._cut = ({n: w.detach().requires_grad_() for n, w in weights.items()} for _ in range(2))
+        self._names = {id(leaf): name for name, leaf in self.leaves.items()}
         self._calls: dict[str, list[Call]] = {}
+        self._outputs: list[tuple[Tensor, int, list[Call]]] = []  # with its version
+        self._final = False  # a gradient requested before the one backward pass belongs to the loss itself
+
+    def __enter__(self) -> Self:
+        self._level = _functorch.maybe_current_level()  # of the vmap over the records
+        return super().__enter__()
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in (torch.flatten, Tensor.flatten) and args[0].dim() > 3:
-            x, *args = args
-            return func(self.watch(x, x), *args, **(kwargs or {}))
+        if func in _FLATTENS and args[0].dim() > 3:  # a view has a gradient in another order of memory
+            return func(self.watch(args[0], args[0]), *args[1:], **(kwargs or {}))
         layer = _LAYERS.get(func)
         if layer is None or not any(id(part) in self._names for part in (*args, *(kwargs or {}).values())):
             return func(*args, **(kwargs or {}))
         return layer(self, *args, **(kwargs or {}))
 
     def cut(self, weight: Any) -> Any:
-        """Return a weight detached from the graph; return anything but a weight unchanged."""
-        return weight.detach() if id(weight) in self._names else weight
+        """Return a weight cut from its leaf; return anything but a weight unchanged."""
+        return self._cut[self._names[id(weight)]] if id(weight) in self._names else weight
 
     def watch(self, inputs: Tensor, output: Tensor, *calls: tuple[Tensor | None, Call]) -> Tensor:
         """Return the output; record its inputs and, later, its gradient as a call of the weight."""
+        inputs, output = self.of_all(inputs), self.of_all(output)
         for weight, call in calls:
+            call.keep(inputs.detach())
             if id(weight) in self._names:
                 self._calls.setdefault(self._names[id(weight)], []).append(call)
-        watched: Tensor = _Watch.apply(self.anchor, inputs, output, self.phase, [call for _, call in calls])
-        return watched
+        if output.requires_grad:
+            output.register_hook(functools.partial(self._arrived, output.stride()))
+            self._outputs.append((output, output._version, [call for _, call in calls]))
+        return self.of_one(output)
+
+    def of_one(self, part: Tensor) -> Tensor:
+        """Return what the vmap shows of a tensor of all records, (B, ...)."""
+        return _functorch._add_batch_dim(part, 0, self._level)
+
+    def of_all(self, part: Tensor) -> Tensor:
+        """Return the plain tensor of all records, (B, ...), of what the vmap shows of one record."""
+        found, dim = _functorch._unwrap_batched(part, self._level)
+        if _functorch.maybe_current_level() != self._level or _functorch.is_functorch_wrapped_tensor(found):
+            raise NotCapturedError("another vmap, or a gradient, is inside of the loss or around it.")
+        return found.expand(self._batch, *found.shape).contiguous() if dim is None else found.movedim(dim, 0)
+
+    def _arrived(self, strides: tuple[int, ...], gradient: Tensor) -> Tensor:
+        """Return an output's gradient in the output's order of memory, in which all that follows is faster."""
+        if not self._final or torch.is_grad_enabled():
+            raise NotCapturedError("the loss differentiates by itself.")
+        if gradient.stride() == strides:
+            return gradient
+        return gradient.new_empty_strided(gradient.shape, strides).copy_(gradient)
+
+    def differentiate(self, losses: Tensor) -> None:
+        """Give all calls the gradients of their outputs, by one backward pass."""
+        if not losses.requires_grad:
+            return
+        if any(output._version != version for output, version, _ in self._outputs):  # it is another node of the graph
+            raise NotCapturedError("an output was changed in place.")
+        self._final = True
+        outputs = [output for output, *_ in self._outputs]
+        found = torch.autograd.grad(losses.sum(), [*outputs, *self.leaves.values()], allow_unused=True)
+        if any(part is not None for part in found[len(outputs) :]):
+            raise NotCapturedError("a weight is used outside the known layers.")
+        for (*_, calls), gradient in zip(self._outputs, found, strict=False):
+            for call in calls if gradient is not None else ():
+                call.arrive(gradient)
 
     def gradients(self) -> dict[str, LayerGradient]:
         """Return what was captured, by weight; outputs that the losses do not depend on are left out."""
@@ -154,69 +186,10 @@ class _Recorder(TorchFunctionMode):
                 raise NotCapturedError("a weight is in layers of two kinds, or an input was changed in place.")
             used = [call for call in calls if call.arrived]
             if used:
-                found[name] = used[0].gradient_of(used, self._leaves[name])
-                if found[name].shape != self._leaves[name].shape:
+                found[name] = used[0].gradient_of(used, self.leaves[name])
+                if found[name].shape != self.leaves[name].shape:
                     raise NotCapturedError("a weight is broadcast.")
         return found
-
-
-class _Watch(torch.autograd.Function):
-    """Shows the recorder the plain tensors of all records under the one ``vmap`` around the loss."""
-
-    @staticmethod
-    def forward(*_: Any) -> NoReturn:
-        raise NotCapturedError("a layer ran outside the recorder's vmap.")
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep nothing; functorch requires this method."""
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: Any, anchor: Tensor, inputs: Tensor, output: Tensor, phase: _Phase, calls: list[Call]
-    ) -> tuple[Tensor, int]:
-        if in_dims[0] is None:
-            raise NotCapturedError("another vmap is nested in the loss.")
-        inputs, output = (
-            part.expand(info.batch_size, *part.shape) if dim is None else part.movedim(dim, 0)
-            for part, dim in ((inputs, in_dims[1]), (output, in_dims[2]))
-        )
-        for call in calls:
-            call.keep(inputs.detach())
-        return _Tap.apply(output, anchor, phase, calls), 0
-
-    @staticmethod
-    def backward(ctx: Any, *_: Any) -> NoReturn:
-        raise NotCapturedError("the loss differentiates by itself.")
-
-    jvp = backward
-
-
-class _Tap(torch.autograd.Function):
-    """Passes a tensor through, and hands its gradient to the calls."""
-
-    @staticmethod
-    def forward(output: Tensor, anchor: Tensor, phase: _Phase, calls: list[Call]) -> Tensor:
-        return output.view_as(output)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Tensor) -> None:
-        ctx.phase, ctx.calls = inputs[2:]
-        ctx.strides = output.stride()
-
-    @staticmethod
-    def vmap(*_: Any) -> NoReturn:
-        raise NotCapturedError("another vmap is around the recorder's.")
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, None, None, None]:
-        if not ctx.phase.final or torch.is_grad_enabled():
-            raise NotCapturedError("the loss differentiates by itself.")
-        if gradient.stride() != ctx.strides:
-            gradient = torch.empty_strided(gradient.shape, ctx.strides, dtype=gradient.dtype, device=gradient.device).copy_(gradient)
-        for call in ctx.calls:
-            call.arrive(gradient)
-        return gradient if ctx.needs_input_grad[0] else None, None, None, None
 
 
 def channels_last(images: Tensor) -> Tensor:
@@ -259,7 +232,9 @@ def _group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> Tensor:
-    normal = functional.group_norm(input, num_groups, None, None, eps)
+    images = recorder.of_all(input)  # in any order of memory, which torch does not do under vmap
+    normal = functional.group_norm(images.flatten(0, 1), num_groups, None, None, eps)
+    normal = recorder.of_one(normal.unflatten(0, images.shape[:2]))
     return _affine(recorder, normal, weight, bias, normal.dim() - 2)
 
 
@@ -300,6 +275,7 @@ def _embedding(
     return recorder.watch(input, output, (weight, EmbeddingCall()))
 
 
+_FLATTENS = torch.flatten, Tensor.flatten
 _LAYERS: dict[Any, Callable[..., Tensor]] = {
     functional.linear: _linear,
     functional.conv2d: _conv2d,

@@ -60,15 +60,14 @@ from idpgan.privacy.captured_gradients import (
 from idpgan.privacy.discrete import rounded_gaussian
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.layer_gradients import blocks, clip_and_add, norms
+from idpgan.privacy.layer_gradients import SLACK, blocks, clip_and_add, norms
 from idpgan.privacy.noise import Noise, PhiloxNoise
 from idpgan.privacy.tiles import Rows, Tiles, Way, alike, may_be_alike, random_like, sizes
 from idpgan.ranks import ALONE, Ranks
 
-SLACK = 1e-5  # norms are clipped to C (1 - SLACK): rounding then never reaches C
 _GRID_BITS = 32  # a clip norm has 2^32 grid steps, and the noise at most 2^50
 _NOISE_BITS = 50
-_CLIP_NORMS = 1e-30, 1e30  # where no number of part 2 of the proof leaves the range of float64
+_CLIP_NORMS = 1e-6, 1e6  # where part 2 of the proof holds in float32
 _FEATURE_BITS = 17  # of these, for the norm of features; see `DPSGDPlan.clipped_outer_sum`
 _HALF_STEP = 2.0**-53  # between a uniform number of `Noise` and the end of its interval
 
@@ -247,7 +246,7 @@ class DPSGDPlan:
             }
             found, losses = record_gradients(loss, noisy, [part[:chunk] for part in prepared(draws)], way)
             for some, part in blocks(found, len(losses)):
-                yield some, torch.cat([*part, norms(part)[:, None]], 1)
+                yield some, torch.cat([*part, norms(part, losses[some])[:, None]], 1)
 
         while True:
             try:

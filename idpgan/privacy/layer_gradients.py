@@ -19,13 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_FEW_LINES = 256  # lines of an embedding up to which their sum over a block is made apart, in float32
+_FEW_LINES = 256  # lines of an embedding up to which their sum over a block is made apart
 _SHORT_RUN = 16  # numbers of a patch that lie side by side; below, patches are copied place by place
-SLACK = 2.0**-10  # norms, measured in float32, are clipped to C (1 - SLACK): rounding then never reaches C
+SLACK = 1e-5  # norms are clipped to C (1 - SLACK): rounding then never reaches C
 _BLOCK_BYTES = 8 << 20  # of rows held at once
 _MOST_TOGETHER = 32  # rows of a block
-_WHOLE = 2**24  # whole numbers up to it are float32 numbers
-_PIECE = 4096
+_MOST = 2**30  # of a sum over a block
+_PIECE = 128  # numbers whose norm is measured in float32
 
 
 def clip_and_add(
@@ -33,8 +33,8 @@ def clip_and_add(
 ) -> Tensor:
     """Add the `contributions` of B records to ``total``, float64 and in steps of the grid, and return their norms (B,).
 
-    The sum is exact, in any order, while no partial sum exceeds 2^53: rows of one block are added in float32, where the
-    sum of all of them is at most 2^24.
+    The sum is exact, in any order, while no partial sum exceeds 2^53: rows of one block are added as integers of 32
+    bits, which hold the sum of all of them, and the blocks in float64.
 
     Args:
         gradients: By weight; none for a weight that the losses do not depend on.
@@ -45,7 +45,7 @@ def clip_and_add(
     """
     lengths = [torch.zeros(0, dtype=torch.float64, device=counted.device)]
     sums = [total[name].new_zeros(total[name].numel()) for name in gradients]
-    steps = min(1 / grid, _WHOLE / together(gradients))
+    steps = min(1 / grid, _MOST / together(gradients))
     for some, rows, norm in contributions(gradients, counted, clip_norm, steps):
         for part, gradient, own in zip(rows, gradients.values(), sums, strict=True):
             gradient.add(part, some, own)
@@ -64,17 +64,18 @@ def contributions(
     by operations that IEEE 754 defines for single numbers.
 
     Yields:
-        Some records, their rows, (k, width) float32 for each weight, and their norms (k,) before clipping, float64, not
+        Some records, their rows, (k, width) int32 for each weight, and their norms (k,) before clipping, float64, not
         finite where the row is zero.
     """
     for some, rows in blocks(gradients, len(counted)):
-        norm = norms(rows)
+        norm = norms(rows, counted[some])
         finite = norm.isfinite()
         if not bool(finite.all()):
             rows = [part.masked_fill_(~finite[:, None], 0.0) for part in rows]
         share = (clip_norm * (1 - SLACK) / norm).clamp(max=1.0)
         factor = torch.where(finite & counted[some], share * (steps / clip_norm), 0.0).float()[:, None]
-        yield some, [part.mul_(factor).trunc_() for part in rows], torch.where(counted[some], norm, torch.nan)
+        whole = [part.view(torch.int32).copy_(part.mul_(factor)) for part in rows]  # toward zero, in the same memory
+        yield some, whole, torch.where(counted[some], norm, torch.nan)
 
 
 def blocks(gradients: Mapping[str, LayerGradient], num: int) -> Iterator[tuple[slice, list[Tensor]]]:
@@ -98,19 +99,20 @@ def together(gradients: Mapping[str, LayerGradient]) -> int:
     return min(_MOST_TOGETHER, 1 << max(0, (_BLOCK_BYTES // (4 * width)).bit_length() - 1))
 
 
-def norms(rows: Sequence[Tensor]) -> Tensor:
-    """Return the L2 norms (k,), float64, of rows in parts, (k, width) float32 each.
+def norms(rows: Sequence[Tensor], some: Tensor) -> Tensor:
+    """Return the L2 norms (k,), float64, of some records' rows in parts, (k, width) float32 each.
 
-    Pieces of at most 4,096 numbers are measured in float32, which misses a share of 4,097 / 2^25 and numbers below
-    2^-63, their squares being below what float32 holds; what follows is in float64.
+    Pieces of at most 128 numbers are measured in float32, which is off by at most a share of 129 / 2^25 and misses
+    numbers below 2^-63, whose squares float32 does not hold. The norm of the pieces' norms is taken in float64.
     """
     pieces = [torch.linalg.vector_norm(part.view(len(part), -1, _piece(part.shape[1])), dim=2) for part in rows]
+    pieces.append(torch.zeros(len(some), 1, device=some.device))  # there may be no part
     return torch.linalg.vector_norm(torch.cat(pieces, 1).double(), dim=1)
 
 
 @functools.cache
 def _piece(width: int) -> int:
-    """Return the largest divisor of a width up to 4,096; 1 for no width."""
+    """Return the largest divisor of a width up to 128; 1 for no width."""
     return next(piece for piece in range(min(max(width, 1), _PIECE), 0, -1) if width % piece == 0)
 
 
@@ -132,8 +134,8 @@ class LayerGradient:
         raise NotImplementedError
 
     def add(self, rows: Tensor, some: slice, total: Tensor) -> None:
-        """Add whole rows (k, width) of some records to a sum of rows: exact."""
-        total.add_(rows.sum(0))
+        """Add rows (k, width), int32, of some records to a sum of rows, float64: exact."""
+        total.add_(rows.sum(0, dtype=torch.int32))
 
     def arranged(self, total: Tensor) -> Tensor:
         """Return a sum of rows in the shape of the weight."""
@@ -214,15 +216,17 @@ class Outer(LayerGradient):
         super().__init__(weight)
         if len({call.groups for call in calls}) > 1:  # their parts do not fit together
             raise RuntimeError("a weight is in convolutions of unequal groups.")
-        self._calls = calls
+        self._calls, self._dtype = calls, weight.dtype
 
     def rows(self, some: slice, out: Tensor) -> None:
         """See `LayerGradient`."""
-        (left, right), *others = (call.factors(some) for call in self._calls)
-        total = out.view(len(left), left.shape[1], -1)
-        torch.bmm(left, right, out=total)
-        for left, right in others:
-            total.baddbmm_(left, right)
+        total = out if out.dtype == self._dtype else out.to(self._dtype)
+        for number, call in enumerate(self._calls):
+            left, right = (part.to(self._dtype) for part in call.factors(some))
+            found = total.view(len(left), left.shape[1], -1)
+            torch.baddbmm(found, left, right, beta=min(number, 1), out=found)  # of 0, what is there does not count
+        if total is not out:
+            out.copy_(total)
 
     def arranged(self, total: Tensor) -> Tensor:
         """See `LayerGradient`."""
@@ -238,7 +242,7 @@ class _Product(Call, ABC):
 
     @abstractmethod
     def factors(self, some: slice) -> tuple[Tensor, Tensor]:
-        """Return a (k G, p, R) and x (k G, R, d) of some records, float32; the next call may overwrite them."""
+        """Return a (k G, p, R) and x (k G, R, d) of some records; the next call may overwrite them."""
 
 
 class LinearCall(_Product):
@@ -248,8 +252,7 @@ class LinearCall(_Product):
         """See `_Product`."""
         gradient, inputs = self.gradient[some], self.inputs[some]
         batch = len(inputs)
-        left, right = (part.reshape(batch, -1, part.shape[-1]).float() for part in (gradient, inputs))
-        return left.mT, right
+        return gradient.reshape(batch, -1, gradient.shape[-1]).mT, inputs.reshape(batch, -1, inputs.shape[-1])
 
 
 @dataclass(eq=False)
@@ -274,7 +277,7 @@ class ConvolutionCall(_Product):
         patches = self._patches(images, gradient.shape[-2:])
         outputs = gradient.reshape(*images.shape[:2], self.groups, -1, gradient.shape[-2:].numel())
         left = outputs.permute(0, 2, 1, 4, 3).reshape(*patches.shape[:2], -1)
-        return left.float().mT, patches
+        return left.mT, patches
 
     def _patches(self, images: Tensor, places: torch.Size) -> Tensor:
         """Return what each place sees of images (k, n, C, H, W), (k G, n h w, d)."""
@@ -293,7 +296,7 @@ class ConvolutionCall(_Product):
         strides = (record, part, image, down * row, across * column, y * row, x * column, one)
         patches.copy_(padded.as_strided(patches.shape, [strides[i] for i in order]))
         found = patches.view(batch * self.groups, -1, number * places.numel() if short else patches[0, 0, 0, 0, 0].numel())
-        return (found.mT if short else found).float()
+        return found.mT if short else found
 
 
 class _Lookup(LayerGradient):
