@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from idpgan.errors import ConfigError
+from idpgan.memory import keep_freed
 
 if TYPE_CHECKING:
     import torch
@@ -24,6 +25,8 @@ def check_device(name: str, key: str = "training.device") -> str:
 def resolve_device(name: str, key: str = "training.device", *, float64: bool = True) -> torch.device:
     """Return the device that a key or an option names; "auto" is the GPU where there is one, else the CPU.
 
+    What follows computes, so freed memory is kept from here on (`idpgan.memory.keep_freed`).
+
     Args:
         name: One of `DEVICES`.
         float64: Whether float64 is needed there, as for sums of clipped gradients, bounds and metrics. mps lacks
@@ -35,6 +38,7 @@ def resolve_device(name: str, key: str = "training.device", *, float64: bool = T
     import torch
 
     check_device(name, key)
+    keep_freed()
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         return torch.device("cuda" if count else "cpu")

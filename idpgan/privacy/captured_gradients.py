@@ -90,6 +90,8 @@ def capture(
         if is_out_of_memory(error):
             raise
         raise NotCapturedError(str(error)) from error  # an error of the loss itself comes back from torch.func
+    finally:
+        recorder.outputs.clear()  # their hooks lead back here: all activations would wait for the garbage collector
 
 
 def is_out_of_memory(error: RuntimeError) -> bool:
@@ -107,15 +109,15 @@ class _Recorder(TorchFunctionMode):
     def __init__(self, weights: Mapping[str, Tensor], batch: int) -> None:
         super().__init__()
         self._batch = batch
-        # All that follows a weight needs a gradient, so that its layer has one; those of the cut ones are never computed.
+        # What follows a weight needs a gradient, so that its layer has one; those of the cut ones are never computed.
         self.leaves, self._cut = ({n: w.detach().requires_grad_() for n, w in weights.items()} for _ in range(2))
         self._names = {id(leaf): name for name, leaf in self.leaves.items()}
         self._calls: dict[str, list[Call]] = {}
-        self._outputs: list[tuple[Tensor, int, list[Call]]] = []  # with its version
+        self.outputs: list[tuple[Tensor, int, list[Call]]] = []  # with its version
         self._final = False  # a gradient requested before the one backward pass belongs to the loss itself
 
     def __enter__(self) -> Self:
-        self._level = _functorch.maybe_current_level()  # of the vmap over the records
+        self._level = _functorch.maybe_current_level() or 0  # of the vmap over the records
         return super().__enter__()
 
     def __torch_function__(
@@ -141,7 +143,7 @@ class _Recorder(TorchFunctionMode):
                 self._calls.setdefault(self._names[id(weight)], []).append(call)
         if output.requires_grad:
             output.register_hook(functools.partial(self._arrived, output.stride()))
-            self._outputs.append((output, output._version, [call for _, call in calls]))
+            self.outputs.append((output, output._version, [call for _, call in calls]))
         return self.of_one(output)
 
     def of_one(self, part: Tensor) -> Tensor:
@@ -167,14 +169,14 @@ class _Recorder(TorchFunctionMode):
         """Give all calls the gradients of their outputs, by one backward pass."""
         if not losses.requires_grad:
             return
-        if any(output._version != version for output, version, _ in self._outputs):  # it is another node of the graph
+        if any(output._version != version for output, version, _ in self.outputs):  # it is another node of the graph
             raise NotCapturedError("an output was changed in place.")
         self._final = True
-        outputs = [output for output, *_ in self._outputs]
+        outputs = [output for output, *_ in self.outputs]
         found = torch.autograd.grad(losses.sum(), [*outputs, *self.leaves.values()], allow_unused=True)
         if any(part is not None for part in found[len(outputs) :]):
             raise NotCapturedError("a weight is used outside the known layers.")
-        for (*_, calls), gradient in zip(self._outputs, found, strict=False):
+        for (*_, calls), gradient in zip(self.outputs, found, strict=False):
             for call in calls if gradient is not None else ():
                 call.arrive(gradient)
 

@@ -17,13 +17,17 @@ stand for the clip norm C. Let D' hold the null record where D holds record i; f
    there, is null, or was not drawn. What this takes from the libraries is that code of one shape treats each row by
    itself, and slots of one kind alike. Both are tested, bit by bit, over our layers, on processors of several kinds and
    with 1, 2 and 4 threads, and the second on random records before each run. *On a GPU neither is tested.*
-2. *Norm.* What record i adds is a row of whole numbers of L2 norm at most S, by `contributions`: with W computed
-   numbers g, float64, the norm n is off by at most a share of W 2^-53, the factor
-   ``f = min(1, C (1 - 1e-5) / n) S / C`` by 2^-51, a product ``f g`` by 2^-53, and ``trunc`` makes no number larger.
-   For W below 2^35 the norm of the row is at most S (1 - 1e-5) (1 + 4e-6) < S. A number of g that is not finite makes
-   it zero. An underflow in n concerns rows below 1e-150, all of whose steps are 0.
-3. *Exact addition.* A sum of at most 2^53 / S rows has no partial sum beyond 2^53 in any order, so float64 adds
-   exactly: blocks, tiles, processes and atomic additions do not matter. More rows are refused (`DPSGDPlan.most_rows`).
+2. *Norm.* What record i adds is a row of whole numbers of L2 norm at most R, R a power of two up to S, by
+   `contributions`, and each stands for S / R steps. A gradient becomes W numbers g of float32 first, and their norm n
+   is measured: pieces of 128 in float32, off by at most a share of 131 / 2^25, the pieces in float64, W 2^-53; numbers
+   below 2^-63, whose squares float32 loses, have a norm below sqrt(W) 2^-63. The factor
+   ``f = min(1, C (1 - 1e-5) / n) R / C`` is rounded to float32, 2^-23, a product ``f g`` too, 2^-24, and the
+   conversion to integers makes no number larger. For W below 2^35 and C from 1e-6 on, the norm of the row is at most
+   R (1 - 1e-5) (1 + 8.2e-6) < R. A number of g that is not finite, or whose square is not, makes the row zero.
+3. *Exact addition.* Rows of a chunk of B are added as integers of 32 bits: R is at most 2^30 / B, so no partial sum
+   leaves them. Chunks are added in float64: a sum of at most 2^53 / S records has no partial sum beyond 2^53 steps, so
+   it is exact in any order: blocks, tiles, processes and atomic additions do not matter. More records are refused
+   (`DPSGDPlan.most_rows`).
 4. *Exact noise.* ``round(Z)``, Z exactly normal of standard deviation ``ceil(sigma S)`` steps, is added to the whole
    sum: with whole numbers x, ``x + round(Z) = round(x + Z)`` but for ties, which have probability 0
    (`idpgan.privacy.discrete.rounded_gaussian`; integers only). Given the others' coins the released law of D' is
@@ -144,7 +148,7 @@ class DPSGDPlan:
 
     Attributes:
         sample_rate: q in (0, 1].
-        clip_norm: C, bound on one record's gradient, 1e-30 .. 1e30; a constant, never taken from private gradients.
+        clip_norm: C, bound on one record's gradient, 1e-6 .. 1e6; a constant, never taken from private gradients.
         divisor: B, public; about q N.
         noise_multiplier: sigma = standard deviation of the noise on the sum / C.
         unit: What one record is.

@@ -1,16 +1,15 @@
 r"""Per-record gradients of one weight, from the inputs and the output gradients of its layer; their exact sum.
 
 A layer that multiplies has ``g_i = sum_r a_r x_r^T``: x_r are the R inputs of record i, a_r the gradients of the
-outputs (a convolution's inputs are its patches, one per position). Every g_i is multiplied out, some records at a time,
-in the precision of the weights: it becomes a row of whole numbers, and only these are added (`clip_and_add`). "Ghost
-norms" (Goodfellow 2015; Li et al. 2022) never multiply g_i out, and then add parts of all records in floating point:
-that sum is not a sum of one number per record, and no proof about single records holds for its last bits.
+outputs (a convolution's inputs are its patches, one per position). Every g_i is multiplied out, some records at a time
+while a processor's cache holds them: it becomes a row of whole numbers, and only these are added (`clip_and_add`).
+"Ghost norms" (Goodfellow 2015; Li et al. 2022) never multiply g_i out, and then add parts of all records in floating
+point: that sum is not a sum of one number per record, and no proof about single records holds for its last bits.
 """
 
 from __future__ import annotations
 
 import functools
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_FEW_LINES = 256  # lines of an embedding up to which their sum over a block is made apart
 _SHORT_RUN = 16  # numbers of a patch that lie side by side; below, patches are copied place by place
 SLACK = 1e-5  # norms are clipped to C (1 - SLACK): rounding then never reaches C
 _BLOCK_BYTES = 8 << 20  # of rows held at once
 _MOST_TOGETHER = 32  # rows of a block
-_MOST = 2**30  # of a sum over a block
+_SUM_BITS = 30  # of a sum of rows, which is below 2^31
 _PIECE = 128  # numbers whose norm is measured in float32
 
 
@@ -33,8 +31,8 @@ def clip_and_add(
 ) -> Tensor:
     """Add the `contributions` of B records to ``total``, float64 and in steps of the grid, and return their norms (B,).
 
-    The sum is exact, in any order, while no partial sum exceeds 2^53: rows of one block are added as integers of 32
-    bits, which hold the sum of all of them, and the blocks in float64.
+    The sum is exact, in any order, while no partial sum exceeds 2^53: rows are added as integers of 32 bits, which hold
+    the sum of B rows, and these sums in float64.
 
     Args:
         gradients: By weight; none for a weight that the losses do not depend on.
@@ -44,8 +42,8 @@ def clip_and_add(
         total: By weight.
     """
     lengths = [torch.zeros(0, dtype=torch.float64, device=counted.device)]
-    sums = [total[name].new_zeros(total[name].numel()) for name in gradients]
-    steps = min(1 / grid, _MOST / together(gradients))
+    sums = [torch.zeros_like(total[name], dtype=torch.int32).flatten() for name in gradients]
+    steps = min(1 / grid, 2.0 ** (_SUM_BITS - (len(counted) - 1).bit_length()))
     for some, rows, norm in contributions(gradients, counted, clip_norm, steps):
         for part, gradient, own in zip(rows, gradients.values(), sums, strict=True):
             gradient.add(part, some, own)
@@ -94,7 +92,7 @@ def blocks(gradients: Mapping[str, LayerGradient], num: int) -> Iterator[tuple[s
 
 
 def together(gradients: Mapping[str, LayerGradient]) -> int:
-    """Return how many records form a block: a power of two up to 64, so that a processor's cache holds their rows."""
+    """Return how many records form a block: a power of two up to 32, so that a processor's cache holds their rows."""
     width = max(1, sum(gradient.width for gradient in gradients.values()))
     return min(_MOST_TOGETHER, 1 << max(0, (_BLOCK_BYTES // (4 * width)).bit_length() - 1))
 
@@ -102,7 +100,7 @@ def together(gradients: Mapping[str, LayerGradient]) -> int:
 def norms(rows: Sequence[Tensor], some: Tensor) -> Tensor:
     """Return the L2 norms (k,), float64, of some records' rows in parts, (k, width) float32 each.
 
-    Pieces of at most 128 numbers are measured in float32, which is off by at most a share of 129 / 2^25 and misses
+    Pieces of at most 128 numbers are measured in float32, which is off by at most a share of 131 / 2^25 and misses
     numbers below 2^-63, whose squares float32 does not hold. The norm of the pieces' norms is taken in float64.
     """
     pieces = [torch.linalg.vector_norm(part.view(len(part), -1, _piece(part.shape[1])), dim=2) for part in rows]
@@ -134,7 +132,7 @@ class LayerGradient:
         raise NotImplementedError
 
     def add(self, rows: Tensor, some: slice, total: Tensor) -> None:
-        """Add rows (k, width), int32, of some records to a sum of rows, float64: exact."""
+        """Add rows (k, width) of some records to a sum of rows, int32."""
         total.add_(rows.sum(0, dtype=torch.int32))
 
     def arranged(self, total: Tensor) -> Tensor:
@@ -224,7 +222,10 @@ class Outer(LayerGradient):
         for number, call in enumerate(self._calls):
             left, right = (part.to(self._dtype) for part in call.factors(some))
             found = total.view(len(left), left.shape[1], -1)
-            torch.baddbmm(found, left, right, beta=min(number, 1), out=found)  # of 0, what is there does not count
+            if number:
+                found.baddbmm_(left, right)
+            else:
+                torch.bmm(left, right, out=found)
         if total is not out:
             out.copy_(total)
 
@@ -295,7 +296,9 @@ class ConvolutionCall(_Product):
         record, image, row, column, one = padded.stride()
         strides = (record, part, image, down * row, across * column, y * row, x * column, one)
         patches.copy_(padded.as_strided(patches.shape, [strides[i] for i in order]))
-        found = patches.view(batch * self.groups, -1, number * places.numel() if short else patches[0, 0, 0, 0, 0].numel())
+        found = patches.view(
+            batch * self.groups, -1, number * places.numel() if short else patches[0, 0, 0, 0, 0].numel()
+        )
         return found.mT if short else found
 
 
@@ -318,10 +321,7 @@ class _Lookup(LayerGradient):
     def add(self, rows: Tensor, some: slice, total: Tensor) -> None:
         """See `LayerGradient`."""
         lines, rows = self._lines[some].flatten(), rows.reshape(-1, self.shape[1])
-        if self.shape[0] <= _FEW_LINES:
-            total.view(self.shape).add_(rows.new_zeros(self.shape).index_add_(0, lines, rows))
-        else:
-            total.view(self.shape).index_add_(0, lines, rows.double())
+        total.view(self.shape).index_add_(0, lines, rows)
 
 
 class EmbeddingCall(Call):
