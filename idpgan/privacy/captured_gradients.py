@@ -123,10 +123,11 @@ class _Recorder(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in _FLATTENS and args[0].dim() > 3:  # a view has a gradient in another order of memory
-            return func(self.watch(args[0], args[0]), *args[1:], **(kwargs or {}))
+        if func in _SHAPES and args and args[0].dim() > 2:  # its gradient comes back in another order of memory
+            return func(self.watch(args[0], args[0]).contiguous(), *args[1:], **(kwargs or {}))
         layer = _LAYERS.get(func)
-        if layer is None or not any(id(part) in self._names for part in (*args, *(kwargs or {}).values())):
+        ours = func is functional.group_norm or any(id(part) in self._names for part in (*args, *(kwargs or {}).values()))
+        if layer is None or not ours:
             return func(*args, **(kwargs or {}))
         return layer(self, *args, **(kwargs or {}))
 
@@ -277,7 +278,7 @@ def _embedding(
     return recorder.watch(input, output, (weight, EmbeddingCall()))
 
 
-_FLATTENS = torch.flatten, Tensor.flatten
+_SHAPES = torch.flatten, torch.reshape, Tensor.flatten, Tensor.reshape, Tensor.view
 _LAYERS: dict[Any, Callable[..., Tensor]] = {
     functional.linear: _linear,
     functional.conv2d: _conv2d,
