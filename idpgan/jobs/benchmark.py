@@ -175,7 +175,11 @@ def _normal(*shape: int, device: torch.device) -> Tensor:
 
 
 def _clipped(width: int, batch: int, device: torch.device) -> Iterator[Contest]:
-    """Yield the sum of clipped gradients of pairs against the plain backward pass, and against Opacus' hooks."""
+    """Yield the sum of clipped gradients against the plain backward pass, and against Opacus' two engines.
+
+    A record is a real image and its fake, as in `dp-gan`; for fast clipping it is one image, as that engine does not
+    know records that pass a layer twice.
+    """
     critic = Critic(ModelConfig(width=width), (1, 28, 28), len(_CLASSES)).to(device)
     weights = dict(critic.named_parameters())
     real, fake = _normal(2, batch, 1, 28, 28, device=device).tanh()
@@ -184,8 +188,10 @@ def _clipped(width: int, batch: int, device: torch.device) -> Iterator[Contest]:
     plan = DPSGDPlan(sample_rate=0.01, clip_norm=1.0, divisor=batch, noise_multiplier=1.0)
     records, tiles = [real, labels, fake, torch.zeros(batch, device=device), labels], Tiles.fixed(batch)
 
-    def ours() -> None:
-        plan.clipped_sum(loss.of_record, weights, tiled(records, batch), tiles)
+    def summed(loss: CriticLoss) -> Call:
+        return lambda: plan.clipped_sum(loss.of_record, weights, tiled(records, batch), tiles).sums
+
+    ours = summed(loss)
 
     def plain() -> None:
         scores = critic(torch.cat([real, fake]), torch.cat([labels, labels]))
@@ -196,6 +202,43 @@ def _clipped(width: int, batch: int, device: torch.device) -> Iterator[Contest]:
     yield Contest(name, batch, "pairs", ours, plain, "plain backward", library=False)
     hooks = _opacus(critic, (real, fake), labels) if importlib.util.find_spec("opacus") else None
     yield Contest(name, batch, "pairs", ours, hooks, "Opacus", library=True)
+    single = CriticLoss(critic, "non-saturating", penalty=0.0, paired=False)
+    fast = _fast_clipping(critic, real, labels) if importlib.util.find_spec("opacus") else None
+    yield Contest(name + ", one image", batch, "records", summed(single), fast, "Opacus, fast clipping", library=True)
+
+
+def _copy(critic: Critic, device: torch.device) -> Critic:
+    copy = Critic(critic.config, critic.image_shape, len(_CLASSES)).to(device)
+    copy.load_state_dict(critic.state_dict())
+    return copy
+
+
+def _fast_clipping(critic: Critic, images: Tensor, labels: Tensor) -> Call:
+    """Return the sum over single images by Opacus' ghost norms, and a second backward pass; in float32."""
+    from opacus.grad_sample import GradSampleModuleFastGradientClipping
+
+    copy = _copy(critic, labels.device)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = GradSampleModuleFastGradientClipping(
+            copy, loss_reduction="sum", max_grad_norm=1.0, use_ghost_clipping=True
+        )
+
+    def call() -> dict[str, Tensor]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            model.enable_hooks()
+            losses = softplus(-model(images, labels))
+            losses.sum().backward(retain_graph=True)
+            copy.zero_grad(set_to_none=True)
+            factors = model.get_clipping_coef()
+            model.disable_hooks()
+            (factors * losses).sum().backward()
+            sums = {name: cast(Tensor, weight.grad) for name, weight in copy.named_parameters()}
+            copy.zero_grad(set_to_none=True)
+            return sums
+
+    return call
 
 
 def _opacus(critic: Critic, pairs: tuple[Tensor, Tensor], labels: Tensor) -> Call:
@@ -203,8 +246,7 @@ def _opacus(critic: Critic, pairs: tuple[Tensor, Tensor], labels: Tensor) -> Cal
     from opacus import GradSampleModule
     from opacus.optimizers import DPOptimizer
 
-    copy = Critic(critic.config, critic.image_shape, len(_CLASSES)).to(labels.device)
-    copy.load_state_dict(critic.state_dict())
+    copy = _copy(critic, labels.device)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Opacus' import and hooks warn about torch's hooks
         model = GradSampleModule(copy, loss_reduction="sum")

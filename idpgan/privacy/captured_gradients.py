@@ -126,7 +126,9 @@ class _Recorder(TorchFunctionMode):
         if func in _SHAPES and args and args[0].dim() > 2:  # its gradient comes back in another order of memory
             return func(self.watch(args[0], args[0]).contiguous(), *args[1:], **(kwargs or {}))
         layer = _LAYERS.get(func)
-        ours = func is functional.group_norm or any(id(part) in self._names for part in (*args, *(kwargs or {}).values()))
+        ours = func is functional.group_norm or any(
+            id(part) in self._names for part in (*args, *(kwargs or {}).values())
+        )
         if layer is None or not ours:
             return func(*args, **(kwargs or {}))
         return layer(self, *args, **(kwargs or {}))
