@@ -1,6 +1,8 @@
 """Gradients captured from one backward pass: equal to a loop over single records, or refused, never too small."""
 
+import gc
 import math
+import weakref
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from torch.func import functional_call, grad, jvp, vmap
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from idpgan.privacy import DPSGDPlan
+from idpgan.privacy import DPSGDPlan, captured_gradients
 from idpgan.privacy.captured_gradients import NotCapturedError, capture
 from idpgan.privacy.layer_gradients import LinearCall, clip_and_add
 from tests.privacy.clipped import clipped
@@ -102,11 +104,20 @@ class Words(nn.Module):
         return self.norm(self.table(words)).flatten(1) * torch.arange(1.0, 25)
 
 
+class View(nn.Module):
+    def forward(self, images):
+        return images.view(len(images), -1)
+
+
 MODELS = {
     "group norm": lambda: nn.Sequential(
         nn.Conv2d(3, 4, 3, 2, 1), nn.GroupNorm(2, 4), nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(64, 5)
     ),
     "in place": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(inplace=True), nn.Flatten(), nn.Linear(144, 2)),
+    "view": lambda: nn.Sequential(nn.Conv2d(3, 4, 3), nn.Tanh(), View(), nn.Linear(144, 2)),
+    "norm without weights": lambda: nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.GroupNorm(2, 4, affine=False), nn.Tanh(), nn.Flatten(), nn.Linear(144, 2)
+    ),
     "padding by reflection": lambda: nn.Conv2d(3, 4, 3, padding=1, padding_mode="reflect"),
     "layer norm": lambda: nn.Sequential(nn.LayerNorm((3, 8, 8)), nn.Flatten(), nn.Linear(192, 3)),
 }
@@ -388,6 +399,25 @@ def test_a_checkpointed_layer_is_right_or_left_to_vmap():
     total = {name: torch.zeros_like(weight, dtype=torch.float64) for name, weight in weights.items()}
     norms = clip_and_add(gradients, torch.ones(5, dtype=torch.bool), 1.0, 2.0**-32, total)
     assert torch.allclose(norms, loop_over_records(loss, weights, records).norm(dim=1), rtol=1e-5)
+
+
+def test_activations_are_freed_without_the_garbage_collector(monkeypatch):
+    """Failed before: hooks in the graph led back to what held the graph."""
+    model, seen = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten(), nn.Linear(144, 2)), []
+
+    class Watched(captured_gradients._Recorder):
+        def __init__(self, *arguments):
+            super().__init__(*arguments)
+            seen.append(weakref.ref(self))
+
+    monkeypatch.setattr(captured_gradients, "_Recorder", Watched)
+    gc.disable()
+    try:
+        gradients, _ = capture(score_of(model), dict(model.named_parameters()), [drawn(5, 1, 8, 8)])
+        assert [part() for part in seen] == [None]
+        assert gradients
+    finally:
+        gc.enable()
 
 
 def test_batch_norm_is_no_layer_of_single_records():
