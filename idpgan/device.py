@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import re
 from typing import TYPE_CHECKING
 
 from idpgan.errors import ConfigError
-from idpgan.memory import keep_freed
 
 if TYPE_CHECKING:
     import torch
 
 DEVICES = "auto, cpu, cuda, cuda:NUMBER or mps"
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # names of `mallopt`
 _NAME = re.compile(r"auto|cpu|mps|cuda(:(0|[1-9]\d{0,2}))?")
 
 
@@ -25,7 +27,7 @@ def check_device(name: str, key: str = "training.device") -> str:
 def resolve_device(name: str, key: str = "training.device", *, float64: bool = True) -> torch.device:
     """Return the device that a key or an option names; "auto" is the GPU where there is one, else the CPU.
 
-    What follows computes, so freed memory is kept from here on (`idpgan.memory.keep_freed`).
+    What follows computes, so freed memory is kept from here on (`keep_freed_memory`).
 
     Args:
         name: One of `DEVICES`.
@@ -38,7 +40,7 @@ def resolve_device(name: str, key: str = "training.device", *, float64: bool = T
     import torch
 
     check_device(name, key)
-    keep_freed()
+    keep_freed_memory()
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if name == "auto":
         return torch.device("cuda" if count else "cpu")
@@ -52,3 +54,16 @@ def resolve_device(name: str, key: str = "training.device", *, float64: bool = T
             "Take auto or cpu."
         )
     return torch.device(name)
+
+
+@functools.cache
+def keep_freed_memory() -> None:
+    """Tell the C library to keep memory that is freed, up to 2 GiB, where it is glibc; do nothing elsewhere.
+
+    By default it gives the memory of a step's activations back to the system and asks for it again at the next step,
+    page by page: thousands of faults, a sixth of a step's time.
+    """
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        library.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
+        library.mallopt(_M_TRIM_THRESHOLD, (2 << 30) - 1)

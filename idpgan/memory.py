@@ -8,8 +8,6 @@ private image outlives a command, and none can be out of date.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import math
 import mmap
 import os
@@ -29,7 +27,6 @@ if TYPE_CHECKING:  # importing torch takes a second
 GIB = 1 << 30
 LARGEST = 1 << 29  # bytes of a tensor that lies in memory: 18,000 color images of 96 x 96
 _BLOCK = 1 << 24  # bytes that are copied at once
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # names of `mallopt`
 _MAPPED: weakref.WeakValueDictionary[int, mmap.mmap] = weakref.WeakValueDictionary()  # by the address of its first byte
 _CGROUPS = (  # memory limits of a container, cgroup version 2 and 1
     ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
@@ -54,19 +51,6 @@ def check_memory(needed: int, what: str, way_out: str, device: str = "cpu") -> N
             f"{what} would need at least {needed / GIB:,.1f} GiB of memory, and {free / GIB:,.1f} GiB are free. "
             f"{way_out}"
         )
-
-
-@functools.cache
-def keep_freed() -> None:
-    """Tell the C library to keep memory that is freed, up to 2 GiB, where it is glibc; do nothing elsewhere.
-
-    By default it gives the memory of a step's activations back to the system and asks for it again at the next step,
-    page by page: thousands of faults, a sixth of a step's time.
-    """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
-        library.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
-        library.mallopt(_M_TRIM_THRESHOLD, (2 << 30) - 1)
 
 
 def check_room(num_bytes: int, copies: int, what: str, way_out: str) -> None:

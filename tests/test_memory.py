@@ -1,10 +1,7 @@
 """Memory is asked before anything large is read, and the refusal names estimate and limit."""
 
-import ctypes
 import errno
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -146,25 +143,3 @@ def test_a_full_disk_is_one_line(scratch, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(scratch / "gone"))
     with pytest.raises(InputError, match=r"gone \(No such file"):
         memory.zeros((2,), torch.uint8)
-
-
-FAULTS = """
-import resource, sys
-from idpgan import memory
-if sys.argv[1] == "kept":
-    memory.keep_freed()
-for _ in range(3):
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    [bytearray(8 << 20) for _ in range(10)]
-print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
-"""
-
-
-@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library is not glibc")
-def test_freed_memory_is_kept_for_the_next_step():
-    """80 MiB have 20,480 pages; the C library gives them back by itself, and every page is a fault again."""
-    faults = {
-        how: int(subprocess.run([sys.executable, "-c", FAULTS, how], capture_output=True, text=True, check=True).stdout)
-        for how in ("kept", "given back")
-    }
-    assert faults["kept"] < 1_000 < 10_000 < faults["given back"]
