@@ -34,6 +34,7 @@ _PENALTY = 1.0
 _DAMPING = 0.3
 _STEPS = 10
 _LEAST_CONTRAST = 0.02
+_LEAST_WEIGHT = 1e-12  # of a pixel in a blurred one
 _STEEPEST = 0.75  # a displacement that changes less than this by its own length can be inverted
 _INVERSIONS = 20  # fixed-point steps: 0.75^20 = 0.003 of the displacement
 _SHAPE_STD = 0.05  # of photographs of faces with their eyes in place, half image sides, chosen on photographs
@@ -63,7 +64,8 @@ def odd_displacements(count: int) -> Tensor:
 
 def displaced(images: Tensor, shapes: Tensor) -> Tensor:
     """Return images (B, C, H, W), read at the places to which the displacements (B, 2 count) point."""
-    return _read(images, _field(shapes, *images.shape[2:]), "bicubic")
+    places = _places(*images.shape[2:]).to(shapes) + _field(shapes, *images.shape[2:])
+    return _read(images, places, "bicubic")
 
 
 def bent_back(images: Tensor, shapes: Tensor) -> Tensor:
@@ -75,10 +77,11 @@ def bent_back(images: Tensor, shapes: Tensor) -> Tensor:
     field = _field(shapes, *images.shape[2:])
     steepest = torch.maximum(_steepness(field, 1), _steepness(field, 2))
     field = field * (_STEEPEST / steepest.clamp(min=_STEEPEST))[:, None, None, None]
-    planes, inverse = field.movedim(3, 1), -field
+    planes, straight = field.movedim(3, 1), _places(*images.shape[2:]).to(field)
+    places = straight - field
     for _ in range(_INVERSIONS):
-        inverse = -_read(planes, inverse, "bilinear").movedim(1, 3)
-    return _read(images, inverse, "bicubic")
+        places = straight - _read(planes, places, "bilinear").movedim(1, 3)
+    return _read(images, places, "bicubic")
 
 
 def _steepness(field: Tensor, axis: int) -> Tensor:
@@ -93,9 +96,8 @@ def _field(shapes: Tensor, height: int, width: int) -> Tensor:
     return torch.stack([part @ functions.T for part in shapes.chunk(2, dim=1)], dim=2).view(-1, height, width, 2)
 
 
-def _read(planes: Tensor, field: Tensor, mode: str) -> Tensor:
-    """Return planes (B, C, H, W) at the pixels moved by a field (B, H, W, 2); outside, the border is repeated."""
-    places = _places(*field.shape[1:3]).to(field) + field
+def _read(planes: Tensor, places: Tensor, mode: str) -> Tensor:
+    """Return planes (B, C, H, W) at places in half image sides, (B, H, W, 2); outside, the border is repeated."""
     return functional.grid_sample(planes, places, mode=mode, padding_mode="border", align_corners=False)
 
 
@@ -128,16 +130,25 @@ class Registration:
         line = torch.exp(-0.5 * (_line(_SIDE) / _WINDOW).square())
         self._weights = (line[:, None] * line / line.sum().square()).float()
         self._functions = _functions(_SIDE, _SIDE, count).float()
-        self._products = (self._functions[:, :, None] * self._functions[:, None]).flatten(1)
+        self._straight = _places(_SIDE, _SIDE).float().flatten()
+        self._moves = torch.zeros(2, count, _SIDE**2, 2)  # of the places, by each coefficient
+        self._moves[0, :, :, 0] = self._moves[1, :, :, 1] = self._functions.T
+        rows, columns = torch.tril_indices(count, count)
+        self._products = self._functions[:, rows] * self._functions[:, columns]  # they are symmetric
+        entries = torch.zeros(count, count, dtype=torch.int64)
+        entries[rows, columns] = entries[columns, rows] = torch.arange(len(rows))
+        xx, xy, yy = (entries + len(rows) * plane for plane in range(3))
+        self._entries = torch.cat([torch.cat([xx, xy], 1), torch.cat([xy, yy], 1)]).flatten()
         bending = [_PENALTY * (1 + u * u + v * v) ** 2 for u, v in low_frequencies(count)]
         self._penalty = torch.tensor(bending * 2, dtype=torch.float32)
 
     def prepare(self, images: Tensor) -> Tensor:
         """Blur and normalize images (B, C, H, W) to (B, 24, 24): weighted mean 0 and, but for flat ones, variance 1."""
-        finite = images.flatten(1).isfinite().all(1)
-        images = torch.where(finite[:, None, None], images.float().mean(1), 0.0)
-        small = self._rows.to(images) @ images @ self._columns.to(images).T
-        weights = self._weights.to(images)
+        grey = images.float().mean(1)  # not finite where a channel is not
+        grey = torch.where(grey.isfinite().all(2).all(1)[:, None, None], grey, 0.0)
+        narrow = grey @ self._columns.to(grey).T  # one matrix product for all images, as the next
+        small = (narrow.mT @ self._rows.to(grey).T).mT
+        weights = self._weights.to(grey)
         small = small - (small * weights).sum((1, 2), keepdim=True)
         contrast = (small.square() * weights).sum((1, 2), keepdim=True).sqrt()
         return small / (contrast + _LEAST_CONTRAST)
@@ -159,16 +170,13 @@ class Registration:
         """Return a damped Gauss-Newton step, (B, 2 count), from images and their slopes in x and y, (B, 3, 24, 24)."""
         functions, products = self._functions.to(shapes), self._products.to(shapes)
         penalty, weights = self._penalty.to(shapes), self._weights.to(shapes).flatten()
-        moved, slope_x, slope_y = _read(planes, _field(shapes, _SIDE, _SIDE), "bilinear").flatten(2).unbind(1)
-        residual = weights * (moved - goal)
-        slopes = (residual * slope_x) @ functions, (residual * slope_y) @ functions
-        gradient = torch.cat(slopes, dim=1) + penalty * shapes
-        pairs = slope_x * slope_x, slope_x * slope_y, slope_y * slope_y
-        xx, xy, yy = ((weights * pair) @ products for pair in pairs)
-        square = (-1, self.count, self.count)
-        curvature = torch.cat(
-            [torch.cat([xx.view(square), xy.view(square)], 2), torch.cat([xy.view(square), yy.view(square)], 2)], 1
-        )
+        places = torch.addmm(self._straight.to(shapes), shapes, self._moves.to(shapes).view(shapes.shape[1], -1))
+        read = _read(planes, places.view(-1, _SIDE, _SIDE, 2), "bilinear").flatten(2)
+        moved, slopes = read[:, 0], read[:, 1:]
+        weighted = weights * slopes
+        gradient = (((moved - goal)[:, None] * weighted) @ functions).flatten(1) + penalty * shapes
+        pairs = torch.cat([weighted[:, :1] * slopes, weighted[:, 1:] * slopes[:, 1:]], dim=1)  # xx, xy, yy
+        curvature = (pairs @ products).flatten(1)[:, self._entries].view(-1, *2 * shapes.shape[1:])
         factor, _ = torch.linalg.cholesky_ex(curvature + torch.diag(penalty + _DAMPING))
         return torch.cholesky_solve(gradient[:, :, None], factor)[:, :, 0]
 
@@ -178,4 +186,5 @@ def _blurring(side: int) -> Tensor:
     centers = (torch.arange(_SIDE, dtype=torch.float64) + 0.5) * side / _SIDE
     pixels = torch.arange(side, dtype=torch.float64) + 0.5
     weights = torch.exp(-0.5 * ((centers[:, None] - pixels) / max(_BLUR * side, 0.5)).square())
-    return (weights / weights.sum(1, keepdim=True)).float()
+    weights = weights / weights.sum(1, keepdim=True)
+    return weights.where(weights > _LEAST_WEIGHT, 0.0).float()  # a processor is slow at numbers that are nearly 0
