@@ -36,7 +36,7 @@ _MALLOC = {-3: 32 << 20, -1: 512 << 20}  # glibc: bytes from which memory is map
 
 
 def _keep_freed_memory():
-    """Short runs of ever other sizes give memory back and take it again, page by page: a fifth of all processor time."""
+    """Short runs of ever other sizes gave memory back and took it again, page by page: a fifth of all seconds."""
     if set_option := getattr(ctypes.CDLL(None), "mallopt", None):
         for option, size in _MALLOC.items():
             set_option(option, size)

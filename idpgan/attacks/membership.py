@@ -38,6 +38,7 @@ from idpgan.errors import InputError
 from idpgan.models.classifier import Classifier, build_classifier
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import torch_seed
+from idpgan.models.optimizers import Adam
 from idpgan.models.private_classifier import log_odds
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
@@ -321,7 +322,7 @@ def _search(
     num, restarts, dimensions = starts.shape
     z = starts.reshape(-1, dimensions).clone().requires_grad_(True)
     wanted = target.repeat_interleave(restarts, 0)
-    optimizer = torch.optim.Adam([z], lr=learning_rate)
+    optimizer = Adam([z], lr=learning_rate)
     best = torch.full((len(z),), torch.inf, device=z.device)
     for _ in range(steps):
         difference = (generator(z, labels) - wanted).square().flatten(1).mean(1)

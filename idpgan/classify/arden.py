@@ -31,6 +31,7 @@ from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, place
 from idpgan.errors import ConfigError
+from idpgan.models.optimizers import Adam
 from idpgan.models.private_classifier import MOST_FEATURES, PrivateClassifier, SplitCnn, nullify
 from idpgan.privacy import Event, Guarantee, RandomizedResponse, Relation, Unit
 from idpgan.privacy.collaborative import FeatureNoise
@@ -192,7 +193,7 @@ class Arden(GivesClassifier):
         super()._set_up(split)
         labeled = split.public.labels is not None
         self._public = place(split.public.existing(), self.device) if labeled else split.public.select(torch.arange(0))
-        self.optimizer = torch.optim.Adam(self.newest.cloud.parameters(), self.config.learning_rate)
+        self.optimizer = Adam(self.newest.cloud.parameters(), self.config.learning_rate)
         self.channel, self.response = self.plan.channel, self.plan.response
         self._rng = self.seeded()
         self._steps = torch.empty(0, self.channel.features, dtype=torch.int64)
@@ -275,7 +276,7 @@ def falling(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int
 
 def fit_phone(network: SplitCnn, public: Images, steps: int, rng: torch.Generator) -> None:
     """Train both parts on labeled public images, without noise: afterwards the phone's part is never changed."""
-    optimizer, device = torch.optim.Adam(network.parameters(), _RATE), next(network.parameters()).device
+    optimizer, device = Adam(network.parameters(), _RATE), next(network.parameters()).device
     for step in range(1, steps + 1):
         falling(optimizer, _RATE, step, steps)
         batch = public.select(torch.randint(len(public), (_BATCH,), generator=rng)).to(device)

@@ -39,6 +39,7 @@ from idpgan.classify.scattering_linear import (
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
+from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.privacy import Event, Guarantee, Ledger, Noise, RandomizedResponse, Relation, Unit
 from idpgan.privacy.collaborative import FeatureNoise
@@ -91,7 +92,7 @@ class WatchedClassifier(TrainsClassifier):
     """
 
     weight: nn.Parameter
-    optimizer: torch.optim.SGD
+    optimizer: SGD
     gradient: Tensor
 
     def watch(self, plan: DPSGDPlan) -> None:

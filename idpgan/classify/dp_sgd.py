@@ -23,6 +23,7 @@ from idpgan.classify.classifier import ClassifierRun, StepsPlan, TrainsClassifie
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.models.ema import Ema
+from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
 from idpgan.privacy.captured_gradients import Batch
 from idpgan.privacy.dpsgd import Weights
@@ -103,9 +104,7 @@ class DpSgd(TrainsClassifier):
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
         self._average = Ema(self.newest, self.config.ema_decay)
-        self.optimizer = torch.optim.SGD(
-            self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum
-        )
+        self.optimizer = SGD(self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum)
         self._physical_batch = self.config.max_physical_batch
         self._way: Way = "capture"
         self._opacus = opacus_steps(self.config, self.newest, self.optimizer)

@@ -30,6 +30,7 @@ from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.models.initialize import without_weights
+from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
 from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Noise, Relation, SparseVector, Unit
 from idpgan.privacy.collaborative import SharingScales, sharing_epsilon, sharing_scales
@@ -323,7 +324,7 @@ class Dssgd(GivesClassifier):
         draw must not depend on which records are null here.
         """
         vector_to_parameters(start.clone(), self.newest.parameters())
-        optimizer = torch.optim.SGD(self.newest.parameters(), self.config.learning_rate)
+        optimizer = SGD(self.newest.parameters(), self.config.learning_rate)
         total, steps = torch.zeros((), device=self.device), 0
         shuffled = positions[torch.randperm(len(positions), generator=self._rng)]
         shuffled = shuffled if self._images.null is None else shuffled[~self._images.null.cpu()[shuffled]]

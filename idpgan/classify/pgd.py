@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 from idpgan.attacks.adversarial import pgd
 from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
 from idpgan.data.load import Split
+from idpgan.models.optimizers import Adam
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
 from idpgan.privacy import Event
 from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
@@ -96,7 +97,7 @@ class PgdAdversarial(GivesClassifier):
 
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
-        self.optimizer = torch.optim.Adam(self.newest.parameters(), self.config.learning_rate)
+        self.optimizer = Adam(self.newest.parameters(), self.config.learning_rate)
         self._rng = self.seeded()
 
     def step_event(self) -> Event:

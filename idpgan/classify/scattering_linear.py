@@ -36,6 +36,7 @@ from idpgan.data.images import to_float
 from idpgan.data.load import Split
 from idpgan.device import resolve_device
 from idpgan.memory import LARGEST, check_room, let_go, zeros
+from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.privacy.dpsgd import Features, full_precision
 from idpgan.privacy.tiles import Rows, Tiles, alike, may_be_alike, sizes
@@ -143,9 +144,7 @@ class ScatteringLinear(TrainsClassifier):
         self._null = pad(private.is_null.to(self.device), room, value=True)
         self._shares = None if shares is None else pad(shares.to(self.device), room)
         self._product = copy.deepcopy(self.newest).eval().requires_grad_(False)
-        self.optimizer = torch.optim.SGD(
-            self.newest.parameters(), self.plan.learning_rate, momentum=self.config.momentum
-        )
+        self.optimizer = SGD(self.newest.parameters(), self.plan.learning_rate, momentum=self.config.momentum)
         self._averaged = 0
         self._known: Features | None = None  # of all private images, once they were read
 

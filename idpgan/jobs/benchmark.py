@@ -24,6 +24,7 @@ from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
+from idpgan.models.optimizers import SGD
 from idpgan.numerics.svd import batched_svd
 from idpgan.privacy import DiscreteLaplace, DPSGDPlan, Noise, Relation, RoundedGaussian, Unit
 from idpgan.privacy.tiles import Tiles, tiled
@@ -251,7 +252,7 @@ def _opacus(critic: Critic, pairs: tuple[Tensor, Tensor], labels: Tensor) -> Cal
         warnings.simplefilter("ignore")  # Opacus' import and hooks warn about torch's hooks
         model = GradSampleModule(copy, loss_reduction="sum")
         optimizer = DPOptimizer(
-            torch.optim.SGD(model.parameters(), lr=0.0),
+            SGD(model.parameters(), lr=0.0),
             noise_multiplier=0.0,
             max_grad_norm=1.0,
             expected_batch_size=len(labels),

@@ -33,6 +33,7 @@ from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import FeatureNetwork
 from idpgan.models.classifier import classifier_body
 from idpgan.models.initialize import seeded_init, torch_seed
+from idpgan.models.optimizers import AdamW
 from idpgan.progress import Progress, silent
 
 PROTOCOL = "feature-autoencoder/2"  # a change of network, recipe or training set changes the number
@@ -123,7 +124,7 @@ def _fit(images: Images, seed: int, device: torch.device | str, progress: Progre
         model = Autoencoder(images.image_shape)
     model = model.to(device).train()
     steps = num_steps(len(images))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=_LEARNING_RATE, fused=True)
+    optimizer = AdamW(model.parameters(), lr=_LEARNING_RATE, fused=True)
     scheduler = OneCycleLR(optimizer, _LEARNING_RATE, total_steps=steps)
     rng = torch.Generator().manual_seed(torch_seed(seed, 1))
     loss = torch.zeros(())

@@ -20,10 +20,10 @@ import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss, softplus
-from torch.optim import Adam
 from torch.optim.lr_scheduler import LambdaLR
 
 from idpgan.models.classifier import build_classifier
+from idpgan.models.optimizers import Adam
 from idpgan.obfuscate.networks import TrainedObfuscator, Training, batches, convolution, doubling, update
 from idpgan.progress import Progress
 from idpgan.training.fit import FitConfig, fit_classifier

@@ -9,12 +9,13 @@ from typing import Any, ClassVar
 import pydantic
 import torch
 from torch import Tensor, nn
-from torch.optim import Adam, Optimizer
+from torch.optim import Optimizer
 
 from idpgan.config import Section
 from idpgan.errors import InputError
 from idpgan.models.classifier import ResidualBlock
 from idpgan.models.initialize import seeded_init
+from idpgan.models.optimizers import Adam
 from idpgan.obfuscate.base import Obfuscator
 from idpgan.progress import Progress
 

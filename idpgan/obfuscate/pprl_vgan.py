@@ -20,8 +20,8 @@ import pydantic
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
-from torch.optim import Adam
 
+from idpgan.models.optimizers import Adam
 from idpgan.obfuscate.networks import Painter, TrainedObfuscator, Training, Trunk, batches, update
 from idpgan.progress import Progress
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from idpgan.data.load import DataShape
+from idpgan.models import optimizers
 from idpgan.models.ema import Ema
 from idpgan.models.families import build_generator
 from idpgan.models.generator import Generator
@@ -42,7 +43,7 @@ class Adam:
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Make the optimizer of a network; fused: one call per step, not one per tensor."""
-        kind, weight_decay = (torch.optim.AdamW, self.decay) if self.decay else (torch.optim.Adam, self.l2)
+        kind, weight_decay = (optimizers.AdamW, self.decay) if self.decay else (optimizers.Adam, self.l2)
         betas = (self.beta1, self.beta2)
         return kind(network.parameters(), lr=self.rate, betas=betas, weight_decay=weight_decay, fused=True)
 

@@ -22,6 +22,7 @@ from idpgan.errors import InputError
 from idpgan.memory import let_go, take
 from idpgan.models.ema import Ema
 from idpgan.models.initialize import torch_seed
+from idpgan.models.optimizers import AdamW
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # one float batch and a generator on its device -> a float batch
 
@@ -201,9 +202,7 @@ def _judge(number: int, train_loss: Tensor, model: nn.Module, held_back: tuple[T
 
 def _optimizer(model: nn.Module, config: FitConfig, num_batches: int) -> tuple[torch.optim.Optimizer, LRScheduler]:
     steps = config.epochs * num_batches
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
-    )
+    optimizer = AdamW(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True)
     if config.schedule == "cosine":
         return optimizer, CosineAnnealingLR(optimizer, steps)
     if config.schedule == "step":

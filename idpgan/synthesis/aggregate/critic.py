@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.models.losses import critic_wasserstein, gradient_penalty, interpolate
+from idpgan.models.optimizers import Adam
 from idpgan.synthesis.networks import Saved
 from idpgan.training.method import Stats
 
@@ -107,7 +108,7 @@ class DeepCritic(Saved):
         self.scale = 1 / groups.norm(dim=2).mean().clamp(min=1e-6)  # inputs of length about 1
         self.one_hot = torch.eye(self.classes, device=groups.device)
         self.rng = torch.Generator(groups.device).manual_seed(torch_seed(seed, 8))
-        self.optimizer = torch.optim.Adam(self.network.parameters(), learning_rate, betas=(0.0, 0.9))
+        self.optimizer = Adam(self.network.parameters(), learning_rate, betas=(0.0, 0.9))
 
     def learn(self, fake: Tensor) -> Stats:
         """Take one step of WGAN-GP on one group of each class."""

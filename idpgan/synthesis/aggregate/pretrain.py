@@ -15,6 +15,7 @@ from idpgan.models.families import build_generator
 from idpgan.models.features import EmbeddingNet
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init, torch_seed
+from idpgan.models.optimizers import Adam
 from idpgan.models.warp import WarpGenerator, augment
 from idpgan.privacy import Ledger, Noise
 from idpgan.progress import Progress, renamed, silent
@@ -83,7 +84,7 @@ def pretrain_codes(
         return mean, log_variance
 
     weights = [*generator.parameters(), *encoder.parameters()]
-    optimizer = torch.optim.Adam(weights, _LEARNING_RATE, fused=True)
+    optimizer = Adam(weights, _LEARNING_RATE, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _LEARNING_RATE, total_steps=steps, pct_start=0.1)
     generator.train()
     for step in range(1, steps + 1):
