@@ -317,9 +317,8 @@ class RandomFeatures(FeatureMap):
 
     def texture(self, light: Tensor) -> Tensor:
         """Describe the edges of images (B, C, H, W) in [0, 1] by vectors (B, T) of norm at most 1."""
-        padding = self.gabor.shape[-1] // 2
-        planes = functional.pad(light.flatten(0, 1)[:, None], (padding,) * 4)
-        moduli = pooled_moduli(planes, self.gabor, stride=self.stride, grid=4)
+        planes, padding = light.flatten(0, 1)[:, None], self.gabor.shape[-1] // 2
+        moduli = pooled_moduli(planes, self.gabor, stride=self.stride, padding=padding, grid=4)
         return self._unit(moduli.view(len(light), -1))  # (B, C 16 16)
 
     def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:

@@ -2,7 +2,8 @@
 
 Neighboring positions share most of the pixels that they see. Each block of 2 x 2 positions becomes one row of a matrix,
 which is multiplied by the filters at their four offsets. On the CPU that takes half the time of a strided convolution
-of one channel, whose backward pass has only that channel to work on.
+of one channel, whose backward pass has only that channel to work on. Of a small image, up to 10 x 10 px, all positions
+are one block: with its padding left out, one row of the matrix is one image, and nothing is copied.
 """
 
 from __future__ import annotations
@@ -38,76 +39,94 @@ def gabor_filters(side: int = 9) -> Tensor:
     return torch.stack(filters)[:, None]
 
 
-def pooled_moduli(planes: Tensor, filters: Tensor, *, stride: int, grid: int) -> Tensor:
+def pooled_moduli(planes: Tensor, filters: Tensor, *, stride: int, grid: int, padding: int = 0) -> Tensor:
     """Average the moduli ``sqrt(real^2 + imaginary^2 + 1e-4)`` of filtered planes over cells.
 
-    The result equals, up to rounding, that of ``conv2d(planes, filters, stride=stride)``, the modulus and
-    ``adaptive_avg_pool2d(., grid)``, for stride 1 or 2. The second derivative is not supported.
+    The result equals, up to rounding, that of ``conv2d(planes, filters, stride=stride, padding=padding)``, the modulus
+    and ``adaptive_avg_pool2d(., grid)``, for stride 1 or 2. The second derivative is not supported.
 
     Args:
-        planes: (P, 1, H, W), padded already; not smaller than the filters.
+        planes: (P, 1, H, W), with their padding not smaller than the filters.
         filters: (2 F, 1, side, side), real and imaginary parts in turn.
         grid: Rows and columns of cells.
+        padding: Zeros around the planes, of each side.
 
     Returns:
         (P, F grid grid), filter by filter, differentiable in the planes.
     """
-    found: Tensor = _PooledModuli.apply(planes, filters, stride, grid, torch.is_grad_enabled())
+    found: Tensor = _PooledModuli.apply(planes, filters, stride, padding, grid, torch.is_grad_enabled())
     return found
 
 
 class _Layout:
     """Sizes of the matrices for planes and filters of one kind, and the two matrices that all planes share."""
 
-    def __init__(self, planes: Tensor, filters: Tensor, stride: int, grid: int) -> None:
+    def __init__(self, planes: Tensor, filters: Tensor, stride: int, padding: int, grid: int) -> None:
         side = filters.shape[-1]
-        self.step, self.patch = _BLOCK * stride, side + stride * (_BLOCK - 1)
-        self.given = height, width = planes.shape[2:]
-        rows, columns = (height - side) // stride + 1, (width - side) // stride + 1
-        self.blocks = -(-rows // _BLOCK), -(-columns // _BLOCK)
-        self.positions = self.blocks[0] * self.blocks[1] * _BLOCK**2
-        self.seen = tuple(self.step * (blocks - 1) + self.patch for blocks in self.blocks)
+        self.given, self.padding = tuple(planes.shape[2:]), padding
+        positions = [(given + 2 * padding - side) // stride + 1 for given in self.given]
+        self.block = _BLOCK, _BLOCK
+        products = math.prod(-(-count // _BLOCK) for count in positions) * (_BLOCK * (side + stride)) ** 2
+        self.whole = math.prod(self.given) * math.prod(positions) <= products
+        if self.whole:
+            self.block = positions[0], positions[1]
+        self.blocks = tuple(-(-count // of) for count, of in zip(positions, self.block, strict=True))
+        self.step = [stride * of for of in self.block]
+        self.patch = [side + stride * (of - 1) for of in self.block]
+        self.seen = [
+            step * (count - 1) + of for step, count, of in zip(self.step, self.blocks, self.patch, strict=True)
+        ]
+        self.positions = math.prod(self.blocks) * math.prod(self.block)
         self.filters = len(filters) // 2
-        # The filters at each offset in a block's patch: (patch^2, 2 offsets F).
-        placed = filters.new_zeros(2, _BLOCK, _BLOCK, self.filters, self.patch, self.patch)
+        # The filters at each offset in a block's patch: (pixels of a patch, 2 offsets F).
+        placed = filters.new_zeros(2, *self.block, self.filters, *self.patch)
         parts = filters.view(self.filters, 2, side, side).transpose(0, 1)
-        for i, j in itertools.product(range(_BLOCK), repeat=2):
+        for i, j in itertools.product(*map(range, self.block)):
             placed[:, i, j, :, stride * i : stride * i + side, stride * j : stride * j + side] = parts
-        self.kernel = placed.view(-1, self.patch**2).T.contiguous()
-        self.pool = _cell_means(rows, columns, grid).to(planes)
-        numbers = self.blocks[0] * self.blocks[1] * (self.patch**2 + 3 * _BLOCK**2 * self.filters)
+        if self.whole:
+            placed = functional.pad(placed, self._borders(-1))
+        self.kernel = placed.flatten(4).flatten(0, 3).T.contiguous()
+        self.pool = _cell_means(*positions, grid, *self.block).to(planes)
+        numbers = math.prod(self.blocks) * len(self.kernel) + 3 * self.positions * self.filters
         self.chunk = max(1, _WORKING.get(planes.device.type, 1 << 30) // (planes.element_size() * numbers))
 
+    def _borders(self, sign: int) -> tuple[int, int, int, int]:
+        """Return what planes lack around them of what the patches see; with sign -1 what these see around planes."""
+        below, right = (seen - given - self.padding for seen, given in zip(self.seen, self.given, strict=True))
+        return sign * self.padding, sign * right, sign * self.padding, sign * below
+
     def patches(self, planes: Tensor) -> Tensor:
-        """Return the pixels that each block of positions sees, (P blocks, patch^2)."""
-        missing = [seen - given for seen, given in zip(self.seen, self.given, strict=True)]
-        planes = functional.pad(planes, (0, missing[1], 0, missing[0])).contiguous()  # a negative pad crops
-        (rows, columns), (height, width) = self.blocks, self.seen
+        """Return the pixels that each block of positions sees, (P blocks, pixels of a patch)."""
+        if self.whole:
+            return planes.flatten(1)
+        planes = functional.pad(planes, self._borders(1)).contiguous()  # a negative pad crops
+        height, width = self.seen
         view = planes.as_strided(
-            (len(planes), rows, columns, self.patch, self.patch),
-            (height * width, self.step * width, self.step, width, 1),
+            (len(planes), *self.blocks, *self.patch),
+            (height * width, self.step[0] * width, self.step[1], width, 1),
             planes.storage_offset(),
         )
-        return view.reshape(-1, self.patch**2)
+        return view.reshape(-1, len(self.kernel))
 
     def planes(self, patches: Tensor, count: int) -> Tensor:
         """Return the sum of what patches give to each pixel, (count, 1, H, W): `patches` transposed."""
-        columns = patches.view(count, -1, self.patch**2).mT
+        if self.whole:
+            return patches.view(count, 1, *self.given)
+        columns = patches.view(count, -1, len(self.kernel)).mT
         folded = functional.fold(columns, self.seen, self.patch, stride=self.step)
-        missing = [given - seen for seen, given in zip(self.seen, self.given, strict=True)]
-        return functional.pad(folded, (0, missing[1], 0, missing[0]))
+        return functional.pad(folded, self._borders(-1))
 
 
 class _PooledModuli(torch.autograd.Function):
     """The differentiable call. Columns of a row of waves: real and imaginary part, then offsets, then filters."""
 
     @staticmethod
-    def forward(ctx: Any, planes: Tensor, filters: Tensor, stride: int, grid: int, keeps: bool) -> Tensor:
-        layout = _Layout(planes, filters, stride, grid)
+    def forward(ctx: Any, planes: Tensor, filters: Tensor, stride: int, padding: int, grid: int, keeps: bool) -> Tensor:
+        layout = _Layout(planes, filters, stride, padding, grid)
         half = layout.kernel.shape[1] // 2
         keeps = keeps and ctx.needs_input_grad[0]
         count = len(planes) if keeps else min(len(planes), layout.chunk)
-        blocks = layout.blocks[0] * layout.blocks[1]
+        blocks = math.prod(layout.blocks)
         waves, moduli = planes.new_empty(count, blocks, 2 * half), planes.new_empty(count, blocks, half)
         found = planes.new_empty(len(planes), layout.filters, grid**2)
         for start in range(0, len(planes), layout.chunk):
@@ -126,7 +145,7 @@ class _PooledModuli(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable  # type: ignore[no-untyped-call, untyped-decorator, unused-ignore]
-    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None, None, None]:
+    def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, None, None, None, None, None]:
         layout, (waves, moduli) = ctx.layout, ctx.saved_tensors
         half = moduli.shape[2]
         slope = slope.view(len(slope), layout.filters, -1)
@@ -136,15 +155,19 @@ class _PooledModuli(torch.autograd.Function):
             per_wave = torch.matmul(layout.pool.T, slope[part].mT).view(-1, half).div_(moduli[part].view(-1, half))
             of_waves = waves[part].view(-1, 2, half) * per_wave[:, None]
             found[part] = layout.planes(of_waves.view(-1, 2 * half) @ layout.kernel.T, len(slope[part]))
-        return found, None, None, None, None
+        return found, None, None, None, None, None
 
 
 @functools.lru_cache(maxsize=16)
 @torch.inference_mode(False)
-def _cell_means(rows: int, columns: int, grid: int) -> Tensor:
-    """Return the matrix that averages positions over cells, (grid^2, positions in the order of the blocks)."""
+def _cell_means(rows: int, columns: int, grid: int, height: int, width: int) -> Tensor:
+    """Return the matrix that averages positions over cells, for blocks of some height and width.
+
+    Returns:
+        (grid^2, positions in the order of the blocks).
+    """
     sides = []
-    for size in (rows, columns):
+    for size, block in ((rows, height), (columns, width)):
         means = functional.adaptive_avg_pool1d(torch.eye(size)[None], grid)[0].T  # (grid, size)
-        sides.append(functional.pad(means, (0, -size % _BLOCK)).view(grid, -1, _BLOCK))  # padding has weight 0
+        sides.append(functional.pad(means, (0, -size % block)).view(grid, -1, block))  # padding has weight 0
     return torch.einsum("ari,bcj->abrcij", *sides).reshape(grid**2, -1)

@@ -68,7 +68,7 @@ from pathlib import Path
 from idpgan import jobs
 from idpgan.training.config import build_config
 table = {"method": {"name": "idp-gan-aggregate"}, "privacy": {"epsilon": 1.0, "delta": 1e-5},
-         "training": {"steps": 1, "device": "cpu"}}
+         "training": {"steps": 1, "batch_size": 50, "device": "cpu"}}
 jobs.start(build_config(table, "a test"), Path(sys.argv[1]))
 assert "torch" in sys.modules
 print(*{"torch._dynamo", "sympy", "sklearn"} & set(sys.modules))
