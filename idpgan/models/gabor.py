@@ -9,7 +9,6 @@ are one block: with its padding left out, one row of the matrix is one image, an
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from typing import Any
 
@@ -79,13 +78,13 @@ class _Layout:
         self.positions = math.prod(self.blocks) * math.prod(self.block)
         self.filters = len(filters) // 2
         # The filters at each offset in a block's patch: (pixels of a patch, 2 offsets F).
-        placed = filters.new_zeros(2, *self.block, self.filters, *self.patch)
-        parts = filters.view(self.filters, 2, side, side).transpose(0, 1)
-        for i, j in itertools.product(*map(range, self.block)):
-            placed[:, i, j, :, stride * i : stride * i + side, stride * j : stride * j + side] = parts
-        if self.whole:
-            placed = functional.pad(placed, self._borders(-1))
-        self.kernel = placed.flatten(4).flatten(0, 3).T.contiguous()
+        pixels, border = (self.given, padding) if self.whole else (self.patch, 0)
+        parts = functional.pad(filters.view(self.filters, 2, side, side), (0, 1, 0, 1))  # the last ones are 0
+        down, across = (
+            _places(count, stride, border, size, side) for count, size in zip(self.block, pixels, strict=True)
+        )
+        placed = parts[:, :, down[:, :, None, None].to(parts.device), across.to(parts.device)]  # (F, 2, i, y, j, x)
+        self.kernel = placed.permute(3, 5, 1, 2, 4, 0).reshape(math.prod(pixels), -1)
         self.pool = _cell_means(*positions, grid, *self.block).to(planes)
         numbers = math.prod(self.blocks) * len(self.kernel) + 3 * self.positions * self.filters
         self.chunk = max(1, _WORKING.get(planes.device.type, 1 << 30) // (planes.element_size() * numbers))
@@ -156,6 +155,16 @@ class _PooledModuli(torch.autograd.Function):
             of_waves = waves[part].view(-1, 2, half) * per_wave[:, None]
             found[part] = layout.planes(of_waves.view(-1, 2 * half) @ layout.kernel.T, len(slope[part]))
         return found, None, None, None, None, None
+
+
+def _places(count: int, stride: int, padding: int, size: int, side: int) -> Tensor:
+    """Return which row of a filter lies on which row of pixels, at each position; ``side`` where none does.
+
+    Returns:
+        (count, size), int64.
+    """
+    places = torch.arange(size) + padding - stride * torch.arange(count)[:, None]
+    return places.where((places >= 0) & (places < side), side)
 
 
 @functools.lru_cache(maxsize=16)
