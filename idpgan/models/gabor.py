@@ -70,11 +70,11 @@ class _Layout:
         if self.whole:
             self.block = positions[0], positions[1]
         self.blocks = tuple(-(-count // of) for count, of in zip(positions, self.block, strict=True))
-        self.step = [stride * of for of in self.block]
-        self.patch = [side + stride * (of - 1) for of in self.block]
-        self.seen = [
+        self.step = tuple(stride * of for of in self.block)
+        self.patch = tuple(side + stride * (of - 1) for of in self.block)
+        self.seen = tuple(
             step * (count - 1) + of for step, count, of in zip(self.step, self.blocks, self.patch, strict=True)
-        ]
+        )
         self.positions = math.prod(self.blocks) * math.prod(self.block)
         self.filters = len(filters) // 2
         # The filters at each offset in a block's patch: (pixels of a patch, 2 offsets F).
