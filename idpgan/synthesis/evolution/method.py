@@ -343,33 +343,37 @@ class Evolution(GivesGenerator):
         config, last = self._run.method, self._run.training.steps
         share = (step - 2) / (last - 2) if last > 2 else 1.0
         strength = float(config.first_variation ** (1 - share) * config.last_variation**share)
-        bred = []
-        for row, (members, counts) in enumerate(zip(self._members, self._shares, strict=True)):
-            made, origin = next_candidates(self._simulator, members, counts, strength, self._rng)
-            bred.append(made)
-            if self._vectors is not None:
-                self._vectors[row] = self._vectors[row][origin.clamp(min=0)]
-                new = torch.nonzero(origin < 0)[:, 0]
-                if len(new):
-                    self._vectors[row, new] = self._embedded(made[new])
-        self._members = torch.stack(bred)
+        bred = [
+            next_candidates(self._simulator, members, counts, strength, self._rng)
+            for members, counts in zip(self._members, self._shares, strict=True)
+        ]
+        self._members, origin = (torch.stack(parts) for parts in zip(*bred, strict=True))
+        if self._vectors is not None:
+            kept = origin.clamp(min=0)[:, :, None].expand(-1, -1, self._vectors.shape[2])
+            self._vectors = self._vectors.gather(1, kept)
+            if (origin < 0).any():
+                self._vectors[origin < 0] = self._embedded(self._members[origin < 0])
 
     def _candidate_vectors(self) -> Tensor:
         """Return the vectors of the members, int8 (rows, M, D)."""
         if self._vectors is None:
-            self._vectors = torch.stack([self._embedded(members) for members in self._members])
+            self._vectors = self._embedded(self._members.flatten(0, 1)).view(*self._members.shape[:2], -1)
         self._ranks.from_first([self._vectors])  # machines may round differently
         return self._vectors
 
     def _embedded(self, members: Tensor) -> Tensor:
-        """Return the vectors of members (B, numbers), int8 (B, D), or of the mean of their variations."""
+        """Return the vectors of members (B, numbers), int8 (B, D), or of the mean of their variations.
+
+        Those of all classes together, as the embedding pads what it is given.
+        """
         ahead, strength = self._run.method.lookahead, self._run.model.variation
         if not ahead:
-            return self._embed(self._draw(members)).cpu()
+            return torch.cat([self._embed(self._draw(part)).cpu() for part in members.split(_DRAWN_AT_ONCE)])
         total = torch.zeros(len(members), self._embed.size)
         for _ in range(ahead):
-            fresh = torch.randn(members.shape, generator=self._rng)
-            total += self._embed.coordinates(self._draw(self._simulator.vary(members, fresh, strength))).cpu()
+            varied = self._simulator.vary(members, torch.randn(members.shape, generator=self._rng), strength)
+            parts = [self._embed.coordinates(self._draw(part)).cpu() for part in varied.split(_DRAWN_AT_ONCE)]
+            total += torch.cat(parts)
         return Embedding.rounded(total / ahead)
 
     def _give(self, counts: Tensor) -> None:
