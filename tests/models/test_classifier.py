@@ -51,3 +51,11 @@ def test_weights_depend_on_the_seed_alone():
 def test_an_unknown_name_is_answered_with_the_nearest():
     with pytest.raises(InputError, match=r"no classifier 'resnt'. Did you mean 'resnet'"):
         build_classifier("resnt", (1, 8, 8), 10)
+
+
+@pytest.mark.parametrize("size", [(8, 8), (28, 28), (32, 32), (20, 16), (16, 8), (64, 48)])
+def test_the_grid_of_the_convolutions_is_averaged_to_four_by_four(size):
+    body = build_classifier("cnn", (1, *size), 3).body.eval()
+    at = next(place for place, layer in enumerate(body) if isinstance(layer, torch.nn.Flatten)) - 1
+    grid = body[:at](torch.randn(5, 1, *size))
+    assert torch.equal(body[at](grid), torch.nn.functional.adaptive_avg_pool2d(grid, 4))
