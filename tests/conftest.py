@@ -1,6 +1,5 @@
 """Settings of all tests: one torch thread, fixed seeds of models and noise, hypothesis without a clock."""
 
-import ctypes
 import gc
 import hashlib
 import itertools
@@ -11,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from idpgan.device import keep_freed_memory
 from idpgan.privacy import Noise
 
 # No deadline: a busy machine is not a defect. Derandomized: a failure is the same failure everywhere.
@@ -27,19 +27,9 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     # With more threads small operations wait for each other whenever the machine is busy.
     torch.set_num_threads(config.getoption("--threads"))
-    _keep_freed_memory()
+    keep_freed_memory()  # short runs of ever other sizes gave a fifth of all seconds away for its pages
     if shift := config.getoption("--seed-shift"):
         _shift_seeds(shift)
-
-
-_MALLOC = {-3: 32 << 20, -1: 512 << 20}  # glibc: bytes from which memory is mapped, its most; bytes that are kept free
-
-
-def _keep_freed_memory():
-    """Short runs of ever other sizes gave memory back and took it again, page by page: a fifth of all seconds."""
-    if set_option := getattr(ctypes.CDLL(None), "mallopt", None):
-        for option, size in _MALLOC.items():
-            set_option(option, size)
 
 
 def pytest_collection_finish():
