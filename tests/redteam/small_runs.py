@@ -25,7 +25,6 @@ from idpgan.synthesis import METHODS
 from idpgan.training.config import RunConfig, build_config, load_method
 
 torch.set_num_threads(1)
-torch.optim.Adam([torch.zeros(1)])  # torch's optimizers import its compiler
 for name in METHODS:
     load_method(name)
 

@@ -15,6 +15,7 @@ import torch
 from idpgan import jobs
 from idpgan.errors import InputError
 from idpgan.jobs import train as train_job
+from idpgan.models.optimizers import SGD
 from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit
 from idpgan.privacy.tiles import Tiles
 from idpgan.ranks import ALONE, Ranks
@@ -168,7 +169,7 @@ def _noise(ranks: Ranks, of_plan: Ranks) -> dict[str, torch.Tensor]:
     weight = torch.zeros(20_000, requires_grad=True)
     sums = {"w": torch.zeros(20_000, dtype=torch.float64)}
     plan = _plan(of_plan, divisor=1)
-    plan.noisy_step(torch.optim.SGD([weight], 1.0), {"w": weight}, sums, Noise.fixed(10 + ranks.rank))
+    plan.noisy_step(SGD([weight], 1.0), {"w": weight}, sums, Noise.fixed(10 + ranks.rank))
     moved = weight.detach().clone()
     if of_plan.alone:
         ranks.sum([moved])
@@ -193,7 +194,7 @@ def _step(ranks: Ranks) -> torch.Tensor:
     drawn = plan.sample(len(images), noise, tiles)
     batches = (([10 * images[place], labels[place]], null[place] | (place < 0)) for place in drawn)  # norms above C
     result = plan.clipped_sum(loss, weights, batches, tiles)
-    plan.noisy_step(torch.optim.SGD(weights.values(), 1.0), weights, result.sums, noise)
+    plan.noisy_step(SGD(weights.values(), 1.0), weights, result.sums, noise)
     return torch.cat([weight.detach().flatten() for weight in weights.values()])
 
 

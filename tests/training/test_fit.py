@@ -10,6 +10,7 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.models.classifier import build_classifier
 from idpgan.models.ema import Ema
 from idpgan.models.initialize import seeded_init
+from idpgan.models.optimizers import AdamW
 from idpgan.training.fit import FitConfig, FitError, fit_classifier, predict
 
 FAST = FitConfig(epochs=4, batch_size=32, learning_rate=3e-2)
@@ -79,13 +80,13 @@ def test_the_best_held_back_epoch_is_kept():
 
 def test_the_learning_rate_falls_in_two_steps(monkeypatch):
     """To a fifth after 20 and 40 of 50 epochs, as with StepLR(20, 0.2)."""
-    seen, adam = [], torch.optim.AdamW.step
+    seen, adam = [], AdamW.step
 
     def step(optimizer, *arguments, **options):
         seen.append(optimizer.param_groups[0]["lr"])
         return adam(optimizer, *arguments, **options)
 
-    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    monkeypatch.setattr(AdamW, "step", step)
     config = FitConfig(epochs=50, batch_size=20, learning_rate=1e-2, schedule="step", held_back_share=1 / 12)
     fit_classifier(linear(), *blobs(num=36), config=config)  # 33 to train on: 2 batches
     assert seen == pytest.approx([1e-2] * 40 + [2e-3] * 40 + [4e-4] * 20)
