@@ -129,12 +129,13 @@ class Registration:
         self._rows, self._columns = _blurring(height), _blurring(width)
         line = torch.exp(-0.5 * (_line(_SIDE) / _WINDOW).square())
         self._weights = (line[:, None] * line / line.sum().square()).float()
-        self._functions = _functions(_SIDE, _SIDE, count).float()
+        functions, weights = _functions(_SIDE, _SIDE, count).float(), self._weights.view(-1, 1)
+        self._functions = weights * functions
         self._straight = _places(_SIDE, _SIDE).float().flatten()
         self._moves = torch.zeros(2, count, _SIDE**2, 2)  # of the places, by each coefficient
-        self._moves[0, :, :, 0] = self._moves[1, :, :, 1] = self._functions.T
+        self._moves[0, :, :, 0] = self._moves[1, :, :, 1] = functions.T
         rows, columns = torch.tril_indices(count, count)
-        self._products = self._functions[:, rows] * self._functions[:, columns]  # they are symmetric
+        self._products = weights * functions[:, rows] * functions[:, columns]  # they are symmetric
         entries = torch.zeros(count, count, dtype=torch.int64)
         entries[rows, columns] = entries[columns, rows] = torch.arange(len(rows))
         xx, xy, yy = (entries + len(rows) * plane for plane in range(3))
@@ -168,15 +169,16 @@ class Registration:
 
     def _step(self, planes: Tensor, goal: Tensor, shapes: Tensor) -> Tensor:
         """Return a damped Gauss-Newton step, (B, 2 count), from images and their slopes in x and y, (B, 3, 24, 24)."""
-        functions, products = self._functions.to(shapes), self._products.to(shapes)
-        penalty, weights = self._penalty.to(shapes), self._weights.to(shapes).flatten()
+        functions, products, penalty = (part.to(shapes) for part in (self._functions, self._products, self._penalty))
         places = torch.addmm(self._straight.to(shapes), shapes, self._moves.to(shapes).view(shapes.shape[1], -1))
         read = _read(planes, places.view(-1, _SIDE, _SIDE, 2), "bilinear").flatten(2)
-        moved, slopes = read[:, 0], read[:, 1:]
-        weighted = weights * slopes
-        gradient = (((moved - goal)[:, None] * weighted) @ functions).flatten(1) + penalty * shapes
-        pairs = torch.cat([weighted[:, :1] * slopes, weighted[:, 1:] * slopes[:, 1:]], dim=1)  # xx, xy, yy
-        curvature = (pairs @ products).flatten(1)[:, self._entries].view(-1, *2 * shapes.shape[1:])
+        moved, slope_x, slope_y = read.unbind(1)
+        residual = (moved - goal)[:, None] * read[:, 1:]
+        gradient = (residual @ functions).flatten(1) + penalty * shapes
+        torch.mul(slope_x, slope_x, out=moved)
+        slope_x *= slope_y
+        slope_y *= slope_y  # so `read` holds xx, xy, yy
+        curvature = (read @ products).flatten(1)[:, self._entries].view(-1, *2 * shapes.shape[1:])
         factor, _ = torch.linalg.cholesky_ex(curvature + torch.diag(penalty + _DAMPING))
         return torch.cholesky_solve(gradient[:, :, None], factor)[:, :, 0]
 
