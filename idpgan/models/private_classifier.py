@@ -152,9 +152,9 @@ class LinearScattering(PrivateClassifier):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map float images (B, C, H, W) in [-1, 1] to logits (B, K)."""
-        weight, bias = self.weight[:, :-1].T * _REST, self.weight[:, -1] * _CONSTANT
+        weight, bias = self.weight[:, :-1] * _REST, self.weight[:, -1:] * _CONSTANT
         tiles = self._transform(images).normalized_tiles(images)  # never all features at once
-        return torch.cat([torch.addmm(bias, vectors, weight) for vectors in tiles])[: len(images)]
+        return torch.cat([torch.addmm(bias, weight, tile.flatten(0, 1)) for tile in tiles], 1)[:, : len(images)].T
 
     def _transform(self, images: Tensor) -> Scattering:
         if not self._scattering:

@@ -10,9 +10,10 @@ Classifiers and mean-embedding matches take `normalized`, a function of each ima
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Iterator
-from typing import cast
+from collections.abc import Callable, Iterator
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,10 +25,10 @@ from idpgan.privacy.dpsgd import full_precision
 _SIGMA = 0.8  # width of the finest envelope, in pixels
 _FREQUENCY = 0.75 * math.pi  # of the finest wavelet
 _WRAPS = 2  # copies of an envelope on each side, for a periodic filter
-# Planes of a tile at most, and numbers of the first moduli of one scale: a CPU's cache holds what is in use.
-_TILE = {"cpu": (24, 3 << 20), "cuda": (512, 1 << 25)}
-_WAVES = 3 << 17  # numbers of second waves at once: 1.5 MiB
-_LEAST_PLANES = 16  # of second waves at once: products of fewer columns waste time
+# Planes of a tile at most, and numbers of a plane in all directions times planes: 1 where a plane is large.
+_TILE = {"cpu": (48, 3 << 20), "cuda": (512, 1 << 25)}
+_WAVES = 3 << 17  # numbers of waves at once: 1.5 MiB, so that a core's cache holds what is in use
+_LEAST_WAVES = 64  # of a tile of 32 planes at once: products of fewer take ten times as long for each
 _LEAST_SQUARE = 1e-30  # where the slope of a root ends
 _LEAST_NORM = 1e-6
 
@@ -86,8 +87,16 @@ class Scattering(nn.Module):
         for scale in range(scales):
             wavelets = torch.stack([self._wavelet(scale, turn) for turn in range(directions)])
             for level in range(min(scale + 1, max(scales - 1, 1))):
-                blocks = blocks_of(self._coarser(wavelets, level), self._coarsest, 2 ** (scale - level))
-                self.register_buffer(f"_psi_{scale}_{level}", blocks.float(), persistent=False)
+                parts = self._coarser(wavelets, level).split(self._together(scale))
+                blocks = [blocks_of(part, self._coarsest, 2 ** (scale - level)) for part in parts]
+                self.register_buffer(f"_psi_{scale}_{level}", torch.stack(blocks).float(), persistent=False)
+
+    def _together(self, scale: int) -> int:
+        """Return of how many directions, a divisor of L, the waves of a scale are computed at once."""
+        planes = _TILE["cpu"][0]
+        numbers = 2 * math.prod(self.padded) // 4**scale * planes
+        most = max(_WAVES // numbers, _LEAST_WAVES // planes)
+        return max(count for count in range(1, self.directions + 1) if self.directions % count == 0 and count <= most)
 
     def _make_averages(self) -> None:
         """Make the matrices that turn an axis into its Fourier basis and back, and those of ``x * phi``, by level.
@@ -148,150 +157,164 @@ class Scattering(nn.Module):
         better features (or much more data)"), so that fine and coarse scales weigh alike; then the vector gets norm 1.
         An image without contrast becomes zero.
         """
-        return _joined(self.normalized_tiles(images), images, (math.prod(self.output_shape),))
+        tiles = (tile.flatten(0, 1).T for tile in self.normalized_tiles(images))
+        return _joined(tiles, images, (math.prod(self.output_shape),))
 
     def normalized_tiles(self, images: Tensor) -> Iterator[Tensor]:
-        """Yield what `normalized` returns in parts (T, D) of one size, the last one filled up with rows of zeros.
+        """Yield what `normalized` returns in parts (C, D / C, T) of one size, the last one filled up with zeros.
 
         Without gradients a part is valid until the next one is asked for.
         """
         groups = max(count for count in range(1, self.maps + 1) if self.maps % count == 0 and self.maps >= 3 * count)
-        scratch = _Scratch(images)
-        for maps in self._tiles(images, scratch):
-            grouped = maps.view(len(maps), self.image_shape[0] * groups, -1)
-            centered, size = grouped.sub_(grouped.mean(2, keepdim=True)), grouped.shape[2] ** 0.5
-            lengths = torch.linalg.vector_norm(centered, dim=2, keepdim=True)
+        tape = _Tape(images)
+        for maps in self._tiles(images, tape):
+            grouped = maps.view(groups, -1, *maps.shape[2:])
+            centered, size = grouped.sub_(grouped.mean(1, keepdim=True)), grouped.shape[1] ** 0.5
+            out = tape.memory("features", *centered.shape)  # at first of their squares
+            lengths = torch.square(centered, out=out).sum(1, keepdim=True).clamp(min=_LEAST_SQUARE).sqrt()
             scales = 1 / (lengths / size).clamp(min=_LEAST_NORM)
-            norms = torch.linalg.vector_norm(lengths * scales, dim=1, keepdim=True)  # of the vectors, without them
-            factors = scales / norms.clamp(min=_LEAST_NORM)
-            yield torch.mul(centered, factors, out=scratch("features", *centered.shape)).flatten(1)
+            norms = (lengths * scales).square().sum((0, 2), keepdim=True).sqrt()  # of the vectors, without them
+            features = torch.mul(centered, scales / norms.clamp(min=_LEAST_NORM), out=out)
+            yield features.flatten(0, 1).transpose(0, 1)
 
     def forward(self, images: Tensor) -> Tensor:
         """Transform images (B, C, H, W), float32, any range: (B, C * maps, rows, columns), channel by channel."""
-        return _joined(self._tiles(images, _Scratch(images)), images, self.output_shape)
+        tiles = (maps.permute(3, 2, 0, 1).reshape(-1, *self.output_shape) for maps in self._tiles(images, _Tape(images)))
+        return _joined(tiles, images, self.output_shape)
 
-    def _tiles(self, images: Tensor, scratch: _Scratch) -> Iterator[Tensor]:
-        """Yield the transforms of so many images at once, (T, C * maps, rows, columns), the last ones of zeros."""
+    def _tiles(self, images: Tensor, tape: _Tape) -> Iterator[Tensor]:
+        """Yield the transforms of T images at once, (maps, rows * columns, C, T), the last ones of zeros."""
+        channels, height, width = self.image_shape
         if tuple(images.shape[1:]) != self.image_shape:
             raise InputError(f"images must be (B, {', '.join(map(str, self.image_shape))}), got {tuple(images.shape)}.")
         most, numbers = _TILE.get(images.device.type, _TILE["cuda"])
         planes = min(most, numbers // (self.padded[0] * self.padded[1] * self.directions))
-        size = 1 << max(planes // self.image_shape[0], 1).bit_length() - 1  # a power of two
+        size = 1 << max(planes // channels, 1).bit_length() - 1  # a power of two
         for part in images.split(size):
-            filled = part if len(part) == size else torch.cat([part, part.new_zeros(size - len(part), *part.shape[1:])])
-            maps = self._transform(filled.flatten(0, 1).permute(1, 2, 0).contiguous(), scratch)
-            yield maps.view(-1, *self.output_shape)
+            tile = tape.memory("images", height, width, channels, size)
+            if tile is None:
+                filled = torch.cat([part, part.new_zeros(size - len(part), *self.image_shape)])
+                tile = filled.permute(2, 3, 1, 0).contiguous()
+            else:
+                tile[..., : len(part)] = part.permute(2, 3, 1, 0)
+                tile[..., len(part) :] = 0
+            with full_precision():
+                maps = tape.played(self._transform, tile.flatten(2))
+            yield maps.unflatten(2, (channels, size))
 
-    @full_precision()
-    def _transform(self, images: Tensor, scratch: _Scratch) -> Tensor:
-        """Transform planes, one in each place of the last dimension: (H, W, P) -> (P, maps, rows, columns)."""
+    def _transform(self, images: Tensor, tape: _Tape) -> Tensor:
+        """Transform planes, one in each place of the last dimension: (H, W, P) -> (maps, rows * columns, P)."""
         planes = images.shape[2]
-        numbers = self._along("to", -1, images, scratch, "numbers")
-        first, second = [self._along("mean", -1, images, scratch)[:, :, None]], list[Tensor]()
+        numbers = self._along("to", -1, images, tape, "numbers")
+        first, second = [self._along("mean", -1, images, tape, "mean")], list[Tensor]()
         for scale in range(self.scales):
-            modulus = self._modulus(numbers, scale, 0, scratch)  # (h / 2^scale, w / 2^scale, L P)
-            first.append(self._along("mean", scale, modulus, scratch).unflatten(2, (-1, planes)))
-            if scale + 1 < self.scales:
-                again = self._along("to", scale, modulus, scratch, "again").unflatten(2, (-1, planes))
-                second += self._second(again, scale, scratch)
+            again = []
+            for modulus in self._moduli(numbers, scale, 0, tape):
+                first.append(self._along("mean", scale, modulus, tape, f"mean {len(first)}"))
+                if scale + 1 < self.scales:
+                    again.append(self._along("to", scale, modulus, tape, f"again {len(again)}"))
+            for part in (part for moduli in again for part in moduli.split(planes, 2)):  # by direction of a
+                for coarser in range(scale + 1, self.scales):
+                    for modulus in self._moduli(part, coarser, scale, tape):
+                        second.append(self._along("mean", coarser, modulus, tape, f"second mean {len(second)}"))
         # Order of the maps: S0, S1 by scale and direction, S2 by scale and direction of a, then of b.
-        parts = [part.permute(3, 2, 0, 1) for part in first + second]
-        return torch.cat(parts, 1, out=scratch("maps", planes, self.maps, *self.output_shape[1:]))
+        parts = [mean.view(math.prod(mean.shape[:2]), -1, planes).transpose(0, 1) for mean in first + second]
+        out = tape.memory("maps", self.maps, math.prod(self.output_shape[1:]), planes)
+        return tape(torch.cat, parts, out=out)
 
-    def _second(self, moduli: Tensor, scale: int, scratch: _Scratch) -> list[Tensor]:
-        """Return ``||x * psi_a| * psi_b| * phi`` for a scale of a, by direction of a, then by scale of b.
-
-        Args:
-            moduli: ``|x * psi_a|`` in the real Fourier basis (h, w, L, P).
-
-        Returns:
-            Of each pair (rows, columns, L, P).
-        """
-        planes, found = moduli.shape[3], list[Tensor]()
-        waves = 2 * self.directions * math.prod(moduli.shape[:2]) // 4 * planes  # numbers, of one direction of a
-        for part in moduli.split(max(-(-_LEAST_PLANES // planes), _WAVES // waves), 2):
-            means = []
-            for coarser in range(scale + 1, self.scales):
-                modulus = self._modulus(part.flatten(2), coarser, scale, scratch)
-                mean = self._along("mean", coarser, modulus, scratch)
-                means.append(mean.unflatten(2, (self.directions, -1, planes)))
-            found += [mean[:, :, :, turn] for turn in range(part.shape[2]) for mean in means]
-        return found
-
-    def _along(self, what: str, level: int, planes: Tensor, scratch: _Scratch, into: str = "") -> Tensor:
+    def _along(self, what: str, level: int, planes: Tensor, tape: _Tape, into: str) -> Tensor:
         """Multiply both axes of planes (h, w, P) of a level by their matrices of that name."""
         rows, columns = self._matrix(f"_rows_{what}_{level}"), self._matrix(f"_columns_{what}_{level}")
         height, width, count = planes.shape
-        done = torch.mm(rows, planes.view(height, -1), out=scratch("rows", len(rows), width * count))
-        columns = columns.expand(len(rows), -1, -1)
-        out = scratch(into, len(rows), columns.shape[1], count) if into else None
-        return torch.bmm(columns, done.view(-1, width, count), out=out)
+        done = tape(torch.mm, rows, planes.view(height, -1), out=tape.memory("rows", len(rows), width * count))
+        out = tape.memory(into, len(rows), len(columns), count)
+        return tape(torch.bmm, columns.expand(len(rows), -1, -1), done.view(-1, width, count), out=out)
 
     def _matrix(self, name: str) -> Tensor:
         """Return a buffer, in a tenth of the time that `get_buffer` takes."""
         return cast(Tensor, self._buffers[name])
 
-    def _modulus(self, numbers: Tensor, scale: int, level: int, scratch: _Scratch) -> Tensor:
-        """Return ``|x * psi|`` for all directions, sampled every 2^scale pixels.
+    def _moduli(self, numbers: Tensor, scale: int, level: int, tape: _Tape) -> Iterator[Tensor]:
+        """Yield ``|x * psi|``, sampled every 2^scale pixels, of some directions after others.
 
         Args:
             numbers: x in the real Fourier basis (h, w, P), of signals sampled every 2^level pixels.
             scale: Of psi.
             level: Of x.
 
-        Returns:
-            (h', w', L P), without gradients in memory of ``scratch`` that the next call overwrites.
+        Yields:
+            (h', w', some of L times P), without gradients in memory that the next one overwrites.
         """
-        filters, size = self._matrix(f"_psi_{scale}_{level}"), 2 ** (scale - level + 1)
         rows, columns = self._matrix(f"_rows_from_{scale}"), self._matrix(f"_columns_from_{scale}")
-        height, width, count = len(rows), len(columns), numbers.shape[2]
+        height, width, size, count = len(rows), len(columns), 2 ** (scale - level + 1), numbers.shape[2]
         grouped = numbers.view(height // 2, size, width // 2, size, count).transpose(1, 2)
-        blocks = scratch.filled("blocks", grouped).view(-1, size * size, count)
-        products = scratch("products", *filters.shape[:3], count)
-        if products is None:
-            products = torch.stack([torch.bmm(each, blocks) for each in filters])
-        else:
-            for each, out in zip(filters, products, strict=True):
-                torch.bmm(each, blocks, out=out)
-        half = products.view(2, height, -1)
-        half = torch.bmm(rows.expand(2, -1, -1), half, out=scratch("half", *half.shape))
-        half = half.view(2 * height, width, -1)
-        # The products are of no more use, so the waves take their place, and the moduli that of the waves' real part:
-        # all of it stays in a CPU's cache.
-        waves = torch.bmm(columns.expand(2 * height, -1, -1), half, out=scratch("products", *half.shape))
-        real, imaginary = waves[:height], waves[height:]
-        if waves.requires_grad:  # the root of 0 has no slope
-            return (real.square() + imaginary.square()).clamp(min=_LEAST_SQUARE).sqrt()
-        return real.square_().addcmul_(imaginary, imaginary).sqrt_()
+        blocks = tape.copy("blocks", grouped).view(-1, size * size, count)
+        for filters in self._matrix(f"_psi_{scale}_{level}"):
+            products = tape.memory("products", *filters.shape[:3], count)
+            if products is None:
+                products = torch.stack([torch.bmm(each, blocks) for each in filters])
+            else:
+                for each, out in zip(filters, products, strict=True):
+                    tape(torch.bmm, each, blocks, out=out)
+            half = products.view(2, height, -1)
+            half = tape(torch.bmm, rows.expand(2, -1, -1), half, out=tape.memory("half", *half.shape))
+            half = half.view(2 * height, width, -1)
+            # The products are of no more use, so the waves take their place, and the moduli that of the waves' real
+            # part: all of it stays in a CPU's cache.
+            out = tape.memory("products", *half.shape)
+            waves = tape(torch.bmm, columns.expand(2 * height, -1, -1), half, out=out)
+            real, imaginary = waves[:height], waves[height:]
+            if waves.requires_grad:  # the root of 0 has no slope
+                yield (real.square() + imaginary.square()).clamp(min=_LEAST_SQUARE).sqrt()
+            else:
+                tape(Tensor.square_, real)
+                tape(Tensor.addcmul_, real, imaginary, imaginary)
+                yield tape(Tensor.sqrt_, real)
 
 
-class _Scratch:
-    """Memory that the tiles of a call take turns in: fresh pages cost as much as a product that fills them.
+class _Tape:
+    """What is computed of a tile, played again for the next ones in the same memory.
 
-    Where gradients are enabled, which may need every result, there is none, and torch takes new memory each time.
+    Fresh pages cost as much as a product that fills them, and slices of tensors as much as a small product. Where
+    gradients are enabled, which may need every result, there is no memory, torch takes new one each time, and every
+    tile is computed anew.
     """
 
     def __init__(self, like: Tensor) -> None:
         self._like, self._none = like, torch.is_grad_enabled()
         self._memory: dict[str, Tensor] = {}
-        self._shaped: dict[tuple[str, tuple[int, ...]], Tensor] = {}
+        self._steps: list[Callable[[], Any]] = []
+        self._result: Tensor | None = None
 
-    def __call__(self, name: str, *shape: int) -> Tensor | None:
+    def memory(self, name: str, *shape: int) -> Tensor | None:
         """Return memory of a name and a shape, whose content is overwritten when the name is used again; or None."""
         if self._none:
             return None
-        found = self._shaped.get((name, shape))
-        if found is None:
-            numbers = math.prod(shape)
-            if name not in self._memory or self._memory[name].numel() < numbers:
-                self._memory[name] = self._like.new_empty(numbers)
-            found = self._shaped[name, shape] = self._memory[name][:numbers].view(shape)
-        return found
+        numbers = math.prod(shape)
+        if name not in self._memory or self._memory[name].numel() < numbers:
+            self._memory[name] = self._like.new_empty(numbers)
+        return self._memory[name][:numbers].view(shape)
 
-    def filled(self, name: str, tensor: Tensor) -> Tensor:
+    def __call__(self, operation: Callable[..., Tensor], *arguments: Any, **out: Tensor | None) -> Tensor:
+        """Compute, into memory or in place."""
+        step = functools.partial(operation, *arguments, **out)
+        self._steps.append(step)
+        return step()
+
+    def copy(self, name: str, tensor: Tensor) -> Tensor:
         """Return a contiguous copy."""
-        out = self(name, *tensor.shape)
-        return tensor.contiguous() if out is None else out.copy_(tensor)
+        out = self.memory(name, *tensor.shape)
+        return tensor.contiguous() if out is None else self(Tensor.copy_, out, tensor)
+
+    def played(self, computed: Callable[[Tensor, _Tape], Tensor], images: Tensor) -> Tensor:
+        """Return what is computed of images, which lie in the same memory every time."""
+        if self._result is None or self._none:
+            self._steps.clear()
+            self._result = computed(images, self)
+        else:
+            for step in self._steps:
+                step()
+        return self._result
 
 
 def _joined(tiles: Iterator[Tensor], images: Tensor, shape: tuple[int, ...]) -> Tensor:
