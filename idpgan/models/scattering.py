@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -28,7 +30,7 @@ _WRAPS = 2  # copies of an envelope on each side, for a periodic filter
 # Planes of a tile at most, and numbers of a plane in all directions times planes: 1 where a plane is large.
 _TILE = {"cpu": (48, 3 << 20), "cuda": (512, 1 << 25)}
 _WAVES = 3 << 17  # numbers of waves at once: 1.5 MiB, so that a core's cache holds what is in use
-_LEAST_WAVES = 64  # of a tile of 32 planes at once: products of fewer take ten times as long for each
+_LEAST_WAVES = 128  # of a tile of 32 planes at once: products of fewer take ten times as long for each
 _LEAST_SQUARE = 1e-30  # where the slope of a root ends
 _LEAST_NORM = 1e-6
 
@@ -80,6 +82,7 @@ class Scattering(nn.Module):
         scales = scales_of(height, width) if scales is None else scales
         self.output_shape = scattering_shape(image_shape, scales, directions)
         self.image_shape, self.scales, self.directions = image_shape, scales, directions
+        self._tapes: defaultdict[tuple[torch.dtype, bool], list[_Tape]] = defaultdict(list)
         self.padded = _padded(height, scales), _padded(width, scales)
         self.maps = self.output_shape[0] // channels
         self._coarsest = self.padded[0] // 2 ** (scales - 1), self.padded[1] // 2 ** (scales - 1)
@@ -93,7 +96,7 @@ class Scattering(nn.Module):
 
     def _together(self, scale: int) -> int:
         """Return of how many directions, a divisor of L, the waves of a scale are computed at once."""
-        planes = _TILE["cpu"][0]
+        planes = 32
         numbers = 2 * math.prod(self.padded) // 4**scale * planes
         most = max(_WAVES // numbers, _LEAST_WAVES // planes)
         return max(count for count in range(1, self.directions + 1) if self.directions % count == 0 and count <= most)
@@ -166,8 +169,7 @@ class Scattering(nn.Module):
         Without gradients a part is valid until the next one is asked for.
         """
         groups = max(count for count in range(1, self.maps + 1) if self.maps % count == 0 and self.maps >= 3 * count)
-        tape = _Tape(images)
-        for maps in self._tiles(images, tape):
+        for maps, tape in self._tiles(images):
             grouped = maps.view(groups, -1, *maps.shape[2:])
             centered, size = grouped.sub_(grouped.mean(1, keepdim=True)), grouped.shape[1] ** 0.5
             out = tape.memory("features", *centered.shape)  # at first of their squares
@@ -179,10 +181,10 @@ class Scattering(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Transform images (B, C, H, W), float32, any range: (B, C * maps, rows, columns), channel by channel."""
-        tiles = (maps.permute(3, 2, 0, 1).reshape(-1, *self.output_shape) for maps in self._tiles(images, _Tape(images)))
+        tiles = (maps.permute(3, 2, 0, 1).reshape(-1, *self.output_shape) for maps, _ in self._tiles(images))
         return _joined(tiles, images, self.output_shape)
 
-    def _tiles(self, images: Tensor, tape: _Tape) -> Iterator[Tensor]:
+    def _tiles(self, images: Tensor) -> Iterator[tuple[Tensor, _Tape]]:
         """Yield the transforms of T images at once, (maps, rows * columns, C, T), the last ones of zeros."""
         channels, height, width = self.image_shape
         if tuple(images.shape[1:]) != self.image_shape:
@@ -190,17 +192,32 @@ class Scattering(nn.Module):
         most, numbers = _TILE.get(images.device.type, _TILE["cuda"])
         planes = min(most, numbers // (self.padded[0] * self.padded[1] * self.directions))
         size = 1 << max(planes // channels, 1).bit_length() - 1  # a power of two
-        for part in images.split(size):
-            tile = tape.memory("images", height, width, channels, size)
-            if tile is None:
-                filled = torch.cat([part, part.new_zeros(size - len(part), *self.image_shape)])
-                tile = filled.permute(2, 3, 1, 0).contiguous()
-            else:
-                tile[..., : len(part)] = part.permute(2, 3, 1, 0)
-                tile[..., len(part) :] = 0
-            with full_precision():
-                maps = tape.played(self._transform, tile.flatten(2))
-            yield maps.unflatten(2, (channels, size))
+        with self._tape(images) as tape:
+            for part in images.split(size):
+                tile = tape.memory("images", height, width, channels, size)
+                if tile is None:
+                    filled = torch.cat([part, part.new_zeros(size - len(part), *self.image_shape)])
+                    tile = filled.permute(2, 3, 1, 0).contiguous()
+                else:
+                    tile[..., : len(part)] = part.permute(2, 3, 1, 0)
+                    tile[..., len(part) :] = 0
+                with full_precision():
+                    maps = tape.played(self._transform, tile.flatten(2))
+                yield maps.unflatten(2, (channels, size)), tape
+
+    @contextmanager
+    def _tape(self, images: Tensor) -> Iterator[_Tape]:
+        """Lend a tape that no other call holds: that of an earlier call where there is one, on a CPU."""
+        kept = self._tapes[images.dtype, torch.is_inference_mode_enabled()]
+        lent = images.device.type == "cpu" and not torch.is_grad_enabled()
+        tape = kept.pop() if lent and kept else _Tape(images)
+        yield tape
+        if lent:
+            kept.append(tape)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the tapes out of copies."""
+        return {**self.__dict__, "_tapes": defaultdict(list)}
 
     def _transform(self, images: Tensor, tape: _Tape) -> Tensor:
         """Transform planes, one in each place of the last dimension: (H, W, P) -> (maps, rows * columns, P)."""
