@@ -53,9 +53,9 @@ def blocks_of(filters: Tensor, coarsest: tuple[int, int], factor: int) -> Tensor
         factor: f.
 
     Returns:
-        float64 (4, groups, 2 L, (2 f)^2), groups row by row: first the real part's even and odd rows (of each row
-        group's two numbers, the first and the second), then the imaginary part's. A block's rows are a column
-        group's two numbers, of L filters each; its columns are the numbers of both groups before the filter.
+        float64 (2, groups, 4 L, (2 f)^2), groups row by row: first the even rows (of each row group's two numbers, the
+        first), then the odd ones. A block's rows are a column group's two numbers, of each the real part of L filters,
+        then the imaginary part; its columns are the numbers of both groups before the filter.
     """
     size, ends = 2 * factor, []  # of each axis: (groups, frequencies, 2 after, size before)
     for side, coarse in zip(filters.shape[1:], coarsest, strict=True):
@@ -70,7 +70,8 @@ def blocks_of(filters: Tensor, coarsest: tuple[int, int], factor: int) -> Tensor
         along = torch.einsum("gphq,hqxb->gphxb", grouped, columns)
         parts.append(torch.einsum("gphxb,gpya->yghxab", along, rows))
     found = torch.stack(parts, 4)  # (2 after of rows, row groups, column groups, 2 after of columns, L, a, b)
-    return torch.cat([found.real, found.imag]).reshape(4, len(rows) * len(columns), 2 * len(filters), size**2)
+    both = torch.stack([found.real, found.imag], 4)
+    return both.reshape(2, len(rows) * len(columns), 4 * len(filters), size**2)
 
 
 def _by_group(frequencies: Tensor, side: int, coarsest: int) -> Tensor:

@@ -273,20 +273,17 @@ class Scattering(nn.Module):
             else:
                 for each, out in zip(filters, products, strict=True):
                     tape(torch.bmm, each, blocks, out=out)
-            half = products.view(2, height, -1)
-            half = tape(torch.bmm, rows.expand(2, -1, -1), half, out=tape.memory("half", *half.shape))
-            half = half.view(2 * height, width, -1)
-            # The products are of no more use, so the waves take their place, and the moduli that of the waves' real
-            # part: all of it stays in a CPU's cache.
+            products = products.view(height, -1)
+            half = tape(torch.mm, rows, products, out=tape.memory("half", *products.shape)).view(height, width, -1)
+            # The products are of no more use, so the waves take their place: all of it stays in a CPU's cache.
             out = tape.memory("products", *half.shape)
-            waves = tape(torch.bmm, columns.expand(2 * height, -1, -1), half, out=out)
-            real, imaginary = waves[:height], waves[height:]
+            waves = tape(torch.bmm, columns.expand(height, -1, -1), half, out=out)
+            real, imaginary = waves.chunk(2, 2)
             if waves.requires_grad:  # the root of 0 has no slope
                 yield (real.square() + imaginary.square()).clamp(min=_LEAST_SQUARE).sqrt()
             else:
-                tape(Tensor.square_, real)
-                tape(Tensor.addcmul_, real, imaginary, imaginary)
-                yield tape(Tensor.sqrt_, real)
+                squares = tape(torch.mul, real, real, out=tape.memory("half", *real.shape))
+                yield tape(Tensor.sqrt_, tape(Tensor.addcmul_, squares, imaginary, imaginary))
 
 
 class _Tape:
