@@ -11,6 +11,7 @@ Classifiers and mean-embedding matches take `normalized`, a function of each ima
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -171,12 +172,12 @@ class Scattering(nn.Module):
         groups = max(count for count in range(1, self.maps + 1) if self.maps % count == 0 and self.maps >= 3 * count)
         for maps, tape in self._tiles(images):
             grouped = maps.view(groups, -1, *maps.shape[2:])
-            centered, size = grouped.sub_(grouped.mean(1, keepdim=True)), grouped.shape[1] ** 0.5
+            centered = grouped.sub_(grouped.mean(1, keepdim=True))
             out = tape.memory("features", *centered.shape)  # at first of their squares
-            lengths = torch.square(centered, out=out).sum(1, keepdim=True).clamp(min=_LEAST_SQUARE).sqrt()
-            scales = 1 / (lengths / size).clamp(min=_LEAST_NORM)
-            norms = (lengths * scales).square().sum((0, 2), keepdim=True).sqrt()  # of the vectors, without them
-            features = torch.mul(centered, scales / norms.clamp(min=_LEAST_NORM), out=out)
+            sums = torch.square(centered, out=out).sum(1, keepdim=True)
+            scales = (sums / centered.shape[1]).clamp(min=_LEAST_NORM**2).rsqrt()
+            norms = (sums * scales * scales).sum((0, 2), keepdim=True)  # squares of the vectors' norms, without them
+            features = torch.mul(centered, scales * norms.clamp(min=_LEAST_NORM**2).rsqrt(), out=out)
             yield features.flatten(0, 1).transpose(0, 1)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -221,23 +222,33 @@ class Scattering(nn.Module):
 
     def _transform(self, images: Tensor, tape: _Tape) -> Tensor:
         """Transform planes, one in each place of the last dimension: (H, W, P) -> (maps, rows * columns, P)."""
-        planes = images.shape[2]
+        planes, found = images.shape[2], dict[tuple[int, ...], Tensor]()
+
+        def add(level: int, signals: Tensor, *key: int) -> None:
+            found[key] = self._along("mean", level, signals, tape, f"mean {key}")
+
+        add(-1, images, 0)
         numbers = self._along("to", -1, images, tape, "numbers")
-        first, second = [self._along("mean", -1, images, tape, "mean")], list[Tensor]()
         for scale in range(self.scales):
             again = []
-            for modulus in self._moduli(numbers, scale, 0, tape):
-                first.append(self._along("mean", scale, modulus, tape, f"mean {len(first)}"))
+            for part, modulus in enumerate(self._moduli(self._blocks(numbers, scale, tape), scale, 0, tape)):
+                add(scale, modulus, 1, scale, part)
                 if scale + 1 < self.scales:
-                    again.append(self._along("to", scale, modulus, tape, f"again {len(again)}"))
-            for part in (part for moduli in again for part in moduli.split(planes, 2)):  # by direction of a
-                for coarser in range(scale + 1, self.scales):
-                    for modulus in self._moduli(part, coarser, scale, tape):
-                        second.append(self._along("mean", coarser, modulus, tape, f"second mean {len(second)}"))
+                    again.append(self._along("to", scale, modulus, tape, f"again {part}"))
+            for (part, moduli), coarser in itertools.product(enumerate(again), range(scale + 1, self.scales)):
+                for turn, blocks in enumerate(self._blocks(moduli, coarser - scale, tape).split(planes, 2)):
+                    for number, modulus in enumerate(self._moduli(blocks, coarser, scale, tape)):
+                        add(coarser, modulus, 2, scale, part, turn, coarser, number)
         # Order of the maps: S0, S1 by scale and direction, S2 by scale and direction of a, then of b.
-        parts = [mean.view(math.prod(mean.shape[:2]), -1, planes).transpose(0, 1) for mean in first + second]
+        parts = [found[key].view(math.prod(found[key].shape[:2]), -1, planes).transpose(0, 1) for key in sorted(found)]
         out = tape.memory("maps", self.maps, math.prod(self.output_shape[1:]), planes)
         return tape(torch.cat, parts, out=out)
+
+    def _blocks(self, numbers: Tensor, octaves: int, tape: _Tape) -> Tensor:
+        """Return numbers (h, w, P) by the groups that sampling every 2^octaves places couples, (groups, 4^(o + 1), P)."""
+        (height, width, count), size = numbers.shape, 2 ** (octaves + 1)
+        grouped = numbers.view(height // size, size, width // size, size, count).transpose(1, 2)
+        return tape.copy("blocks", grouped).view(-1, size * size, count)
 
     def _along(self, what: str, level: int, planes: Tensor, tape: _Tape, into: str) -> Tensor:
         """Multiply both axes of planes (h, w, P) of a level by their matrices of that name."""
@@ -251,11 +262,11 @@ class Scattering(nn.Module):
         """Return a buffer, in a tenth of the time that `get_buffer` takes."""
         return cast(Tensor, self._buffers[name])
 
-    def _moduli(self, numbers: Tensor, scale: int, level: int, tape: _Tape) -> Iterator[Tensor]:
+    def _moduli(self, blocks: Tensor, scale: int, level: int, tape: _Tape) -> Iterator[Tensor]:
         """Yield ``|x * psi|``, sampled every 2^scale pixels, of some directions after others.
 
         Args:
-            numbers: x in the real Fourier basis (h, w, P), of signals sampled every 2^level pixels.
+            blocks: x, sampled every 2^level pixels, as `_blocks` returns it.
             scale: Of psi.
             level: Of x.
 
@@ -263,9 +274,7 @@ class Scattering(nn.Module):
             (h', w', some of L times P), without gradients in memory that the next one overwrites.
         """
         rows, columns = self._matrix(f"_rows_from_{scale}"), self._matrix(f"_columns_from_{scale}")
-        height, width, size, count = len(rows), len(columns), 2 ** (scale - level + 1), numbers.shape[2]
-        grouped = numbers.view(height // 2, size, width // 2, size, count).transpose(1, 2)
-        blocks = tape.copy("blocks", grouped).view(-1, size * size, count)
+        height, width, count = len(rows), len(columns), blocks.shape[2]
         for filters in self._matrix(f"_psi_{scale}_{level}"):
             products = tape.memory("products", *filters.shape[:3], count)
             if products is None:
