@@ -22,7 +22,7 @@ from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.progress import Progress, silent
 
 MOST_CANDIDATES = 100  # that are drawn for one image
-_BATCH = 500  # images per forward pass
+_BATCH = 512  # images per forward pass, whole tiles of a teacher's features
 LATENT_BLOCK = 1024  # rows of z drawn per call, whatever the batch size: the same z for any batch size
 
 

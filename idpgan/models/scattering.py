@@ -178,7 +178,7 @@ class Scattering(nn.Module):
             scales = (sums / centered.shape[1]).clamp(min=_LEAST_NORM**2).rsqrt()
             norms = (sums * scales * scales).sum((0, 2), keepdim=True)  # squares of the vectors' norms, without them
             features = torch.mul(centered, scales * norms.clamp(min=_LEAST_NORM**2).rsqrt(), out=out)
-            yield features.flatten(0, 1).transpose(0, 1)
+            yield features.view(-1, *maps.shape[2:]).transpose(0, 1)
 
     def forward(self, images: Tensor) -> Tensor:
         """Transform images (B, C, H, W), float32, any range: (B, C * maps, rows, columns), channel by channel."""
@@ -194,17 +194,15 @@ class Scattering(nn.Module):
         planes = min(most, numbers // (self.padded[0] * self.padded[1] * self.directions))
         size = 1 << max(planes // channels, 1).bit_length() - 1  # a power of two
         with self._tape(images) as tape:
+            memory = tape.memory("images", height, width, channels, size)
             for part in images.split(size):
-                tile = tape.memory("images", height, width, channels, size)
-                if tile is None:
-                    filled = torch.cat([part, part.new_zeros(size - len(part), *self.image_shape)])
-                    tile = filled.permute(2, 3, 1, 0).contiguous()
-                else:
-                    tile[..., : len(part)] = part.permute(2, 3, 1, 0)
-                    tile[..., len(part) :] = 0
+                if memory is None or len(part) < size:
+                    part = torch.cat([part, part.new_zeros(size - len(part), *self.image_shape)])
+                tile = part.permute(2, 3, 1, 0)
+                tile = tile.contiguous() if memory is None else memory.copy_(tile)
                 with full_precision():
-                    maps = tape.played(self._transform, tile.flatten(2))
-                yield maps.unflatten(2, (channels, size)), tape
+                    maps = tape.played(self._transform, tile.view(height, width, -1))
+                yield maps.view(self.maps, -1, channels, size), tape
 
     @contextmanager
     def _tape(self, images: Tensor) -> Iterator[_Tape]:

@@ -149,14 +149,14 @@ class WarpGenerator(Generator):
         uniform = torch.special.ndtr(choice[:, 0])
         code = (uniform * self.config.codes).long().clamp(max=self.config.codes - 1)  # (B,)
         point = self.means[group, code] + spread * self.log_spread[group, code].exp()
-        return 2 * self.warped(self.decode(point, labels), warp) - 1
+        return self.warped(self.decode(point, labels), warp).mul_(2).sub_(1)
 
     def decode(self, points: Tensor, labels: Tensor | None) -> Tensor:
         """Decode points of the code space, (B, config.latent_dim), to unwarped images in [0, 1], (B, C, H, W)."""
         one_hot = points[:, :0] if labels is None else functional.one_hot(labels, self.num_classes).to(points.dtype)
-        hidden = functional.relu(self.first_norm(self.first(torch.cat([points, one_hot], dim=1))))
-        hidden = functional.relu(self.second_norm(self.second(torch.cat([hidden, one_hot], dim=1))))
-        return torch.sigmoid(self.last(hidden)).view(-1, *self.image_shape)
+        hidden = self.first_norm(self.first(torch.cat([points, one_hot], dim=1))).relu_()
+        hidden = self.second_norm(self.second(torch.cat([hidden, one_hot], dim=1))).relu_()
+        return self.last(hidden).sigmoid_().view(-1, *self.image_shape)
 
     def warped(self, images: Tensor, warp: Tensor) -> Tensor:
         """Move images (B, C, H, W) by standard normal numbers (B, MOVES); strength 0 leaves them as they are."""
