@@ -152,7 +152,8 @@ class LinearScattering(PrivateClassifier):
 
     def forward(self, images: Tensor) -> Tensor:
         """Map float images (B, C, H, W) in [-1, 1] to logits (B, K)."""
-        weight, bias = self.weight[:, :-1] * _REST, self.weight[:, -1:] * _CONSTANT
+        channels, bias = self.image_shape[0], self.weight[:, -1:] * _CONSTANT
+        weight = (self.weight[:, :-1] * _REST).unflatten(1, (channels, -1)).transpose(1, 2).flatten(1)
         tiles = self._transform(images).normalized_tiles(images)  # never all features at once
         return torch.cat([torch.addmm(bias, weight, tile.flatten(0, 1)) for tile in tiles], 1)[:, : len(images)].T
 

@@ -29,9 +29,8 @@ _SIGMA = 0.8  # width of the finest envelope, in pixels
 _FREQUENCY = 0.75 * math.pi  # of the finest wavelet
 _WRAPS = 2  # copies of an envelope on each side, for a periodic filter
 # Planes of a tile at most, and numbers of a plane in all directions times planes: 1 where a plane is large.
-_TILE = {"cpu": (48, 3 << 20), "cuda": (512, 1 << 25)}
-_WAVES = 3 << 17  # numbers of waves at once: 1.5 MiB, so that a core's cache holds what is in use
-_LEAST_WAVES = 128  # of a tile of 32 planes at once: products of fewer take ten times as long for each
+_TILE = {"cpu": (48, 1 << 22), "cuda": (512, 1 << 25)}
+_FINEST = 2  # directions at once of the finest wavelets: a cache holds their waves; of coarser ones all
 _LEAST_SQUARE = 1e-30  # where the slope of a root ends
 _LEAST_NORM = 1e-6
 
@@ -91,16 +90,9 @@ class Scattering(nn.Module):
         for scale in range(scales):
             wavelets = torch.stack([self._wavelet(scale, turn) for turn in range(directions)])
             for level in range(min(scale + 1, max(scales - 1, 1))):
-                parts = self._coarser(wavelets, level).split(self._together(scale))
+                parts = self._coarser(wavelets, level).split(directions if scale else math.gcd(directions, _FINEST))
                 blocks = [blocks_of(part, self._coarsest, 2 ** (scale - level)) for part in parts]
                 self.register_buffer(f"_psi_{scale}_{level}", torch.stack(blocks).float(), persistent=False)
-
-    def _together(self, scale: int) -> int:
-        """Return of how many directions, a divisor of L, the waves of a scale are computed at once."""
-        planes = 32
-        numbers = 2 * math.prod(self.padded) // 4**scale * planes
-        most = max(_WAVES // numbers, _LEAST_WAVES // planes)
-        return max(count for count in range(1, self.directions + 1) if self.directions % count == 0 and count <= most)
 
     def _make_averages(self) -> None:
         """Make the matrices that turn an axis into its Fourier basis and back, and those of ``x * phi``, by level.
@@ -161,11 +153,11 @@ class Scattering(nn.Module):
         better features (or much more data)"), so that fine and coarse scales weigh alike; then the vector gets norm 1.
         An image without contrast becomes zero.
         """
-        tiles = (tile.flatten(0, 1).T for tile in self.normalized_tiles(images))
+        tiles = (tile.permute(2, 1, 0).flatten(1) for tile in self.normalized_tiles(images))
         return _joined(tiles, images, (math.prod(self.output_shape),))
 
     def normalized_tiles(self, images: Tensor) -> Iterator[Tensor]:
-        """Yield what `normalized` returns in parts (C, D / C, T) of one size, the last one filled up with zeros.
+        """Yield what `normalized` returns in parts (D / C, C, T) of one size, the last one filled up with zeros.
 
         Without gradients a part is valid until the next one is asked for.
         """
@@ -178,7 +170,7 @@ class Scattering(nn.Module):
             scales = (sums / centered.shape[1]).clamp(min=_LEAST_NORM**2).rsqrt()
             norms = (sums * scales * scales).sum((0, 2), keepdim=True)  # squares of the vectors' norms, without them
             features = torch.mul(centered, scales * norms.clamp(min=_LEAST_NORM**2).rsqrt(), out=out)
-            yield features.view(-1, *maps.shape[2:]).transpose(0, 1)
+            yield features.view(-1, *maps.shape[2:])
 
     def forward(self, images: Tensor) -> Tensor:
         """Transform images (B, C, H, W), float32, any range: (B, C * maps, rows, columns), channel by channel."""
