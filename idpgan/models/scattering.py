@@ -90,7 +90,8 @@ class Scattering(nn.Module):
         for scale in range(scales):
             wavelets = torch.stack([self._wavelet(scale, turn) for turn in range(directions)])
             for level in range(min(scale + 1, max(scales - 1, 1))):
-                parts = self._coarser(wavelets, level).split(directions if scale else math.gcd(directions, _FINEST))
+                together = directions if scale else math.gcd(directions, _FINEST)
+                parts = self._coarser(wavelets, level).split(together)
                 blocks = [blocks_of(part, self._coarsest, 2 ** (scale - level)) for part in parts]
                 self.register_buffer(f"_psi_{scale}_{level}", torch.stack(blocks).float(), persistent=False)
 
@@ -274,15 +275,17 @@ class Scattering(nn.Module):
                     tape(torch.bmm, each, blocks, out=out)
             products = products.view(height, -1)
             half = tape(torch.mm, rows, products, out=tape.memory("half", *products.shape)).view(height, width, -1)
-            # The products are of no more use, so the waves take their place: all of it stays in a CPU's cache.
-            out = tape.memory("products", *half.shape)
-            waves = tape(torch.bmm, columns.expand(height, -1, -1), half, out=out)
-            real, imaginary = waves.chunk(2, 2)
-            if waves.requires_grad:  # the root of 0 has no slope
+            # The products are of no more use, so the waves take their place: a CPU's cache holds what is in use.
+            out = tape.memory("products", 2, height, width, half.shape[2] // 2)
+            real, imaginary = (
+                tape(torch.bmm, columns.expand(height, -1, -1), wave, out=None if out is None else out[part])
+                for part, wave in enumerate(half.chunk(2, 2))
+            )
+            if real.requires_grad:  # the root of 0 has no slope
                 yield (real.square() + imaginary.square()).clamp(min=_LEAST_SQUARE).sqrt()
             else:
-                squares = tape(torch.mul, real, real, out=tape.memory("half", *real.shape))
-                yield tape(Tensor.sqrt_, tape(Tensor.addcmul_, squares, imaginary, imaginary))
+                tape(Tensor.square_, real)
+                yield tape(Tensor.sqrt_, tape(Tensor.addcmul_, real, imaginary, imaginary))
 
 
 class _Tape:
