@@ -1,11 +1,16 @@
 """Scattering features, a teacher and sampling with it: this tree beside another commit, in turns; a JSON line each.
 
     python benchmarks/scattering.py [--against main] [--threads 1 2] [--only "sample"] [--turns 7]
+    python benchmarks/scattering.py --profile "28 x 28"
 
 Two processes live through all turns, one in each tree, and each turn asks both for the same work. A ratio is the median
 over turns of the other's seconds over ours, with the least and the greatest; ``of_least`` that of the least seconds,
 which other load disturbs least. ``cpu`` are seconds of the
 processor; with more than one thread only ``clock`` means something.
+
+``--profile`` says where one thread of this tree spends its time: processor microseconds of an image, medians of turns.
+What a part of the features takes in its place stands beside ``bare``, the same operations each on its own, the least of
+twenty in a row, when a cache holds as much as it can: the floor of that part on this machine at this load.
 """
 
 from __future__ import annotations
@@ -70,6 +75,79 @@ def teach(size: str) -> tuple[int, Callable[[], Any]]:
     private = Images(pixels, torch.arange(len(pixels)) % 10, tuple(map(str, range(10))))
     teaching, device = Teaching(Lessons(0.5, Unit.IMAGE, 20, 0.5), 1.0), torch.device("cpu")
     return len(private), lambda: fit_teacher(teaching, private, None, device=device, noise=Noise.system())
+
+
+def profile(size: str, turns: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each part: of sampling with a teacher, of a teacher's fit, and of the features that both need."""
+    from idpgan.models.private_classifier import LinearScattering
+
+    (num, taught), (_, drawn), (private, fit) = generate(size), generate(size, 1), teach(size)
+    network, images = LinearScattering(SHAPES[size], tuple(map(str, range(10)))), torch.rand(4 * num, *SHAPES[size])
+
+    @torch.no_grad()
+    def features() -> None:
+        network.features(images)
+
+    parts: dict[str, tuple[int, Callable[[], Any]]] = {
+        "sampling": (num, taught),
+        "sampling: its candidates": (num, drawn),
+        "sampling: their log odds": (num, lambda: network.logits(images)),
+        "a teacher: features and 20 steps": (private, fit),
+        "features": (len(images), features),
+    }
+    found: dict[str, list[float]] = {name: [] for name in parts}
+    for _ in range(BURNT + turns):
+        for name, (count, call) in parts.items():
+            found[name].append(1e6 * seconds(call) / count)
+    for name, times in found.items():
+        yield {"part": name, "us": round(statistics.median(times[BURNT:]), 1)}
+    yield from profile_tile(network._scattering[0], turns)
+
+
+def seconds(call: Callable[[], Any]) -> float:
+    """Return the seconds of the processor that a call takes."""
+    started = time.process_time()
+    call()
+    return time.process_time() - started
+
+
+def profile_tile(scattering: Any, turns: int) -> Iterator[dict[str, Any]]:
+    """Yield a row for each kind of operation of a tile, and the sum: all numbers are those of one image."""
+    kinds = {"to": "into the Fourier basis", "from": "out of it", "mean": "low pass and pooling"}
+    kinds |= {"copy_": "copies into groups", "cat": "order of the maps"}
+    of_axes = {
+        matrix.data_ptr(): name.split("_")[2] for name, matrix in scattering.named_buffers() if "psi" not in name
+    }
+    ((tape,),) = scattering._tapes.values()
+    in_place = zip(*[[seconds(step) for step in tape._steps] for _ in range(20 * turns)], strict=True)
+    rows, all_of_it = dict[str, list[float]](), [0.0] * 5
+    for step, times in zip(tape._steps, list(in_place), strict=True):
+        tensors = (
+            [*step.args, *step.keywords.values()]
+            if step.func is not torch.cat
+            else [*step.args[0], *step.keywords.values()]
+        )
+        sizes = [tensor.numel() for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        name, flops = kinds.get(step.func.__name__, "moduli"), 0
+        if step.func in (torch.mm, torch.bmm):
+            name, flops = (
+                kinds.get(of_axes.get(step.args[0].data_ptr(), ""), "filters"),
+                2 * step.args[0].shape[-1] * sizes[-1],
+            )
+        bare = min(seconds(step) for _ in range(20))
+        measured = 1, 1e6 * statistics.median(times), 1e6 * bare, flops / 1e6, 4 * sum(sizes) / 1e6
+        for row in (rows.setdefault(name, [0.0] * 5), all_of_it):
+            row[:] = [old + new for old, new in zip(row, measured, strict=True)]
+    images = tape._result.shape[2] / scattering.image_shape[0]
+    for name, (calls, us, bare, mflop, megabytes) in [*rows.items(), ("all of it", all_of_it)]:
+        facts = {
+            "part": f"features: {name}",
+            "calls_of_a_tile": int(calls),
+            "us": us / images,
+            "bare_us": bare / images,
+        }
+        facts |= {"mflop": mflop / images, "megabytes": megabytes / images, "gflops": mflop / us * 1e3}
+        yield {key: round(value, 2) if isinstance(value, float) else value for key, value in facts.items()}
 
 
 WORKS: dict[str, Callable[[], tuple[int, Callable[[], Any]]]] = {
@@ -146,10 +224,16 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--only", default="", help="part of the names of what is measured")
     parser.add_argument("--turns", type=int, default=7)
+    parser.add_argument("--profile", choices=SHAPES, help="where this tree spends its time, at one size")
     parser.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.serve:
         serve(arguments.serve)
+        return
+    if arguments.profile:
+        torch.set_num_threads(1)
+        for row in profile(arguments.profile, arguments.turns):
+            print(json.dumps(row), flush=True)
         return
     names = [name for name in WORKS if arguments.only in name]
     with other_tree(arguments.against) as tree:

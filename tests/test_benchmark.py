@@ -32,6 +32,16 @@ def test_both_engines_of_the_library_clip_the_same_sum():
         assert any(not torch.allclose(theirs[name], ours[name].float() * 2**-31, atol=1e-4) for name in ours)
 
 
+def test_sampling_with_a_teacher_is_measured_against_the_generator_alone():
+    each = benchmark._sampling(6, CPU)
+    chosen, drawn = each.ours(), each.theirs()
+    assert chosen.shape == drawn.shape == (6, 1, 28, 28)
+    assert not torch.equal(chosen, drawn)
+    row = measure(each, CPU, QUICK)
+    assert 0 < row.ratio < 100
+    assert row.to_json()["against"] == "generator alone"
+
+
 def test_the_slower_one_is_seen_with_a_verdict():
     row = measure(contest(ours=lambda: time.sleep(0.02), theirs=lambda: time.sleep(0.001)), CPU, QUICK)
     assert row.ratio < 0.5
@@ -54,5 +64,8 @@ def test_a_library_that_is_not_installed_is_said(monkeypatch):
 def test_all_rows_are_measured():
     rows = benchmark.benchmark(CPU, QUICK)
     words = [row.contest.what.split()[0] for row in rows]
-    assert words == ["clipped", "clipped", "clipped", "aggregate,", "dp-gan,", "svd", "discrete", "rounded", "votes"]
+    assert words == [
+        *("clipped", "clipped", "clipped", "aggregate,", "dp-gan,", "sampling"),
+        *("svd", "discrete", "rounded", "votes"),
+    ]
     assert json.dumps(benchmark.to_json(rows, CPU), allow_nan=False)

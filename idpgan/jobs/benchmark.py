@@ -24,7 +24,9 @@ from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
+from idpgan.models.families import build_generator
 from idpgan.models.optimizers import SGD
+from idpgan.models.private_classifier import LinearScattering
 from idpgan.numerics.svd import batched_svd
 from idpgan.privacy import DiscreteLaplace, DPSGDPlan, Noise, Relation, RoundedGaussian, Unit
 from idpgan.privacy.tiles import Tiles, tiled
@@ -37,6 +39,7 @@ from idpgan.training.config import load_method
 Call = Callable[[], Any]
 MARGIN = 1.05  # a library must be faster by more than this for a verdict
 _CLASSES = tuple(map(str, range(10)))
+_WARP = {"generator": "warp", "latent_dim": 16, "codes": 20, "warp": 0.7}
 _BEFORE = 2  # calls of each contender before timing
 
 
@@ -130,7 +133,8 @@ def benchmark(device: torch.device, size: Size | None = None, progress: Progress
     """Measure everything on a device; noise, releases and their sums are made on the CPU, as always."""
     size, rows = size or Size(), list[Row]()
     contests = [contest for width in size.widths for contest in _clipped(width, size.batch, device)]
-    contests += [*_training_steps(size, device), *(_svd(*shape, device) for shape in size.shapes)]
+    contests += [*_training_steps(size, device), _sampling(size.batch, device)]
+    contests += [_svd(*shape, device) for shape in size.shapes]
     contests += [*_noises(size.numbers), _votes(*size.votes, device)]
     progress("benchmark", 0, len(contests))
     for contest in contests:
@@ -276,17 +280,16 @@ def _opacus(critic: Critic, pairs: tuple[Tensor, Tensor], labels: Tensor) -> Cal
 
 def _training_steps(size: Size, device: torch.device) -> Iterator[Contest]:
     """Yield steps of a method against a pass of its generator alone, which is what a step of any method needs."""
-    warp = {"generator": "warp", "latent_dim": 16, "codes": 20, "warp": 0.7}
     batch = max(size.batch // len(_CLASSES), 1) * len(_CLASSES)
     aggregate = {
-        "model": warp,
+        "model": _WARP,
         "method": {"name": "idp-gan-aggregate", "metric": "none"},
         "privacy": {"epsilon": 1.0, "delta": 1e-5},
         "training": {"batch_size": batch},
     }
     yield _stepping("aggregate, 28 x 28", aggregate, size.images, batch, device)
     dp_gan = {
-        "model": {**warp, "width": 16},
+        "model": {**_WARP, "width": 16},
         "method": {"name": "dp-gan", "critic_width": 16, "critic_steps_per_generator_step": 1},
         "privacy": {"epsilon": 10.0, "delta": 1e-5, "sample_rate": size.batch / (2 * size.images)},
         "training": {"batch_size": size.batch, "steps": 1000},
@@ -317,6 +320,26 @@ def _stepping(what: str, table: dict[str, Any], num: int, batch: int, device: to
         torch.autograd.grad(images.square().sum(), weights)
 
     return Contest(what, 1, "steps", step, alone, "generator alone", library=False)
+
+
+# Sampling ------------------------------------------------------------------------------------------------------------
+
+
+def _sampling(num: int, device: torch.device) -> Contest:
+    """Return the contest of the images that a teacher chooses, of four drawn for each, against as many drawn once."""
+    generator = build_generator(ModelConfig.model_validate(_WARP), (1, 28, 28), len(_CLASSES)).to(device)
+    teacher = LinearScattering((1, 28, 28), _CLASSES)
+    teacher.weight.data = _normal(*teacher.weight.shape, device=device)
+    taught = generator.taught_by(teacher, 4)
+
+    def ours() -> Tensor:
+        return taught.sample(num, seed=1)
+
+    def alone() -> Tensor:
+        return generator.sample(num, seed=1)
+
+    what = "sampling with a teacher, 28 x 28"
+    return Contest(what, num, "images", ours, alone, "generator alone", library=False)
 
 
 # Linear algebra, noise, votes ----------------------------------------------------------------------------------------

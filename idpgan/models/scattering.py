@@ -68,7 +68,8 @@ class Scattering(nn.Module):
     """The transform for one image size. It has matrices (buffers), no parameters, and is differentiable.
 
     Images are taken in tiles of a fixed number, the last one filled up with zeros: row i of a result is, to the last
-    bit, a function of image i and its place, whatever the other images are.
+    bit, a function of image i and its place, whatever the other images are. On a CPU the memory of a tile is kept for
+    the next call.
 
     Args:
         image_shape: (C, H, W); H and W at least 2^(J + 1).
@@ -154,8 +155,8 @@ class Scattering(nn.Module):
         better features (or much more data)"), so that fine and coarse scales weigh alike; then the vector gets norm 1.
         An image without contrast becomes zero.
         """
-        tiles = (tile.permute(2, 1, 0).flatten(1) for tile in self.normalized_tiles(images))
-        return _joined(tiles, images, (math.prod(self.output_shape),))
+        tiles, channels = (tile.permute(2, 1, 0) for tile in self.normalized_tiles(images)), self.image_shape[0]
+        return _joined(tiles, images, (channels, math.prod(self.output_shape) // channels)).flatten(1)
 
     def normalized_tiles(self, images: Tensor) -> Iterator[Tensor]:
         """Yield what `normalized` returns in parts (D / C, C, T) of one size, the last one filled up with zeros.
@@ -200,12 +201,16 @@ class Scattering(nn.Module):
     @contextmanager
     def _tape(self, images: Tensor) -> Iterator[_Tape]:
         """Lend a tape that no other call holds: that of an earlier call where there is one, on a CPU."""
+        if images.device.type != "cpu" or torch.is_grad_enabled():
+            yield _Tape(images)
+            return
         kept = self._tapes[images.dtype, torch.is_inference_mode_enabled()]
-        lent = images.device.type == "cpu" and not torch.is_grad_enabled()
-        tape = kept.pop() if lent and kept else _Tape(images)
+        try:
+            tape = kept.pop()
+        except IndexError:  # none, or another thread was faster
+            tape = _Tape(images)
         yield tape
-        if lent:
-            kept.append(tape)
+        kept.append(tape)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the tapes out of copies."""
@@ -236,7 +241,7 @@ class Scattering(nn.Module):
         return tape(torch.cat, parts, out=out)
 
     def _blocks(self, numbers: Tensor, octaves: int, tape: _Tape) -> Tensor:
-        """Return numbers (h, w, P) by the groups that sampling every 2^octaves places couples, (groups, 4^(o + 1), P)."""
+        """Return numbers (h, w, P) by the groups that sampling every 2^octaves places couples: (groups, n, P)."""
         (height, width, count), size = numbers.shape, 2 ** (octaves + 1)
         grouped = numbers.view(height // size, size, width // size, size, count).transpose(1, 2)
         return tape.copy("blocks", grouped).view(-1, size * size, count)
@@ -314,7 +319,8 @@ class _Tape:
     def __call__(self, operation: Callable[..., Tensor], *arguments: Any, **out: Tensor | None) -> Tensor:
         """Compute, into memory or in place."""
         step = functools.partial(operation, *arguments, **out)
-        self._steps.append(step)
+        if not self._none:
+            self._steps.append(step)
         return step()
 
     def copy(self, name: str, tensor: Tensor) -> Tensor:
@@ -324,8 +330,10 @@ class _Tape:
 
     def played(self, computed: Callable[[Tensor, _Tape], Tensor], images: Tensor) -> Tensor:
         """Return what is computed of images, which lie in the same memory every time."""
-        if self._result is None or self._none:
-            self._steps.clear()
+        if self._none:
+            return computed(images, self)
+        if self._result is None:
+            self._steps.clear()  # those of a call that failed
             self._result = computed(images, self)
         else:
             for step in self._steps:

@@ -1,5 +1,8 @@
 """The scattering transform against an independent implementation, and what its features promise."""
 
+import copy
+import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -124,6 +127,39 @@ def test_channels_are_transformed_one_by_one():
     images = random_images(2, 3, 32, 32)
     alone = torch.cat([Scattering((1, 32, 32))(images[:, [channel]]) for channel in range(3)], 1)
     assert torch.allclose(Scattering((3, 32, 32))(images), alone, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 28, 28), (3, 17, 20)])
+def test_logits_weigh_the_features_of_all_channels(shape):
+    images, classifier = 2 * random_images(70, *shape) - 1, LinearScattering(shape, ("a", "b", "c"))
+    torch.nn.init.normal_(classifier.weight, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        expected = classifier.features(images) @ classifier.weight.T
+    assert torch.allclose(classifier.logits(images), expected, atol=1e-5)
+    assert expected.std(0).min() > 1e-2  # the comparison can fail
+
+
+def test_calls_share_no_memory():
+    """Neither those one after another, nor those of several threads, nor those of copies."""
+    shape = (3, 16, 12)
+    batches = [random_images(40, *shape, seed=seed) for seed in range(6)]
+    fresh = [Scattering(shape).normalized(batch).detach() for batch in batches]
+    used = Scattering(shape)
+
+    def features(batch, scattering=used):
+        with torch.no_grad():
+            return scattering.normalized(batch)
+
+    first = features(batches[0])
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(features, batches))
+    copied = [features(batches[1], copy.deepcopy(used)), features(batches[1], pickle.loads(pickle.dumps(used)))]
+    with torch.inference_mode():
+        copied.append(used.normalized(batches[1]))
+    copied.append(features(batches[1]))  # after inference mode, whose memory must not be written
+    for images, expected in zip([first, *found, *copied], [fresh[0], *fresh, *[fresh[1]] * 4], strict=True):
+        assert torch.allclose(images, expected, atol=1e-6)
+    assert not torch.allclose(fresh[0], fresh[1], atol=1e-2)  # the comparison can fail
 
 
 @pytest.mark.parametrize(("shape", "output"), [((1, 28, 28), (81, 7, 7)), ((1, 64, 64), (217, 8, 8)),
