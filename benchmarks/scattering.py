@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 ROOT = Path(__file__).resolve().parents[1]
 BURNT = 2  # turns that do not count
@@ -115,39 +116,25 @@ def profile_tile(scattering: Any, turns: int) -> Iterator[dict[str, Any]]:
     """Yield a row for each kind of operation of a tile, and the sum: all numbers are those of one image."""
     kinds = {"to": "into the Fourier basis", "from": "out of it", "mean": "low pass and pooling"}
     kinds |= {"copy_": "copies into groups", "cat": "order of the maps"}
-    of_axes = {
-        matrix.data_ptr(): name.split("_")[2] for name, matrix in scattering.named_buffers() if "psi" not in name
-    }
+    axes = {each.data_ptr(): name.split("_")[2] for name, each in scattering.named_buffers() if "psi" not in name}
     ((tape,),) = scattering._tapes.values()
     in_place = zip(*[[seconds(step) for step in tape._steps] for _ in range(20 * turns)], strict=True)
     rows, all_of_it = dict[str, list[float]](), [0.0] * 5
     for step, times in zip(tape._steps, list(in_place), strict=True):
-        tensors = (
-            [*step.args, *step.keywords.values()]
-            if step.func is not torch.cat
-            else [*step.args[0], *step.keywords.values()]
-        )
-        sizes = [tensor.numel() for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        sizes = [each.numel() for each in tree_leaves((step.args, step.keywords)) if isinstance(each, torch.Tensor)]
         name, flops = kinds.get(step.func.__name__, "moduli"), 0
         if step.func in (torch.mm, torch.bmm):
-            name, flops = (
-                kinds.get(of_axes.get(step.args[0].data_ptr(), ""), "filters"),
-                2 * step.args[0].shape[-1] * sizes[-1],
-            )
+            left = step.args[0]
+            name, flops = kinds.get(axes.get(left.data_ptr(), ""), "filters"), 2 * left.shape[-1] * sizes[-1]
         bare = min(seconds(step) for _ in range(20))
         measured = 1, 1e6 * statistics.median(times), 1e6 * bare, flops / 1e6, 4 * sum(sizes) / 1e6
         for row in (rows.setdefault(name, [0.0] * 5), all_of_it):
             row[:] = [old + new for old, new in zip(row, measured, strict=True)]
     images = tape._result.shape[2] / scattering.image_shape[0]
     for name, (calls, us, bare, mflop, megabytes) in [*rows.items(), ("all of it", all_of_it)]:
-        facts = {
-            "part": f"features: {name}",
-            "calls_of_a_tile": int(calls),
-            "us": us / images,
-            "bare_us": bare / images,
-        }
+        facts = {"part": f"features: {name}", "calls_of_a_tile": calls, "us": us / images, "bare_us": bare / images}
         facts |= {"mflop": mflop / images, "megabytes": megabytes / images, "gflops": mflop / us * 1e3}
-        yield {key: round(value, 2) if isinstance(value, float) else value for key, value in facts.items()}
+        yield {key: value if isinstance(value, str) else round(value, 2) for key, value in facts.items()}
 
 
 WORKS: dict[str, Callable[[], tuple[int, Callable[[], Any]]]] = {
