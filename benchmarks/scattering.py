@@ -149,6 +149,9 @@ WORKS: dict[str, Callable[[], tuple[int, Callable[[], Any]]]] = {
 
 def serve(threads: int) -> None:
     """Do one work for each line of the input, and print images, seconds of the clock, and of the processor."""
+    from idpgan.device import resolve_device
+
+    resolve_device("cpu")  # as every command does first
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     made: dict[str, tuple[int, Callable[[], Any]]] = {}
@@ -218,6 +221,9 @@ def main() -> None:
         serve(arguments.serve)
         return
     if arguments.profile:
+        from idpgan.device import resolve_device
+
+        resolve_device("cpu")
         torch.set_num_threads(1)
         for row in profile(arguments.profile, arguments.turns):
             print(json.dumps(row), flush=True)
