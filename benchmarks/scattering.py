@@ -35,7 +35,7 @@ from torch.utils._pytree import tree_leaves
 ROOT = Path(__file__).resolve().parents[1]
 BURNT = 2  # turns that do not count
 SHAPES = {"28 x 28": (1, 28, 28), "32 x 32 in color": (3, 32, 32), "64 x 64": (1, 64, 64), "112 x 92": (1, 112, 92)}
-IMAGES = {"28 x 28": 256, "32 x 32 in color": 64, "64 x 64": 32, "112 x 92": 8}  # of a turn
+IMAGES = {"28 x 28": 256, "32 x 32 in color": 64, "64 x 64": 32, "112 x 92": 16}  # of a turn
 
 
 def features(size: str) -> tuple[int, Callable[[], Any]]:

@@ -29,7 +29,7 @@ _SIGMA = 0.8  # width of the finest envelope, in pixels
 _FREQUENCY = 0.75 * math.pi  # of the finest wavelet
 _WRAPS = 2  # copies of an envelope on each side, for a periodic filter
 # Planes of a tile at most, and numbers of a plane in all directions times planes: 1 where a plane is large.
-_TILE = {"cpu": (48, 1 << 22), "cuda": (512, 1 << 25)}
+_TILE = {"cpu": (48, 3 << 20), "cuda": (512, 1 << 25)}
 _FINEST = 2  # directions at once of the finest wavelets: a cache holds their waves; of coarser ones all
 _LEAST_SQUARE = 1e-30  # where the slope of a root ends
 _LEAST_NORM = 1e-6
