@@ -38,7 +38,7 @@ def test_blocks_filter_and_sample(sides, factor):
     size = 2 * factor
     numbers = (before[0] @ signal @ before[1].T).view(height // 2, size, width // 2, size).transpose(1, 2)
     found = blocks_of(filters, coarsest, factor) @ numbers.reshape(-1, size * size, 1)
-    found = found.view(2, 2, height // 2, width // 2, 2, 3)  # part, 2 of rows, groups, groups, 2 of columns, L
-    found = found.permute(0, 5, 2, 1, 3, 4).reshape(2, 3, height, width)
+    found = found.view(2, height // 2, width // 2, 2, 2, 3)  # 2 of rows, groups, groups, 2 of columns, part, L
+    found = found.permute(4, 5, 1, 0, 2, 3).reshape(2, 3, height, width)
     found = after[0].T @ found @ after[1]
     assert torch.allclose(torch.complex(found[0], found[1]), expected, atol=1e-12)
