@@ -47,7 +47,7 @@ from idpgan.training.method import Stats
 _MOST_RATE = 1000.0
 _LOGIT_NOISE = 2.0  # standard deviation that the noise of all steps may add up to in one logit
 _FLOAT = 4  # bytes
-_ROWS, _DRAWN_ROWS = 1000, 256  # images at once: of all, and of those that coins draw
+_ROWS, _DRAWN_ROWS = 1000, 1024  # images at once: of all, and of those that coins draw
 
 
 class ScatteringLinearConfig(MethodConfig):
