@@ -352,6 +352,7 @@ def _joined(tiles: Iterator[Tensor], images: Tensor, shape: tuple[int, ...]) -> 
     return found
 
 
+@functools.lru_cache(maxsize=64)  # a run asks for the same filters several times
 def _envelope(size: tuple[int, ...], sigma: float, angle: float, frequency: float, slant: float) -> Tensor:
     """Return a periodic Gabor function: a Gaussian, narrower by ``slant`` across its wave, complex128 (h, w)."""
     cos, sin = math.cos(angle), math.sin(angle)

@@ -314,9 +314,8 @@ class DPSGDPlan:
         Sensitivity, L2, zero-out-one: S steps, see the module. A gradient that is not finite counts as zero *before*
         the sum, so that no record can void the others' noise with a NaN.
 
-        ``loss`` and ``weights`` are those of `per_example_gradients`.
-
         Args:
+            loss, weights: As of `per_example_gradients`.
             batches: Records of the positions that `sample` gave, tile by tile, as tensors of T rows each, and bool
                 (T,), which of the slots hold a null record or none. `idpgan.privacy.tiles.tiled` makes them of others.
             tiles: As of `sample`. Their way is "capture" by one backward pass that captures what the layers see, or
@@ -397,9 +396,9 @@ class DPSGDPlan:
         factor = (self.clip_norm * (1 - SLACK) / norms).clamp(max=1.0) / (self.step * self._feature_steps)
         factor = factor if weights is None else factor * weights.double()
         left = torch.where(norms.isfinite()[:, None], left * factor[:, None], 0.0).trunc_()
-        if total is None:
-            total = left.new_zeros(left.shape[1], features.whole.shape[1])
-        rows = max(8, _CACHE // (8 * max(1, features.whole.shape[1]))) if total.device.type == "cpu" else max(1, num)
+        width = features.whole.shape[1]
+        total = left.new_zeros(left.shape[1], width) if total is None else total
+        rows = max(8, _CACHE // (8 * max(1, width))) if total.device.type == "cpu" else max(1, num)
         for some, whole in zip(left.split(rows), features.whole.split(rows), strict=True):
             total.addmm_(some.T, whole.double())
         return total, norms
