@@ -227,6 +227,7 @@ def _processor() -> str:
     return f"{platform.machine()} {hashlib.sha256(chr(10).join(told).encode()).hexdigest()}"
 
 
+@functools.cache  # of the files as this process loaded them
 def code_digest() -> str:
     """Return the SHA-256 (hex) of the package's own source files and of the card's template, names and contents."""
     root = Path(__file__).resolve().parents[1]
