@@ -47,7 +47,12 @@ from idpgan.training.method import Stats
 _MOST_RATE = 1000.0
 _LOGIT_NOISE = 2.0  # standard deviation that the noise of all steps may add up to in one logit
 _FLOAT = 4  # bytes
-_ROWS, _DRAWN_ROWS = 1000, 1024  # images at once: of all, and of those that coins draw
+_ROWS = 1000  # images at once, of all
+_LEAST_DRAWN, _MOST_DRAWN, _CACHED = (
+    64,
+    1024,
+    1 << 20,
+)  # of those that coins draw; a processor's cache holds so many numbers
 
 
 class ScatteringLinearConfig(MethodConfig):
@@ -187,7 +192,8 @@ class ScatteringLinear(TrainsClassifier):
     def _tiles(self) -> Tiles:
         """How records are computed: in a step on all of them, each has its slot anyway."""
         num, rate, width = self.dpsgd.ranks.rows(len(self._images)), self.dpsgd.sample_rate, self.newest.num_features
-        (_, rows), classes = sizes(rate, num, _ROWS if rate == 1 else _DRAWN_ROWS), len(self._data.classes)
+        drawn = max(_LEAST_DRAWN, min(_MOST_DRAWN, _CACHED // width)) if self.device.type == "cpu" else _MOST_DRAWN
+        (_, rows), classes = sizes(rate, num, _ROWS if rate == 1 else drawn), len(self._data.classes)
 
         def computed(draws: torch.Generator) -> Rows:
             one, weight = torch.rand(1, width, generator=draws), torch.randn(classes, width, generator=draws)
