@@ -26,8 +26,7 @@ stand for the clip norm C. Let D' hold the null record where D holds record i; f
    R (1 - 1e-5) (1 + 8.2e-6) < R. A number of g that is not finite, or whose square is not, makes the row zero.
 3. *Exact addition.* Rows of a chunk of B are added as integers of 32 bits: R is at most 2^30 / B, so no partial sum
    leaves them. Chunks are added in float64: a sum of at most 2^53 / S records has no partial sum beyond 2^53 steps, so
-   it is exact in any order: blocks, tiles, processes and atomic additions do not matter. More records are refused
-   (`DPSGDPlan.most_rows`).
+   it is exact in any order of blocks, tiles, processes, atomic additions. More are refused (`DPSGDPlan.most_rows`).
 4. *Exact noise.* ``round(Z)``, Z exactly normal of standard deviation ``ceil(sigma S)`` steps, is added to the whole
    sum: with whole numbers x, ``x + round(Z) = round(x + Z)`` but for ties, which have probability 0
    (`idpgan.privacy.discrete.rounded_gaussian`; integers only). Given the others' coins the released law of D' is
@@ -315,7 +314,8 @@ class DPSGDPlan:
         the sum, so that no record can void the others' noise with a NaN.
 
         Args:
-            loss, weights: As of `per_example_gradients`.
+            loss: As of `per_example_gradients`.
+            weights: Likewise.
             batches: Records of the positions that `sample` gave, tile by tile, as tensors of T rows each, and bool
                 (T,), which of the slots hold a null record or none. `idpgan.privacy.tiles.tiled` makes them of others.
             tiles: As of `sample`. Their way is "capture" by one backward pass that captures what the layers see, or
