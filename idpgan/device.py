@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import os
 import re
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ def keep_freed_memory() -> None:
     By default it gives the memory of a step's activations back to the system and asks for it again at the next step,
     page by page: thousands of faults, a sixth of a step's time.
     """
-    library = ctypes.CDLL(None)
-    if hasattr(library, "mallopt"):
+    library = ctypes.CDLL(None) if os.name == "posix" else None
+    if library is not None and hasattr(library, "mallopt"):
         library.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         library.mallopt(_M_TRIM_THRESHOLD, (2 << 30) - 1)
