@@ -284,22 +284,21 @@ class ConvolutionCall(_Product):
         """Return what each place sees of images (k, n, C, H, W), (k G, n h w, d)."""
         batch, number, channels, height, width = images.shape
         (down, across), (up, left), (y, x) = self.places
-        part, patch, seen = channels // self.groups, (0, 5, 6, 7), (1, 2, 3, 4)
+        part, rows = channels // self.groups, number * places.numel()
+        sizes = (batch, self.groups, number, *places, *self.kernel, part)
         short = self.kernel[1] * part < _SHORT_RUN
-        order = [*patch[:1], 1, *patch[1:], *seen[1:]] if short else range(8)
+        order = (0, 1, 5, 6, 7, 2, 3, 4) if short else range(8)
         if self._buffers is None:  # memory that is new to the process costs more than the copy; borders stay zero
             padded = images.new_zeros(batch, number, height + 2 * up, width + 2 * left, channels)
-            sizes = (batch, self.groups, number, *places, *self.kernel, part)
             self._buffers = padded, images.new_empty([sizes[i] for i in order])
         padded, patches = (buffer[:batch] for buffer in self._buffers)
         padded[:, :, up : up + height, left : left + width] = images.permute(0, 1, 3, 4, 2)
         record, image, row, column, one = padded.stride()
         strides = (record, part, image, down * row, across * column, y * row, x * column, one)
         patches.copy_(padded.as_strided(patches.shape, [strides[i] for i in order]))
-        found = patches.view(
-            batch * self.groups, -1, number * places.numel() if short else patches[0, 0, 0, 0, 0].numel()
-        )
-        return found.mT if short else found
+        if short:
+            return patches.view(batch * self.groups, -1, rows).mT
+        return patches.view(batch * self.groups, rows, -1)
 
 
 class _Lookup(LayerGradient):

@@ -303,6 +303,20 @@ def test_the_sum_is_the_same_bit_for_bit_in_any_order_and_in_any_parts():
     assert not all(torch.equal(single[0], other) for other in single[1:])  # the control: sums in float32
 
 
+@pytest.mark.parametrize(("bits", "right"), [(None, True), (33, False)])  # the control: sums leave 32 bits
+def test_a_chunk_of_equal_records_adds_up_to_as_many_times_one(bits, right, monkeypatch):
+    """All of them clipped, all in one number, more than a block: no sum of integers is as large."""
+    if bits:
+        monkeypatch.setattr(layer_gradients, "_SUM_BITS", bits)
+    plan, loss = DPSGDPlan(0.5, 1.0, 1, 1.0), lambda weights, record: (weights["w"] * record).sum()
+
+    def total(num):
+        batches = tiled([torch.full((num, 1), 7.0)], num)
+        return float(plan.clipped_sum(loss, {"w": torch.zeros(1)}, batches, Tiles.fixed(num, "vmap")).sums["w"])
+
+    assert (abs(total(300) / 300 - (1 - 1e-5) * S) < S * 1e-6) == right
+
+
 def test_more_rows_than_add_up_exactly_are_refused(monkeypatch):
     assert PLAN.most_rows * S == 2**52  # and as many public ones
     monkeypatch.setattr(DPSGDPlan, "most_rows", 8)
