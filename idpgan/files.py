@@ -7,8 +7,10 @@ torch.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
+import logging
 import os
 import re
 import secrets
@@ -24,9 +26,23 @@ from typing import Any, BinaryIO
 
 from idpgan.errors import InputError
 
+_LOG = logging.getLogger(__name__)
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # permissions of everything outside release/: for the curator only
 PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.part")  # the hidden name of an incomplete file or folder
+_NO_FSYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of a folder: CIFS, gocryptfs, sshfs, VirtualBox
+_UNFLUSHED: set[int] = set()  # disks that were named in the log
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # reverse the rest of a line
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Name a file in the errors of the system that name none, such as that of a full disk."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None and error.filename is None:
+            error.filename = os.fspath(path)
+        raise
 
 
 @contextmanager
@@ -42,15 +58,12 @@ def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[
     part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        move_durably(part, target)
-    except OSError as error:
-        if error.errno is not None and error.filename is None:  # the error of a full disk names no file
-            error.filename = os.fspath(target)
-        raise
+        with naming(target):
+            with os.fdopen(descriptor, "wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            move_durably(part, target)
     finally:
         part.unlink(missing_ok=True)  # gone already if it was moved
 
@@ -83,7 +96,8 @@ def write_private_json(path: Path, value: Any) -> None:
 
 def append_line(path: Path, line: str) -> None:
     """Append a line to a file, durably."""
-    with open(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE), "a", encoding="utf-8") as file:
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE_FILE)
+    with naming(path), open(descriptor, "a", encoding="utf-8") as file:
         file.write(line + "\n")
         file.flush()
         os.fsync(file.fileno())
@@ -96,14 +110,26 @@ def move_durably(source: Path, target: Path) -> None:
 
 
 def flush_folder(folder: Path) -> None:
-    """Make a rename durable; Windows neither needs nor allows it."""
+    """Make a rename durable; Windows neither needs nor allows it, and disks that cannot are named once in the log."""
     if os.name == "nt":
         return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    with naming(folder):
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        except OSError as error:
+            if error.errno not in _NO_FSYNC:
+                raise
+            disk = os.fstat(descriptor).st_dev
+            if disk not in _UNFLUSHED:
+                _UNFLUSHED.add(disk)
+                _LOG.warning(
+                    "The disk of %s cannot flush folders (%s): a power cut may undo what was written last.",
+                    folder,
+                    error.strerror,
+                )
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
@@ -162,8 +188,8 @@ def _filling(target: Path) -> Iterator[Path]:
         while True:
             part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
             part.mkdir()
-            # Without locks on this system, `new_folder` gets no lock either, and removes nothing.
-            with contextlib.suppress(OSError, ImportError):
+            # Without locks on this system or disk, `new_folder` gets no lock either, and removes nothing.
+            with contextlib.suppress(InputError, OSError, ImportError):
                 held.enter_context(file_lock(part, folder=True))
             if part.exists():  # otherwise another process removed it as dead before it was locked
                 break
@@ -195,28 +221,45 @@ def file_lock(path: str | os.PathLike[str], *, busy: str | None = None, folder: 
         folder: Whether it must be a folder, so that no file is created if the folder is gone.
 
     Raises:
+        InputError: If another holds the lock and ``busy`` is given, or the disk has no locks.
         OSError: If the file cannot be opened.
     """
-    import fcntl
-
     flags = os.O_RDONLY if folder or os.path.isdir(path) else os.O_RDWR | os.O_CREAT
     descriptor = os.open(path, flags, PRIVATE_FILE)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if busy is None else fcntl.LOCK_NB))
+            _lock(descriptor, wait=busy is None)
         except BlockingIOError as error:
             raise InputError(str(busy)) from error
+        except OSError as error:
+            raise InputError(f"{os.fspath(path)}: {error.strerror}. Name a place on another disk.") from error
         yield
     finally:
         os.close(descriptor)
 
 
-def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20) -> None:
+def _lock(descriptor: int, *, wait: bool) -> None:
+    """Lock an open file; raises `BlockingIOError` if another holds it, `OSError` with a sentence where none can."""
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        reason = error.strerror or error
+        raise OSError(error.errno, f"this disk has no lock ({reason}) to keep two processes from one file") from error
+
+
+def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20, *, locked: bool = False) -> None:
     """Refuse a place where a file could not be written, before anything is computed for it.
+
+    Only an attempt finds out what a disk refuses, so a nameless file is made there, and its folder flushed.
 
     Args:
         path: A file to be written, in a folder that exists; or a folder to be made, with or without its parents.
         num_bytes: Space that is needed on the disk.
+        locked: Whether the file is to be locked too.
 
     Raises:
         InputError: If less is free.
@@ -226,10 +269,12 @@ def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20) -> No
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     try:
-        with tempfile.TemporaryFile(dir=folder):  # only an attempt finds out about read-only file systems
-            pass
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if locked:
+                _lock(file.fileno(), wait=False)
+        flush_folder(folder)
     except OSError as error:  # name the path that was asked for, not the one that was tried
-        raise OSError(error.errno, error.strerror, os.fspath(path)) from error
+        raise OSError(error.errno, error.strerror or str(error), os.fspath(path)) from error
     free = shutil.disk_usage(folder).free
     if free < num_bytes:
         raise InputError(
@@ -244,7 +289,7 @@ def sha256_file(path: str | os.PathLike[str]) -> str:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise InputError(f"{os.fspath(path)} cannot be read ({error.strerror}). Check the path.") from error
+        raise InputError(f"{os.fspath(path)} cannot be read ({error.strerror or error}). Check the path.") from error
 
 
 def read_plain(path: Path, most_bytes: int, *, follow: bool = False) -> bytes:
@@ -272,7 +317,7 @@ def read_plain(path: Path, most_bytes: int, *, follow: bool = False) -> bytes:
                 :most_bytes
             ]  # reading allocates as much memory as is asked for
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}).") from error
+        raise InputError(f"{path} cannot be read ({error.strerror or error}).") from error
 
 
 def parse_json(content: bytes) -> Any:

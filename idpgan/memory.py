@@ -96,8 +96,8 @@ def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str =
             pages = mmap.mmap(file.fileno(), num_bytes)
     except OSError as error:
         raise InputError(
-            f"No temporary file of {num_bytes / GIB:,.1f} GiB can be made in {_scratch()} ({error.strerror}). Make "
-            "room there, or set TMPDIR to a folder on a larger disk."
+            f"No temporary file of {num_bytes / GIB:,.1f} GiB can be made in {_scratch()} ({error.strerror or error}). "
+            "Make room there, or set TMPDIR to a folder on a larger disk."
         ) from error
     found = torch.from_numpy(np.frombuffer(pages, np.uint8)).view(dtype).view(*shape)
     _MAPPED[found.data_ptr()] = pages

@@ -145,7 +145,7 @@ class RunFolder:
             if made:  # this call made the folder, not another process
                 shutil.rmtree(run.path, ignore_errors=True)
             raise InputError(
-                f"The run folder {run.path} cannot be made ({error.strerror}: {error.filename}). "
+                f"The run folder {run.path} cannot be made ({error.strerror or error}: {error.filename or run.path}). "
                 "Choose another place or name."
             ) from error
         return run
@@ -171,7 +171,7 @@ class RunFolder:
             except OSError as error:
                 if os.path.lexists(path):
                     continue
-                raise InputError(f"{path} cannot be made ({error.strerror}). Choose another place.") from error
+                raise InputError(f"{path} cannot be made ({error.strerror or error}). Choose another place.") from error
             break
         return cls.create(path, config_toml, environment, ledger=ledger)
 

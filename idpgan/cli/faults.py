@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, NoReturn
 
-from idpgan.files import PART
+from idpgan.files import PART, naming
 from idpgan.ranks import SHARED, refuse_several
 
 BAD = 2  # exit code for bad input and for refusals of the machine
@@ -79,12 +79,12 @@ def explain(error: BaseException) -> MachineError | None:
         return MachineError("whoever read the output has closed it.", PIPE_CLOSED)
     if isinstance(error, OSError):
         names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
-        name = names[-1] if names else "a file or the output"  # of a rename, users know the target
-        folder, last = os.path.split(name)
+        folder, last = os.path.split(names[-1]) if names else ("", "")  # of a rename, users know the target
         part = PART.fullmatch(last)
-        name = os.path.join(folder, part[1]) if part else name
+        name = os.path.join(folder, part[1] if part else last)
         reason = error.strerror or str(error) or type(error).__name__
-        return MachineError(f"{name}: {reason}. {_WAYS_OUT.get(error.errno or 0, '')}".rstrip())
+        said = f"{name}: {reason}" if names else f"the system refused a call that names no file: {reason}"
+        return MachineError(f"{said}. {_WAYS_OUT.get(error.errno or 0, '')}".rstrip())
     text = str(error)
     if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _says(text, _NO_MEMORY)):
         detail = f" ({text.splitlines()[0][:200]})" if text else ""
@@ -130,7 +130,8 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 def flush_output() -> int:
     """Write what is still held back for stdout; return the exit code, 0 where it went well."""
     try:
-        sys.stdout.flush()
+        with naming("the output"):
+            sys.stdout.flush()
     except OSError as error:
         with contextlib.suppress(OSError, ValueError):  # or Python tries again at exit, with a traceback
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

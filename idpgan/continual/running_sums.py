@@ -27,7 +27,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, NoReturn, Self
 
 import torch
 from torch import Tensor
@@ -121,6 +121,10 @@ class SumsStream:
         shape = (0, cells.num_cells, cells.dimensions)
         self._parts = torch.zeros(shape, dtype=torch.int64)  # X: secret
         self._noisy = torch.zeros(shape, dtype=torch.int64)  # Y: released
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse `copy` and `pickle`, as its noise does."""
+        self._noise.__reduce_ex__(protocol)
 
     @property
     def count(self) -> int:

@@ -22,7 +22,7 @@ import collections
 import math
 import os
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 import numpy as np
 import torch
@@ -110,6 +110,10 @@ class ContinualCounter:
         self._kept: collections.deque[Any] = collections.deque(maxlen=keep)
         self._ahead: list[int] = []  # noise of the next nodes in reverse order; never saved
         self._owner = os.getpid()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse `copy` and `pickle`, as its noise does."""
+        self._noise.__reduce_ex__(protocol)
 
     # Releasing -------------------------------------------------------------------------------------------------------
 

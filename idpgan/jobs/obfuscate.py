@@ -23,7 +23,6 @@ from idpgan.data.metadata import LANDMARKS, METADATA, class_values, file_names, 
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.device import resolve_device
 from idpgan.errors import DataError, InputError
-from idpgan.files import check_writable
 from idpgan.jobs.options import ObfuscateOptions
 from idpgan.jobs.pipeline import charged, check_room, expense, read_images, refuse_places, write_curator
 from idpgan.memory import check_memory
@@ -134,7 +133,6 @@ def _refuse(options: ObfuscateOptions) -> None:
         )
     ledger = "is to be a file beside the images and the output. Name one with --ledger."
     refuse_places(options, elsewhere="Choose another place.", inside=ledger, nowhere=ledger)
-    check_writable(options.ledger_path)
     if options.fitted is not None and options.settings:
         raise InputError("--fitted brings its own options. Leave the others out.")
 

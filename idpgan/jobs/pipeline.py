@@ -67,9 +67,15 @@ def refuse_places(options: FolderOptions, elsewhere: str, inside: str, nowhere: 
 
 
 def check_room(options: FolderOptions, artifact: ImagesArtifact) -> None:
-    """Refuse places that cannot be written to, or a disk on which the release does not fit."""
+    """Refuse places that cannot be written to, a ledger that cannot be locked, a disk that the release does not fit."""
     check_writable(options.out, sum(artifact.files().values()))
-    check_writable(options.ledger_path)
+    try:
+        check_writable(options.ledger_path, locked=True)
+    except OSError as error:
+        raise InputError(
+            f"the ledger {options.ledger_path} cannot be kept there: {error.strerror}. Name a place for it on another "
+            "disk or in another folder: --ledger FILE."
+        ) from error
 
 
 def expense(

@@ -29,6 +29,7 @@ from idpgan.files import (
     check_writable,
     file_lock,
     flush_folder,
+    naming,
     parse_json,
     read_plain,
     write_text_atomic,
@@ -207,7 +208,7 @@ class _File(_Memory):
         """Append answers to those in the file."""
         if not answers:
             return
-        with open(self.shown, "a", encoding="ascii") as file:
+        with naming(self.shown), open(self.shown, "a", encoding="ascii") as file:
             file.write("".join(f"{answer!r}\n" for answer in answers))
             file.flush()
             os.fsync(file.fileno())

@@ -59,7 +59,7 @@ class Cache:
             content = path.read_bytes() if path.is_file() else b""
         except OSError as error:
             raise InputError(
-                f"Cannot use the cache folder {self.folder} ({error.strerror}). "
+                f"Cannot use the cache folder {self.folder} ({error.strerror or error}). "
                 "Name another one with --cache, or set IDPGAN_CACHE."
             ) from error
         with contextlib.suppress(SafetensorError):
@@ -68,5 +68,5 @@ class Cache:
         try:
             write_bytes_atomic(path, save(tensors), mode=0o600)
         except OSError as error:  # the result took minutes: use it, although it is not kept
-            _LOG.warning("%s is not kept for the next time (%s).", path, error.strerror)
+            _LOG.warning("%s is not kept for the next time (%s).", path, error.strerror or error)
         return tensors

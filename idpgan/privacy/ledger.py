@@ -455,7 +455,9 @@ class Ledger:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise InputError(f"the ledger {path} cannot be read ({error.strerror}). Check its permissions.") from error
+            raise InputError(
+                f"the ledger {path} cannot be read ({error.strerror or error}). Check its permissions."
+            ) from error
         ledger = cls._of(Books.parse(content, path), path)
         ledger._seen = content
         if ledger.owner != owner:

@@ -18,7 +18,7 @@ import secrets
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import torch
@@ -64,6 +64,14 @@ class Noise(ABC):
         """Register the source, so that a forked process gives it another key."""
         self.name, self.private = self.source
         _ALIVE.add(self)
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        """Refuse `copy` and `pickle`, also of whatever holds this source."""
+        raise InputError(
+            "a source of noise, and whatever draws from it, cannot be copied or pickled: the copy would add the same "
+            "noise to other values, and the difference of both answers would hold none. Make a new one; a stream goes "
+            "on from its state() by from_state()."
+        )
 
     @staticmethod
     def system() -> CipherNoise:

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 
@@ -39,13 +40,13 @@ def leftovers(folder):
 
 @pytest.fixture
 def disk_full_at(monkeypatch):
-    """Make the n-th write (n = 0, 1, ...) fail as on a full disk; the files written through `run.py` are counted."""
+    """Make the n-th write (n = 0, 1, ...) of a file fail as on a full disk; a folder that is flushed is no write."""
 
     def install(n):
         seen, fsync = [0], os.fsync
 
         def failing(descriptor):
-            seen[0] += 1
+            seen[0] += not stat.S_ISDIR(os.fstat(descriptor).st_mode)
             if seen[0] > n:
                 raise OSError(*FULL.args)
             return fsync(descriptor)

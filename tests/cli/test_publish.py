@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import stat
+import tempfile
 
 import numpy as np
 import pytest
@@ -438,6 +439,28 @@ def test_a_read_only_disk_is_one_line_before_the_charge(command, tmp_path, monke
     assert code == 2
     assert "Read-only file system. Write to another place" in error
     assert not list(tmp_path.rglob("*.json"))
+
+
+@pytest.mark.parametrize("way", ["publish", "obfuscate"])
+def test_images_on_a_read_only_disk_are_published_with_a_ledger_elsewhere(run, faces, tmp_path, monkeypatch, way):
+    """It said "Write to another place", and not how."""
+    made = tempfile.TemporaryFile
+
+    def refuses(**options):
+        if options["dir"] == faces.parent:
+            raise OSError(errno.EROFS, "Read-only file system", str(options["dir"]))
+        return made(**options)
+
+    monkeypatch.setattr("idpgan.files.tempfile.TemporaryFile", refuses)
+    (tmp_path / "home").mkdir()
+    asked = {"publish": ("--method", "lap", "--epsilon", 2, "--unit", "image"), "obfuscate": ("--method", "blur")}[way]
+    asked = (way, faces, *asked, "--accept-unsound", "--out", tmp_path / "home" / "out")
+    code, _, error = run(*asked)
+    assert (code, error.count("\n")) == (2, 1)
+    assert f"{faces}.ledger.json cannot be kept there: Read-only file system." in error
+    assert "--ledger FILE" in error
+    assert not list(tmp_path.rglob("*.json"))
+    assert run(*asked, "--ledger", tmp_path / "home" / "ledger.json")[0] == 0
 
 
 def test_a_device_that_is_not_here_is_refused_before_a_charge(command, faces, tmp_path):

@@ -2,8 +2,10 @@
 
 # ruff: noqa: N806 (matrices keep their names from the papers)
 
+import copy
 import json
 import os
+import pickle
 import time
 from fractions import Fraction
 
@@ -14,10 +16,11 @@ from scipy.stats import chisquare
 
 from idpgan.audit import audit
 from idpgan.audit.statistics import Nearness, Statistic
-from idpgan.continual import ContinualCounter, isotonic
+from idpgan.continual import ContinualCounter, RunningSums, SumsStream, isotonic
 from idpgan.continual.fenwick import ADJACENCY, NodeNoise, chain, fast_diagonal, matrices, node_sums, parents
 from idpgan.errors import InputError
-from idpgan.privacy import Budget, BudgetError, Ledger, Noise, Unit
+from idpgan.privacy import Budget, BudgetError, Ledger, Noise, Relation, Unit
+from idpgan.privacy.sums import CellSums
 
 COUNTS = torch.randint(50, (300,), generator=torch.Generator().manual_seed(1))
 
@@ -231,6 +234,22 @@ def test_a_forked_process_draws_noise_of_its_own(monkeypatch):
     monkeypatch.setattr(os, "getpid", lambda: -5)
     counter.push(1)
     assert counter._ahead[:40] != before[:40]
+
+
+@pytest.mark.parametrize("way", [copy.copy, copy.deepcopy, pickle.dumps])
+@pytest.mark.parametrize("what", ["counter", "sums", "noise"])
+def test_what_draws_noise_says_why_it_is_not_copied(way, what):
+    """A copy would answer with the noise of the original: `copy` shared it, `deepcopy` said "CipherContext"."""
+    counter = ContinualCounter(1.0, 20)
+    counter.push(3)
+    cells = CellSums(2, 3, "gaussian", 1.0, Unit.IMAGE, Relation.ZERO_OUT)
+    things = {"counter": counter, "sums": SumsStream(RunningSums(cells, 4)), "noise": Noise.system()}
+    with pytest.raises(InputError, match="cannot be copied or pickled: the copy would add the same noise"):
+        way(things[what])
+    if way is not copy.copy:
+        with pytest.raises(InputError, match="cannot be copied"):
+            way([things[what]])
+    assert ContinualCounter.from_state(counter.state(), 1.0, 20, True).count == 1  # the way out
 
 
 def test_a_repeated_index_returns_the_stored_answer():
