@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -40,9 +39,10 @@ def _print(found: Spent, unknown: str) -> None:
     """Print a row for each expense, then the totals."""
     rows = []
     for row in found.spending:
-        item, epsilon = row.item, f"{row.epsilon:.4g}" if math.isfinite(row.epsilon) else "infinite"
+        item, proven = row.item, row.item.proven
+        epsilon = f"{proven.epsilon:.4g}" if proven.finite else "infinite"
         what = " ".join(dict.fromkeys((row.kind, item.method)))
-        rows.append((item.date[:10], what, item.unit, item.relation, epsilon, f"{item.delta:.3g}", str(row.path)))
+        rows.append((item.date[:10], what, *item.pair, epsilon, f"{item.delta:.3g}", str(row.path)))
     if rows:
         head = ("when", "what", "unit", "relation", "epsilon", "delta", "where")
         print_table(head, rows, f"Spent on {found.folder}", frame=False, folded=("what", "where"))
@@ -50,7 +50,5 @@ def _print(found: Spent, unknown: str) -> None:
         print(f"Nothing was found that was spent on {found.folder}.")
     for total in found.totals:
         print(f"Total at the dearest place, {total.counted} of {len(found.spending)} rows: {total}")
-    for bound in found.added:
-        print(f"All charges for images and people, of both relations, together: at most {bound}")
     for remark in (*found.remarks, unknown):
         print(remark)

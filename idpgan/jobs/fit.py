@@ -34,7 +34,7 @@ from idpgan.errors import InputError
 from idpgan.files import whole_folder
 from idpgan.jobs.init import facts_of
 from idpgan.jobs.origin import with_releases
-from idpgan.jobs.process_ledger import Together, charge, records_of, say
+from idpgan.jobs.process_ledger import Records, Together, charge, records_of, say
 from idpgan.jobs.train import start
 from idpgan.methods import CLASSIFIER, METHODS, methods_of
 from idpgan.models.config import Purpose
@@ -425,7 +425,7 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
     return build_config(with_releases(apply_overrides(table, given.settings)), "the call of idpgan.fit")
 
 
-def _started(config: RunConfig, out: Path, records: frozenset[bytes], progress: Progress) -> dict[str, Any]:
+def _started(config: RunConfig, out: Path, records: Records, progress: Progress) -> dict[str, Any]:
     """Train, and note in this process whatever was charged, also where it failed."""
     run, together = RunFolder(out), None
     try:
@@ -449,7 +449,7 @@ def _started(config: RunConfig, out: Path, records: frozenset[bytes], progress: 
     }
 
 
-def _noted(run: RunFolder, config: RunConfig, records: frozenset[bytes]) -> Together | None:
+def _noted(run: RunFolder, config: RunConfig, records: Records) -> Together | None:
     books = Books.parse(run.ledger.read_bytes(), run.ledger)
     terms, most = books.terms, getattr(config.privacy, "most_per_person", 1)
     delta = terms.target.delta if terms.target else 0.0

@@ -1,16 +1,14 @@
 """``idpgan ledger``: all charges on the images of a folder, as far as they can be found, and their total.
 
 Publications and obfuscations stand on the ledgers of the folder, of the folders around it and of those inside it. A run
-has its own ledger and names its images in its config. A stream names no images, so every stream beside the folder
-counts. Releases of the same people that a run contains count too, unless the run that charged them is among those
-found. Nothing private is read, and nothing is written.
+has its own ledger and names its images in its config. A stream names no images, so those beside the folder are listed,
+and no total has them. Releases of the same people that a run contains count too, unless the run that charged them is
+among those found. What was found and is not in the totals is said. Nothing private is read, and nothing is written.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,26 +16,26 @@ from pathlib import Path
 from typing import Any
 
 from idpgan.data.config import DataConfig
+from idpgan.data.image_files import LEDGER
 from idpgan.errors import InputError
 from idpgan.files import read_plain
 from idpgan.jobs.stream import ANSWERS, price_of
 from idpgan.jobs.train import load_config
-from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.books import Books
-from idpgan.privacy.composition import Part
-from idpgan.privacy.composition import total as total_of_parts
 from idpgan.privacy.event import Event
-from idpgan.privacy.folder_ledger import NESTED, Chain, FolderLedger, Publication, Total, chains, ledger_of, total
-from idpgan.privacy.guarantee import Guarantee, Relation, Unit, number_to_json
+from idpgan.privacy.folder_ledger import FolderLedger, Publication, chains, ledger_of, places_of, total
+from idpgan.privacy.guarantee import number_to_json
+from idpgan.privacy.totals import Part, Total
 from idpgan.release.folder import PRIVACY
 from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder
 from idpgan.training.config import RunConfig
 
 UNKNOWN = (
-    "Not known here: copies of the folder, and links to it; other machines; runs and streams that lie elsewhere "
-    "(--runs DIR), were moved or deleted; ledgers under other names (--ledger FILE); fits and releases in memory, from "
-    "Python, which leave no trace; and who is on images of other folders too."
+    "Not known here: copies of the folder, links to it and to its files, and what it cost under another name; other "
+    "machines; runs and streams that lie elsewhere (--runs DIR), were moved or deleted; ledgers under other names "
+    "(--ledger FILE); fits and releases of images in memory, from Python, which leave no trace; and who is on images "
+    "of other folders too."
 )
 _MOST_BYTES = 1 << 27
 _MADE_HERE = ("digits", "faces", "fonts")  # sources that read no folder
@@ -57,21 +55,16 @@ class Spending:
     path: Path
     item: Publication
 
-    @property
-    def epsilon(self) -> float:
-        """What is proven of it by itself, at its delta."""
-        return compose_epsilon(self.item.events, self.item.delta)
-
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
-        item = self.item
+        item, (unit, relation) = self.item, self.item.pair
         return {
             "kind": self.kind,
             "path": str(self.path),
             "method": item.method,
-            "unit": str(item.unit),
-            "relation": str(item.relation),
-            "epsilon": number_to_json(self.epsilon),
+            "unit": str(unit),
+            "relation": str(relation),
+            "epsilon": number_to_json(item.proven.epsilon),
             "delta": item.delta,
             "date": item.date,
             "out": item.out,
@@ -85,16 +78,14 @@ class Spent:
     Attributes:
         folder: Itself, whatever link leads there.
         spending: Oldest first.
-        totals: Of the dearest image, one for each unit and relation that occur.
-        added: For each unit of images a bound on all charges for images and for people, of both relations, where no
-            single total has them all: for zero-out-one, see `idpgan.privacy.composition`.
+        totals: Of the dearest place, one for each unit and relation that occur but for those of streams: each has all
+            charges that bound that unit, whatever their own unit and relation, and says how many do not.
         remarks: What was found and could not be counted.
     """
 
     folder: Path
     spending: tuple[Spending, ...]
     totals: tuple[Total, ...]
-    added: tuple[Guarantee, ...]
     remarks: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
@@ -103,7 +94,6 @@ class Spent:
             "folder": str(self.folder),
             "spending": [each.to_json() for each in self.spending],
             "totals": [each.to_json() for each in self.totals],
-            "added": [each.to_json() for each in self.added],
             "remarks": list(self.remarks),
             "unknown": UNKNOWN,
         }
@@ -127,50 +117,36 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
             raise InputError(f"There is no folder {path}. Name {'the folder of images' if path == folder else 'it'}.")
     root, remarks = folder.resolve(), list[str]()
     found: dict[Path, list[FolderLedger]] = defaultdict(list)
-    runs = [read for run in _runs(root, places) if (read := _read(remarks, run, root))]
+    roots = {root, *(real for _, real in places_of(root) if not real.is_relative_to(root))}  # links lead out of it
+    runs = [read for run in _runs(root, places) if (read := _read(remarks, run, roots))]
     kinds = {read.run.path: "run" for read in runs} | {read.run.release: "contained" for read in runs}
     for read in runs:
         found[read.place].append(FolderLedger(read.run.path, read.place.name, (read.charges,)))
         if contained := _contained(read, runs):
             found[read.place].append(FolderLedger(read.run.release, read.place.name, contained))
-    streams = _streams((root.parent, Path.cwd(), *places), remarks)
-    kinds |= {ledger.path: "stream" for ledger in streams}
-    found[root] += streams
     own = FolderLedger.read(ledger or ledger_of(folder), root.name)
     reached = chains(folder, own, found)
     ledgers = {each.path: each for chain in reached for each in chain}.values()
     rows = [Spending(kinds.get(at.path, "publication"), at.path, item) for at in ledgers for item in at.publications]
-    pairs = sorted({(row.item.unit, row.item.relation) for row in rows})
-    added = (_added(reached, unit) for unit in NESTED if unit in {unit for unit, _ in pairs})
+    pairs = sorted({row.item.pair for row in rows})
+    streams = _streams((root.parent, Path.cwd(), *places), remarks)
     return Spent(
         folder=root,
-        spending=tuple(sorted(rows, key=lambda row: row.item.date)),
+        spending=tuple(sorted([*rows, *streams], key=lambda row: row.item.date)),
         totals=tuple(total(reached, unit, relation) for unit, relation in pairs),
-        added=tuple(bound for bound in added if bound is not None),
-        remarks=tuple(remarks),
+        remarks=(*remarks, *_gone(root)),
     )
 
 
-def _added(reached: Sequence[Chain], unit: Unit) -> Guarantee | None:
-    """Return what all charges cost a unit of images, those for people or photos too; None where one total has all."""
-    units = (*NESTED[NESTED.index(unit) :], Unit.PERSON, Unit.PHOTO)
-    found = [[item for ledger in chain for item in ledger.publications if item.unit in units] for chain in reached]
-    if len({(item.unit if item.unit.of_images else unit, item.relation) for items in found for item in items}) < 2:
-        return None
-    delta, bounds = max(item.delta for items in found for item in items), []
-    for chain, items in zip(reached, found, strict=True):
-        sound = all(item.sound for ledger in chain for item in ledger.publications)
-        parts = tuple(Part(tuple(map(_of_image, item.events)), item.delta) for item in items)
-        bounds.append(total_of_parts(Part((), delta), parts, Unit.IMAGE, Relation.ZERO_OUT) if sound else None)
-    if any(bound is None or not bound.finite for bound in bounds):
-        return Guarantee(math.inf, 0.0, unit, Relation.ZERO_OUT, "not all of it is proven")
-    epsilon, delta = (max(getattr(bound, name) for bound in bounds if bound) for name in ("epsilon", "delta"))
-    return Guarantee(epsilon, delta, unit, Relation.ZERO_OUT, "all charges for images and people together")
-
-
-def _of_image(event: Event) -> Event:
-    """Return an event of a column or a pixel as one of an image, so that it composes with those that hold for it."""
-    return dataclasses.replace(event, unit=Unit.IMAGE) if event.unit in NESTED else event
+def _gone(root: Path) -> Iterator[str]:
+    """Name the ledgers beside a folder whose own folder is gone: this one may have had its name."""
+    for path in sorted(root.parent.glob(f"*{LEDGER}")):
+        name = path.name.removesuffix(LEDGER)
+        if not path.with_name(name).exists():
+            yield (
+                f"NOT COUNTED: {path}, whose folder is gone. If {root.name} was called {name} before, its images paid "
+                "for that too: give it its name back."
+            )
 
 
 # Runs ----------------------------------------------------------------------------------------------------------
@@ -197,15 +173,20 @@ class _Read:
     charges: Publication
 
 
-def _read(remarks: list[str], run: RunFolder, root: Path) -> _Read | None:
+def _read(remarks: list[str], run: RunFolder, roots: set[Path]) -> _Read | None:
     """Return a run that read these images, if it did and charged anything."""
     try:
         config = load_config(run.config)
-        place = _read_by(run, config.data, config.data.data_root, root)
+        place = _read_by(run, config.data, config.data.data_root, roots)
         public = config.data.public_root
-        if (place and config.data.public_share) or (public and _read_by(run, config.data, public.expanduser(), root)):
+        if (place and config.data.public_share) or (public and _read_by(run, config.data, public.expanduser(), roots)):
             remarks.append(f"The run {run.path} took images of it as public: nothing protects them there.")
-        charges = _charges(run, config) if place else None
+        charges = _charges(run, config)
+        if charges and not place and _is_gone(run, config.data):
+            remarks.append(
+                f"NOT COUNTED: the run {run.path}, whose images {config.data.data_root} are gone. If they were of this "
+                "folder, it cost them too."
+            )
         return _Read(run, config, place, charges) if place and charges else None
     except (InputError, OSError) as error:
         remarks.append(f"NOT COUNTED: the run {run.path}, of whichever images it is: {error}")
@@ -221,7 +202,7 @@ def _contained(read: _Read, runs: Sequence[_Read]) -> tuple[Publication, ...]:
             left = [each for each in left if each is not same]
     num, date = read.charges.num, read.charges.date
     return tuple(
-        Publication(each.method, None, each.delta, each.num_private or num, read.run.path.name, date, each.part.events)
+        Publication(each.part.events, each.delta, each.method, None, each.num_private or num, read.run.path.name, date)
         for each in left
     )
 
@@ -240,18 +221,26 @@ def _charged_at(named: Path, read: _Read, runs: Sequence[_Read], contained: Sequ
     return ()
 
 
-def _read_by(run: RunFolder, data: DataConfig, place: Path, root: Path) -> Path | None:
-    """Return the folder that a run read, if it is this one, or around it, or inside it.
+def _read_by(run: RunFolder, data: DataConfig, place: Path, roots: set[Path]) -> Path | None:
+    """Return the folder that a run read, if it is one of these, or around one, or inside it.
 
     A relative path was named in an unknown directory: this may be the current one, or any directory that the run lies
     in. A built-in set reads the folder of its name, not what else lies beside that.
     """
     for base in () if data.name in _MADE_HERE else (Path.cwd(), *run.path.parents):
         read = (base / place).resolve()
-        beside = root.relative_to(read).parts[:1] if root.is_relative_to(read) else ()
-        if read.is_relative_to(root) or (beside and (data.name.endswith("folder") or beside[0].lower() == data.name)):
-            return read
+        for root in roots:
+            beside = root.relative_to(read).parts[:1] if root.is_relative_to(read) else ()
+            whole = data.name.endswith("folder") or (beside and beside[0].lower() == data.name)
+            if read.is_relative_to(root) or (beside and whole):
+                return read
     return None
+
+
+def _is_gone(run: RunFolder, data: DataConfig) -> bool:
+    """Whether what a run read is nowhere, wherever a relative path may have been named."""
+    bases = () if data.name in _MADE_HERE else (Path.cwd(), *run.path.parents)
+    return bool(bases) and not any((base / data.data_root).exists() for base in bases)
 
 
 def _charges(run: RunFolder, config: RunConfig) -> Publication | None:
@@ -271,13 +260,13 @@ def _charges(run: RunFolder, config: RunConfig) -> Publication | None:
             events += (Event.non_private("its release is not private", events[0].unit, events[0].relation),)
     epsilon = None if target is None else target.epsilon
     num = config.data.num_images or 0
-    return Publication(config.method.name, epsilon, delta, num, run.path.name, _date(run.config), events)
+    return Publication(events, delta, config.method.name, epsilon, num, run.path.name, _date(run.config))
 
 
 # Streams -------------------------------------------------------------------------------------------------------
 
 
-def _streams(places: Sequence[Path], remarks: list[str]) -> list[FolderLedger]:
+def _streams(places: Sequence[Path], remarks: list[str]) -> list[Spending]:
     """Return the streams that lie in some folders, whomever they count."""
     found = []
     for answers in sorted({path.resolve() for place in places for path in place.glob(f"*{ANSWERS}")}):
@@ -287,8 +276,13 @@ def _streams(places: Sequence[Path], remarks: list[str]) -> list[FolderLedger]:
         except (InputError, OSError) as error:
             remarks.append(f"NOT COUNTED: {error}")
             continue
-        item = Publication("stream", event.pure, 0.0, 0, answers.name, _date(answers), (event,))
-        found.append(FolderLedger(state, state.name, (item,)))
+        item = Publication((event,), 0.0, "stream", event.pure, 0, answers.name, _date(answers))
+        found.append(Spending("stream", state, item))
+    if found:
+        remarks.append(
+            f"NOT COUNTED: what streams cost ({len(found)} found). They name no images, so that whom they count is not "
+            "known; streams of the same events add up."
+        )
     return found
 
 

@@ -25,6 +25,7 @@ from idpgan.metrics.evaluation import METRICS, Evaluation, default_metrics, eval
 from idpgan.metrics.features import RECIPES
 from idpgan.metrics.source import kind_of, read_images
 from idpgan.models.generator import Generator
+from idpgan.privacy.folder_ledger import FolderLedger
 from idpgan.privacy.guarantee import Relation, parse_unit
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.plan import Budget
@@ -86,8 +87,14 @@ def publish_images(
         settings = tuple(f"{key}={value}" for key, value in options.items())
         asked: Any = {"delta": delta, "accept_unsound": accept_unsound, "device": device}
         named = PublishOptions((str(images), *settings), method, epsilon, unit, Path(out), **asked)
-        with shown(off=not progress) as show:
-            return publish(named, show)
+        before = len(FolderLedger.read(named.ledger_path, named.name).publications)
+        try:
+            with shown(off=not progress) as show:
+                return publish(named, show)
+        finally:
+            for paid in FolderLedger.read(named.ledger_path, named.name).publications[before:]:
+                if together := charge(records_of(named.folder), paid.events, paid.delta, *paid.pair):
+                    say(together)
     with shown(off=not progress) as show:
         held = gathered(images, pixel_range=pixel_range, progress=show)
     values = to_unit(held.images).to(resolve_device(device, "device"))

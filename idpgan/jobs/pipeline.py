@@ -83,7 +83,7 @@ def expense(
 ) -> Publication:
     """Return the row that a release of ``num`` images gets on the folder's ledger."""
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    return Publication(method, epsilon, delta, num, options.out.name, date, events)
+    return Publication(events, delta, method, epsilon, num, options.out.name, date)
 
 
 @contextmanager

@@ -1,13 +1,15 @@
-"""What this process has released of images in memory: several releases of the same images add up, and say so.
+"""What this process has released of some images: several releases of the same images add up, and say so.
 
-Images are known by a keyed hash of their pixels, a set for each release, whose key is drawn at the start of the process
-and never leaves it: order does not matter, and releases of some of the same images count together. A folder is known by
-its path. What lies in other processes stands on no ledger here; a run that is kept (`out`) has one of its own.
+Images in memory are known by a keyed hash of their pixels, a folder by those of its place and of the files in it
+(device and number, not content), a set for each release; the key is drawn at the start of the process and never leaves
+it. So order does not matter, releases of some of the same images count together, and a folder is known again under
+another name, through links, and around or inside another one. Whether images in memory are those of a folder, or one
+folder a copy of another, is not known, and is said. What lies in other processes stands on no ledger here; a run that
+is kept (`out`) and a publication of a folder have ledgers of their own.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import logging
 import secrets
@@ -16,11 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from idpgan.data.image_files import walk
 from idpgan.data.images import Images
-from idpgan.privacy.composition import Part, total
 from idpgan.privacy.event import Event
-from idpgan.privacy.folder_ledger import NESTED
-from idpgan.privacy.guarantee import Guarantee, Relation, Unit
+from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.totals import Part, Total, total
 
 _LOG = logging.getLogger(__name__)
 _KEY = secrets.token_bytes(32)
@@ -28,40 +30,57 @@ _LOCK = threading.Lock()
 
 
 @dataclass(frozen=True)
+class Records:
+    """By what images are known here."""
+
+    hashes: frozenset[bytes]
+    of_folder: bool
+
+
+@dataclass(frozen=True)
 class Together:
-    """What all releases of some images in this process cost.
+    """What the releases of some images in this process cost.
 
     Attributes:
-        guarantee: For unit and relation of the last of them.
-        releases: How many are in it.
-        finer: Those of a finer unit (a pixel or a column), which bound nothing of this one and are not in it.
+        total: Of those that are known to have read some of them, for unit and relation of the last.
+        unknown: Number of others of which that is not known; they are not in it.
     """
 
-    guarantee: Guarantee
-    releases: int
-    finer: int = 0
+    total: Total
+    unknown: int
 
     def __str__(self) -> str:
-        finer = f"; {self.finer} of a finer unit not counted" if self.finer else ""
-        return (
-            f"{self.releases} releases of these images, or of some of them, were made in this process. Together: "
-            f"{self.guarantee}{finer}."
-        )
+        known, lines = self.total.counted + self.total.left_out, []
+        if known > 1:
+            lines.append(
+                f"{known} releases of these images, or of some of them, were made in this process. Together: "
+                f"{self.total}."
+            )
+        if self.unknown:
+            lines.append(
+                f"NOT COUNTED: other releases in this process ({self.unknown}), of images that were given as another "
+                "folder, or once as a folder and once as arrays. Whether they are of these images is not known; if so, "
+                "they add up too."
+            )
+        return " ".join(lines)
 
 
-_DONE: list[tuple[frozenset[bytes], Part, int]] = []
+_DONE: list[tuple[Records, Part, int]] = []
 
 
-def records_of(images: Images | Path) -> frozenset[bytes]:
+def records_of(images: Images | Path) -> Records:
     """Return by what images are known here; null records are nobody's."""
     if isinstance(images, Path):
-        return frozenset([_hash(str(images.resolve()).encode())])
+        root, found = images.resolve(), [path.stat() for path in walk(images) if path.exists()]
+        names = [str(root), *(f"{each.st_dev} {each.st_ino}" for each in found)]
+        return Records(frozenset(_hash(name.encode()) for name in names), True)
     shape = repr(images.image_shape).encode()
-    return frozenset(_hash(shape + picture.tobytes()) for picture in images.existing().images.cpu().numpy())
+    pictures = images.existing().images.cpu().numpy()
+    return Records(frozenset(_hash(shape + picture.tobytes()) for picture in pictures), False)
 
 
 def charge(
-    records: frozenset[bytes],
+    records: Records,
     events: Sequence[Event],
     delta: float,
     unit: Unit,
@@ -74,28 +93,16 @@ def charge(
     """
     own = Part(tuple(events), delta)
     with _LOCK:
-        before = [(part, most) for known, part, most in _DONE if known & records]
+        done = list(_DONE)
         if events:
             _DONE.append((records, own, most_per_person))
-    if not before or not events:
+    before = [(part, most) for known, part, most in done if known.hashes & records.hashes]
+    others = [known for known, *_ in done if not known.hashes & records.hashes]
+    unknown = sum(known.of_folder or records.of_folder for known in others)
+    if not events or not (before or unknown):
         return None
-    counted = [part for part, _ in before if not _finer(part.pair[0], unit)]
-    parts = tuple(_of_image(part) for part in counted)
-    whole = Unit.IMAGE if unit in NESTED else unit
-    found = total(_of_image(own), parts, whole, relation, max(most_per_person, *(most for _, most in before)))
-    return Together(dataclasses.replace(found, unit=unit), len(counted) + 1, len(before) - len(counted))
-
-
-def _finer(unit: Unit, than: Unit) -> bool:
-    """Whether a unit is a part of another one, whose guarantee it does not bound."""
-    order = (*NESTED, Unit.PERSON)
-    return unit in order and than in order and order.index(unit) < min(order.index(than), order.index(Unit.IMAGE))
-
-
-def _of_image(part: Part) -> Part:
-    """Return charges for an image, a column or a pixel as charges for an image, so that they compose."""
-    events = (dataclasses.replace(each, unit=Unit.IMAGE) if each.unit in NESTED else each for each in part.events)
-    return Part(tuple(events), part.delta)
+    parts, most = [own, *(part for part, _ in before)], max(most_per_person, *(most for _, most in before), 1)
+    return Together(total([parts], unit, relation, most_per_person=most), unknown)
 
 
 def say(together: Together) -> None:

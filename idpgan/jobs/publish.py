@@ -97,7 +97,7 @@ class Quote:
             "person": {str(k): number_to_json(self.person(k).epsilon) for k in sorted({*_GROUPS, self.largest_folder})},
             "ledger": str(self.options.ledger_path),
             "publications_before": [
-                {"method": p.method, "unit": str(p.unit), "epsilon": p.epsilon, "delta": p.delta, "sound": p.sound}
+                {"method": p.method, "unit": str(p.pair[0]), "epsilon": p.epsilon, "delta": p.delta, "sound": p.sound}
                 for p in self.before
             ],
             "nested_ledgers": {str(ledger.path): len(ledger.publications) for ledger in self.nested},

@@ -19,10 +19,10 @@ from torch import Tensor
 from idpgan.errors import InputError
 from idpgan.files import file_lock, move_durably, parse_json, sha256_file
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.composition import Part
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit, number_from_json, parse_relation, parse_unit
 from idpgan.privacy.plan import Budget, Price
+from idpgan.privacy.totals import Part
 
 FORMAT = "idpgan ledger 2"
 REMEDY = "Restore it from a copy, or start a new run."

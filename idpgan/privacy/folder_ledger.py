@@ -1,17 +1,12 @@
 """The ledger of a folder that is published again and again: every publication, and what they cost together.
 
 The file lies beside the folder and belongs to it by name, not by content: a folder with one more image is still the
-same folder. The file lists the publications, each with its charges; the books of one unit and relation are those
-charges, in order, and are composed as any ledger's. A publication is recorded on the disk before its images are read.
+same folder. The file lists the publications, each with its charges, and `idpgan.privacy.totals` says what they cost
+together. A publication is recorded on the disk before its images are read.
 
-A guarantee for an image holds for a column and a pixel of it: publications of a coarser unit (in the order pixel,
-column, image) count in the total of a finer one. Publications of a finer unit bound a coarser one only through the
-number of finer units in it, so they are named beside the total (`Total.finer`).
-
-Folders may be nested. An image is read by the publications of every folder on its path, and by no others. Given all
-other images, the other publications reveal nothing about it, and the releases along its path compose, in whatever order
-they came. So the cost of an image is the composition of a chain of ledgers, from the outermost folder to the innermost.
-The cost of a folder is that of its most expensive image: the largest over its chains (`chains`), not their sum.
+Folders may be nested. An image is read by the publications of every folder on its path, and by no others: its history
+is a chain of ledgers (`chains`), from the outermost folder to the innermost. The cost of a folder is that of its most
+expensive image: the largest over its chains, not their sum.
 """
 
 from __future__ import annotations
@@ -19,8 +14,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import math
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,53 +23,34 @@ from typing import Any, Self
 from idpgan.data.image_files import LEDGER, walk
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, read_plain, write_text_atomic
-from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy import totals
 from idpgan.privacy.books import checksum, locked, parsed, unsealed
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Guarantee, Relation, Unit
+from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.totals import Part, Total
 
 FORMAT = "idpgan folder ledger 1"
 _MOST_BYTES = 1 << 26
 _REMEDY = "What was spent is unknown: restore it from a copy."
-NESTED = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)  # each is part of the next
 
 
 @dataclass(frozen=True)
-class Publication:
-    """One publication of a folder.
+class Publication(Part):
+    """One publication of a folder: at least one charge, where its epsilon is stated, and words for the reader.
 
     Attributes:
         method: Name of the publisher.
         epsilon: Asked for, or claimed by the method; None where it states none.
-        delta: Where it is stated, in [0, 1).
         num: Images of the folder, then.
-        out: Name of the folder that it was written to, for the reader.
-        date: Day and time, ISO 8601, for the reader.
-        events: Its charges: at least one, of one unit and relation.
+        out: Name of the folder that it was written to.
+        date: Day and time, ISO 8601.
     """
 
     method: str
     epsilon: float | None
-    delta: float
     num: int
     out: str
     date: str
-    events: tuple[Event, ...]
-
-    @property
-    def unit(self) -> Unit:
-        """Of all its charges."""
-        return self.events[0].unit
-
-    @property
-    def relation(self) -> Relation:
-        """Of all its charges."""
-        return self.events[0].relation
-
-    @property
-    def sound(self) -> bool:
-        """Whether anything is proven of it."""
-        return all(event.is_private for event in self.events)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -83,17 +58,16 @@ class Publication:
         return {**fields, "events": [event.to_json() for event in self.events]}
 
     @classmethod
-    def from_json(cls, data: dict[str, Any]) -> Self:
+    def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild from `to_json`; raises all sorts of errors on anything else."""
         kinds = {"method": str, "epsilon": float, "delta": float, "num": int, "out": str, "date": str, "events": list}
         if data.get("epsilon", 0.0) is None:
             kinds["epsilon"] = type(None)
         if set(data) != set(kinds) or any(type(data[name]) is not kind for name, kind in kinds.items()):
             raise TypeError("a publication has other entries")
-        made = cls(**{**data, "events": tuple(Event.from_json(item) for item in data["events"])})
-        if len({(event.unit, event.relation) for event in made.events}) != 1 or not 0 <= made.delta < 1:
-            raise ValueError("a publication has no charges, or of several units")
-        return made
+        if not data["events"]:
+            raise ValueError("a publication has no charges")
+        return cls(**{**data, "events": tuple(Event.from_json(item) for item in data["events"])})
 
 
 @dataclass(frozen=True)
@@ -171,6 +145,16 @@ def ledger_of(folder: Path) -> Path:
     return real.with_name(real.name + LEDGER)
 
 
+def places_of(root: Path) -> set[tuple[Path, Path]]:
+    """Return the folders below a folder that hold files, as they are named and as they lie, whatever links lead there.
+
+    Raises:
+        DataError: If the folder cannot be listed.
+    """
+    real = functools.cache(Path.resolve)
+    return {(path.parent, path.resolve().parent if path.is_symlink() else real(path.parent)) for path in walk(root)}
+
+
 def chains(
     folder: Path, own: FolderLedger, runs: Mapping[Path, Sequence[FolderLedger]] | None = None
 ) -> tuple[Chain, ...]:
@@ -196,8 +180,7 @@ def chains(
     loose = {path for path, ledger in read.items() if path.name != ledger.folder + LEDGER}
     charged = [path.with_name(path.name.removesuffix(LEDGER)) for path in inside]
     places = {(path, real(path)) for path in (root, *charged, *runs) if path.is_relative_to(root)}
-    for path in walk(root):  # as it is named, and as it lies
-        places.add((path.parent, real(path).parent if path.is_symlink() else real(path.parent)))
+    places |= places_of(root)
     found: set[tuple[tuple[Path, ...], tuple[Path, ...]]] = set()
     for place in places:
         above = {each for way in place for each in (way, *way.parents)}
@@ -211,72 +194,17 @@ def chains(
     )
 
 
-@dataclass(frozen=True)
-class Total:
-    """What all publications of a folder cost one unit of it.
+def total(chains: Sequence[Chain], unit: Unit, relation: Relation = Relation.REPLACE_ONE) -> Total:
+    """Return what all publications in the chains cost a unit, at the largest delta that one states.
 
-    Attributes:
-        guarantee: Of the dearest chain; infinite after one publication without a proof.
-        counted: Publications in it.
-        elsewhere: Those among them that stand on other ledgers than the folder's own.
-        finer: Publications of a finer unit, which it leaves out.
-    """
-
-    guarantee: Guarantee
-    counted: int
-    elsewhere: int
-    finer: int
-
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict."""
-        counts = {"publications": self.counted, "on_other_ledgers": self.elsewhere, "of_finer_units": self.finer}
-        return {**self.guarantee.to_json(), **counts}
-
-    def __str__(self) -> str:
-        if not (self.finer and self.guarantee.finite):
-            return str(self.guarantee)
-        return f"{self.guarantee}; {self.finer} of a finer unit not counted, which bound no {self.guarantee.unit}"
-
-
-def total(chains: Sequence[Chain], unit: Unit, relation: Relation | None = None) -> Total:
-    """Return what the most expensive chain costs a unit, at the largest delta that a publication in the chains states.
+    How many images a person has nobody says here: what was charged for images is left out of a person's total.
 
     Args:
-        chains: As `chains` returns them; something in them counts for the unit.
+        chains: As `chains` returns them.
         unit: That the total speaks of.
-        relation: Only publications of this one are counted; None = of the only one that there is.
-
-    Raises:
-        InputError: If the publications are of several relations, and none is named: their events do not compose.
+        relation: Likewise.
     """
-    counts, finer = [other for other in Unit if unit in _covered(other)], set(_covered(unit)) - {unit}
-
-    def of(ledgers: Iterable[FolderLedger], units: Collection[Unit]) -> list[Publication]:
-        every = (item for ledger in ledgers for item in ledger.publications)
-        return [item for item in every if relation in (None, item.relation) and item.unit in units]
-
-    every = {ledger.path: ledger for chain in chains for ledger in chain}.values()
-    delta = max((item.delta for item in of(every, counts)), default=0.0)
-    if len({item.relation for item in of(every, counts)}) > 1:
-        raise InputError("publications of different relations do not compose: `idpgan ledger` has a total of each.")
-
-    prices: dict[tuple[Event, ...], float] = {}  # a folder a person: hundreds of chains with the same events
-    dearest = (0.0, 0, 0)
-    for chain in chains:
-        counted = of(chain, counts)
-        sound = all(item.sound for ledger in chain for item in ledger.publications)
-        charges = tuple(event for item in counted for event in item.events)
-        if sound and charges not in prices:
-            prices[charges] = compose_epsilon([dataclasses.replace(event, unit=unit) for event in charges], delta)
-        epsilon = prices[charges] if sound else math.inf
-        dearest = max(dearest, (epsilon, len(counted), len(of(chain[1:], counts))))
-    epsilon, num, elsewhere = dearest
-    basis = f"{num} publications together" if num > 1 else "one publication"
-    relation = relation or of(every, counts)[0].relation
-    guarantee = Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, unit, relation, basis)
-    return Total(guarantee, num, elsewhere, len(of(every, finer)))
-
-
-def _covered(unit: Unit) -> tuple[Unit, ...]:
-    """Return the units for which a guarantee for this unit holds too."""
-    return NESTED[: NESTED.index(unit) + 1] if unit in NESTED else (unit,)
+    histories = [[item for ledger in chain for item in ledger.publications] for chain in chains]
+    found = totals.total(histories, unit, relation)
+    own = sum(totals.steps(item.pair, (unit, relation)) is not None for item in chains[0][0].publications)
+    return dataclasses.replace(found, elsewhere=found.counted - own)

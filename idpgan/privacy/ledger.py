@@ -32,11 +32,11 @@ from idpgan.privacy.books import (
     recover,
     refusal,
 )
-from idpgan.privacy.composition import Part
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 from idpgan.privacy.noise import Noise
 from idpgan.privacy.plan import Budget, Price
+from idpgan.privacy.totals import Part
 
 __all__ = ["Budget", "BudgetError", "Ledger"]
 
@@ -70,8 +70,7 @@ class Ledger:
             path: Where the ledger is kept on disk; None = in memory. Charges of a ledger of the same terms that lies
                 there already count.
             owner: Hash of the run's configuration; `open` refuses a ledger of another owner.
-            contained: Charges of the releases that the run builds on, outside the target; `composition.total` adds all
-                up.
+            contained: Charges of the releases that the run builds on, outside the target; `totals.total` adds all up.
         """
         self.path = path
         self.unit: Final = unit

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.composition import Part
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_budget, number_to_json
 from idpgan.privacy.noise import Source
+from idpgan.privacy.totals import Part
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Price:
         budget: What the ledger refuses to exceed; None = no limit.
         events: All charges, in order.
         exact: Whether `events` are the very ones; else they are an upper bound that public images refine.
-        contained: Charges of the releases that are built on, outside the budget; see `idpgan.privacy.composition`.
+        contained: Charges of the releases that are built on, outside the budget; see `idpgan.privacy.totals`.
     """
 
     unit: Unit

@@ -16,7 +16,7 @@ from idpgan.models.config import ModelConfig
 from idpgan.training.contained import MOST_CONTAINED, Contained
 
 if TYPE_CHECKING:
-    from idpgan.privacy.composition import Part
+    from idpgan.privacy.totals import Part
 
 ENGINE_KEYS = ("engine", "secure_mode")  # of `StepsConfig`: who takes the steps
 MOST_STEPS = 100_000_000  # more than a year at three steps a second

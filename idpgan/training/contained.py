@@ -17,7 +17,7 @@ from pydantic import Field, field_validator
 from idpgan.config import Section
 
 if TYPE_CHECKING:
-    from idpgan.privacy.composition import Part
+    from idpgan.privacy.totals import Part
 
 MOST_EVENTS, MOST_CONTAINED = 20, 20  # a forged longer list may take long to price
 
@@ -42,13 +42,13 @@ class Contained(Section):
     @field_validator("events")
     @classmethod
     def _check_events(cls, events: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
-        from idpgan.privacy.composition import Part  # imported here and below, as this module must be light to import
+        from idpgan.privacy.totals import Part  # imported here and below, as this module must be light to import
 
         return tuple(Part.from_json({"delta": 0.0, "events": events}).to_json()["events"])
 
     @property
     def part(self) -> Part:
         """Its charges."""
-        from idpgan.privacy.composition import Part
+        from idpgan.privacy.totals import Part
 
         return Part.from_json({"delta": self.delta, "events": self.events})

@@ -15,11 +15,11 @@ from idpgan.models.config import classes_of, pyramid_of
 from idpgan.models.families import batch_bytes, generator_bytes
 from idpgan.models.own import check_own
 from idpgan.own_code import is_path
-from idpgan.privacy.composition import Part, total
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget, Plan, Price
+from idpgan.privacy.totals import Part, total
 from idpgan.training.config import RunConfig, load_method
 from idpgan.training.signal import Signal
 
@@ -209,8 +209,9 @@ class RunPlan(Plan):
         """
         if not self.contained:
             return None
-        own = Part(tuple(events), self.delta)
-        found = total(own, self.contained, self.unit, self.relation, self._most_per_person)
+        parts = (Part(tuple(events), self.delta), *self.contained)
+        most, delta = self._most_per_person, self.delta or None
+        found = total([parts], self.unit, self.relation, delta=delta, most_per_person=most).whole
         check_delta(found.delta, self.shape.num_private, "privacy.delta together with that of the contained releases")
         return found
 

@@ -174,10 +174,10 @@ def test_a_coarser_unit_counts_and_a_finer_one_is_named(command, tmp_path):
     assert command(unit="column", epsilon=1)[0] == 0
     pixel = json.loads(command("--dry-run", "--json", unit="pixel", out=tmp_path / "b")[1])["total"]
     assert pixel["epsilon"] == pytest.approx(3, rel=1e-2)
-    assert (pixel["publications"], pixel["of_finer_units"]) == (2, 0)
+    assert (pixel["publications"], pixel["not_counted"]) == (2, 0)
     said = command("--dry-run", unit="image", out=tmp_path / "b")[1]
     assert "in total epsilon = 2 (unit image" in said
-    assert "1 of a finer unit not counted" in said
+    assert "not counted: 1 of units that bound no image" in said
 
 
 def test_an_unsound_publication_makes_the_total_infinite_and_leaves_the_number_of_each_release(command, run, tmp_path):

@@ -1,6 +1,9 @@
 """The front door of Python: arrays in, a release that verifies out, under the refusals of the command line."""
 
+import os
+import shutil
 import stat
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -14,9 +17,11 @@ from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.jobs import fit as fit_module
 from idpgan.jobs import process_ledger
+from idpgan.jobs.process_ledger import charge, records_of
 from idpgan.jobs.train import load_config
 from idpgan.jobs.verify import verify
 from idpgan.metrics.evaluation import evaluate_images
+from idpgan.privacy import Event, Relation, Unit
 
 NUM = 60
 GREY = (np.arange(NUM * 64).reshape(NUM, 8, 8) * 7 % 251).astype(np.uint8)
@@ -183,15 +188,16 @@ def test_fits_of_equal_images_add_up_and_say_so(caplog):
     other = idpgan.fit(255 - GREY, LABELS, **QUICK)
     assert (first.together, other.together) == (None, None)
     some = idpgan.fit(GREY[::-1][:40], **QUICK)  # in another order, a part of them, without labels
-    assert some.together.releases == 2
-    assert 2 < some.together.guarantee.epsilon < 4
+    assert some.together.total.counted == 2
+    assert 2 < some.together.total.guarantee.epsilon < 4
     assert "2 releases of these images" in caplog.text
     assert "2 releases of these images" in some.report()
     published = idpgan.publish_images(GREY[:2], epsilon=1.0, unit="pixel", progress=False)
     assert published.privacy.proven.epsilon <= 1
     assert any("2 releases" in note for note in published.notes)
     after = idpgan.fit(GREY, **QUICK)
-    assert (after.together.releases, after.together.finer) == (3, 1)
+    assert (after.together.total.counted, after.together.total.left_out, after.together.unknown) == (3, 1, 0)
+    assert "4 releases of these images" in str(after.together)
 
 
 def test_a_failed_fit_is_counted_where_it_charged(monkeypatch):
@@ -202,7 +208,65 @@ def test_a_failed_fit_is_counted_where_it_charged(monkeypatch):
         patch.setattr("idpgan.jobs.train.write_release", broken)
         with pytest.raises(RuntimeError):
             idpgan.fit(GREY, LABELS, **QUICK)
-    assert idpgan.fit(GREY, LABELS, **QUICK).together.releases == 2
+    assert idpgan.fit(GREY, LABELS, **QUICK).together.total.counted == 2
+
+
+def photos(place, num=8):
+    place.mkdir(parents=True)
+    for index in range(num):
+        Image.fromarray(GREY[index]).save(place / f"{index}.png")
+    return place
+
+
+READ = [Event("laplace", Unit.IMAGE, Relation.ZERO_OUT, noise_multiplier=1.0)]
+
+
+@pytest.mark.parametrize(
+    ("happens", "asked", "known", "unknown"),
+    [
+        (lambda at: None, "faces", 2, 0),
+        (lambda at: None, "faces/s1", 2, 0),
+        (lambda at: None, ".", 2, 0),
+        (lambda at: (at / "faces").rename(at / "renamed"), "renamed", 2, 0),
+        (lambda at: (at / "link").symlink_to(at / "faces"), "link", 2, 0),
+        (lambda at: shutil.copytree(at / "faces", at / "hard", copy_function=os.link), "hard", 2, 0),
+        (lambda at: shutil.copytree(at / "faces", at / "copy"), "copy", 1, 1),
+        (lambda at: None, "arrays", 1, 1),
+    ],
+    ids=["again", "inside", "around", "renamed", "link", "hard links", "copy", "arrays"],
+)
+def test_a_folder_is_known_again_in_this_process_or_it_is_said(tmp_path, happens, asked, known, unknown):
+    """Folders in each other, renamed ones and hard links added up to nothing, and nothing was said of the rest."""
+    photos(tmp_path / "faces" / "s1")
+    assert charge(records_of(tmp_path / "faces"), READ, 0.0, Unit.IMAGE, Relation.ZERO_OUT) is None
+    happens(tmp_path)
+    records = records_of(arrays.gathered(GREY[:8]) if asked == "arrays" else tmp_path / asked)
+    found = charge(records, READ, 0.0, Unit.IMAGE, Relation.ZERO_OUT)
+    assert (found.total.counted, found.unknown) == (known, unknown)
+    assert found.total.guarantee.epsilon == pytest.approx(known)
+    assert ("2 releases of these images" in str(found)) == (known == 2)
+    assert ("NOT COUNTED: other releases in this process (1)" in str(found)) == (unknown == 1)
+
+
+def test_fits_and_publications_of_a_folder_add_up(tmp_path, caplog):
+    """The folder's ledger knew nothing of the fit, and the fit nothing of the ledger."""
+    folder = photos(tmp_path / "photos")
+    call = {"epsilon": 5.0, "unit": "image", "progress": False, "method": "lap"}
+    charge(records_of(folder), READ, 0.0, Unit.IMAGE, Relation.ZERO_OUT)
+    idpgan.publish_images(str(folder), out=tmp_path / "out", **call)
+    assert (
+        "2 releases of these images, or of some of them, were made in this process. Together: epsilon = 7"
+        in caplog.text
+    )
+
+
+def test_concurrent_releases_are_counted_by_the_later(tmp_path):
+    """Of two threads at once, one sees both."""
+    records = records_of(photos(tmp_path / "faces"))
+    with ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(charge, records, READ, 0.0, Unit.IMAGE, Relation.ZERO_OUT) for _ in range(8)]
+    counts = sorted(1 if (found := call.result()) is None else found.total.counted for call in calls)
+    assert counts == list(range(1, 9))
 
 
 def test_unit_person(tmp_path):
@@ -229,7 +293,7 @@ def test_a_folder_named_as_text_is_what_init_proposes(tmp_path):
     made = idpgan.fit(str(tmp_path / "photos"), **QUICK)
     assert made.num_private < NUM  # a part is kept for judging
     assert made.generator.classes == ("0", "1")
-    assert idpgan.fit(tmp_path / "photos", **QUICK).together.releases == 2
+    assert idpgan.fit(tmp_path / "photos", **QUICK).together.total.counted == 2
     with pytest.raises(InputError, match="labels is for images in memory"):
         idpgan.fit(tmp_path / "photos", LABELS, **QUICK)
 

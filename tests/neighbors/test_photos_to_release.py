@@ -13,8 +13,8 @@ from idpgan.data.load import known_shape
 from idpgan.errors import ConfigError
 from idpgan.jobs import prepare as jobs
 from idpgan.jobs.options import PrepareOptions
-from idpgan.privacy.composition import chain
 from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.totals import steps
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 from tests.neighbors.folders import data_of, method_of
@@ -150,8 +150,8 @@ def test_people_are_not_told_apart_by_photos(prepared, tmp_path, monkeypatch):
 
 def test_what_is_proven_of_photos_says_nothing_of_people_and_the_other_way_round():
     zero, replace = Relation.ZERO_OUT, Relation.REPLACE_ONE
-    assert chain((Unit.PHOTO, zero), (Unit.IMAGE, zero), FACES) == 2
-    assert chain((Unit.PHOTO, replace), (Unit.IMAGE, replace), FACES) == 1
-    assert chain((Unit.IMAGE, zero), (Unit.PHOTO, zero), FACES) == FACES
-    assert chain((Unit.PHOTO, zero), (Unit.PERSON, zero), FACES) is None
-    assert chain((Unit.PERSON, zero), (Unit.PHOTO, zero), FACES) is None
+    assert steps((Unit.PHOTO, zero), (Unit.IMAGE, zero), FACES) == 2
+    assert steps((Unit.PHOTO, replace), (Unit.IMAGE, replace), FACES) == 1
+    assert steps((Unit.IMAGE, zero), (Unit.PHOTO, zero), FACES) == FACES
+    assert steps((Unit.PHOTO, zero), (Unit.PERSON, zero), FACES) is None
+    assert steps((Unit.PERSON, zero), (Unit.PHOTO, zero), FACES) is None

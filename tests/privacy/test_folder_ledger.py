@@ -43,7 +43,7 @@ def test_a_coarser_unit_counts_in_the_total_of_a_finer_one(tmp_path, unit, epsil
     made = ledger(tmp_path, publication("pixel", 1.0), publication("column", 2.0), publication("image", 4.0))
     found = total([(made,)], Unit(unit))
     assert found.guarantee.epsilon == pytest.approx(epsilon)
-    assert (found.finer, found.counted, found.elsewhere) == (finer, 3 - finer, 0)
+    assert (found.left_out, found.counted, found.elsewhere) == (finer, 3 - finer, 0)
 
 
 def test_a_window_is_of_no_other_unit(tmp_path):
@@ -68,13 +68,12 @@ def test_one_without_a_proof_leaves_no_total_of_any_unit(tmp_path):
     assert total([(good,)], Unit.IMAGE).guarantee.epsilon == pytest.approx(1)
 
 
-def test_relations_are_not_mixed_and_each_has_a_total_of_its_own(tmp_path):
+def test_a_total_has_the_charges_of_both_relations(tmp_path):
+    """It had those of one, and the other had a total of its own, which left these out."""
     event = Event("laplace", Unit.IMAGE, Relation.ZERO_OUT, noise_multiplier=1 / 3)
     made = [(ledger(tmp_path, publication("image", 1.0), publication("image", 3.0, events=(event,))),)]
-    with pytest.raises(InputError, match="do not compose"):
-        total(made, Unit.IMAGE)
-    assert total(made, Unit.IMAGE, Relation.ZERO_OUT).guarantee.epsilon == pytest.approx(3)
-    assert total(made, Unit.IMAGE, Relation.REPLACE_ONE).guarantee.epsilon == pytest.approx(1)
+    assert total(made, Unit.IMAGE, Relation.ZERO_OUT).guarantee.epsilon == pytest.approx(4)
+    assert total(made, Unit.IMAGE, Relation.REPLACE_ONE).guarantee.epsilon == pytest.approx(7)
 
 
 @pytest.mark.parametrize("change", [("0.5", "0.6"), ("laplace", "gaussian"), ("{", "["), ("faces", "people")])
@@ -135,7 +134,7 @@ def test_units_of_nested_folders_count_as_those_of_one(tmp_path):
     charge(faces / "s1", publication("pixel", 4.0, 1e-4))
     assert spent(faces / "s1", Unit.PIXEL).guarantee.epsilon == pytest.approx(5, rel=1e-3)  # at delta 1e-4
     found = spent(faces)
-    assert (found.guarantee.epsilon, found.counted, found.finer) == (pytest.approx(1), 1, 1)
+    assert (found.guarantee.epsilon, found.counted, found.left_out) == (pytest.approx(1), 1, 1)
     assert spent(faces, Unit.PIXEL).guarantee.delta == 1e-4
 
 

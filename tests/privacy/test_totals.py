@@ -1,4 +1,4 @@
-"""Totals: chains of neighbors against an enumeration, and the stated guarantee against mechanisms computed exactly."""
+"""Totals: chains of neighbors against an enumeration, and all orders and kinds of parts against exact mechanisms."""
 
 import itertools
 import math
@@ -9,16 +9,20 @@ import pytest
 from idpgan.errors import InputError
 from idpgan.privacy import Event, Guarantee, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.composition import Part, chain, total
+from idpgan.privacy.totals import Part, steps, total
 
 ZERO, REPLACE = Relation.ZERO_OUT, Relation.REPLACE_ONE
-IMAGE, PERSON = Unit.IMAGE, Unit.PERSON
+PIXEL, COLUMN, IMAGE, PERSON, PHOTO = Unit.PIXEL, Unit.COLUMN, Unit.IMAGE, Unit.PERSON, Unit.PHOTO
 PAIRS = list(itertools.product((IMAGE, PERSON), (ZERO, REPLACE)))
+KINDS = [*PAIRS, (PIXEL, REPLACE)]
 NULL = 0
 
 
 def persons(num_images):
-    """All contents of one person with so many positions, each of which holds the null record or one of two images."""
+    """All contents of one person with so many positions, each of which holds the null record or one of two images.
+
+    The images have one pixel, black (1) or white (2).
+    """
     return list(itertools.product((NULL, 1, 2), repeat=num_images))
 
 
@@ -28,8 +32,10 @@ def neighbors(first, second, unit, relation):
     Only one person differs between neighbors of either unit, so one person is all that has to be looked at.
     """
     differing = [place for place in range(len(first)) if first[place] != second[place]]
-    if not differing or (unit is IMAGE and len(differing) > 1):
+    if not differing or (unit in (IMAGE, PIXEL) and len(differing) > 1):
         return False
+    if unit is PIXEL:  # both images are there, and one of the two pixels is black
+        return NULL not in (first[differing[0]], second[differing[0]])
     if relation is REPLACE:
         return True
     if unit is IMAGE:
@@ -39,41 +45,80 @@ def neighbors(first, second, unit, relation):
 
 def distances(states, unit, relation):
     """Steps between neighbors from each content to each other one."""
-    steps = np.array([[0 if a == b else 1 if neighbors(a, b, unit, relation) else 99 for b in states] for a in states])
-    for middle in range(len(states)):
-        steps = np.minimum(steps, steps[:, [middle]] + steps[[middle], :])
-    return steps
+    return shortest([[0 if a == b else 1 if neighbors(a, b, unit, relation) else 99 for b in states] for a in states])
+
+
+def shortest(edges):
+    found = np.array(edges)
+    for middle in range(len(found)):
+        found = np.minimum(found, found[:, [middle]] + found[[middle], :])
+    return found
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 @pytest.mark.parametrize("source", PAIRS)
-@pytest.mark.parametrize("target", PAIRS)
+@pytest.mark.parametrize("target", [*PAIRS, (PIXEL, ZERO), (PIXEL, REPLACE)])
 def test_a_chain_is_as_long_as_the_longest_way_between_neighbors(source, target, most):
     """Not one step shorter, which would not be proven, and not one longer, which would cost too much."""
     states = persons(most)
-    steps = distances(states, *source)
-    longest = max(steps[i, j] for i, a in enumerate(states) for j, b in enumerate(states) if neighbors(a, b, *target))
+    ways = distances(states, *source)
+    longest = max(ways[i, j] for i, a in enumerate(states) for j, b in enumerate(states) if neighbors(a, b, *target))
     if most == 1 and source == (PERSON, ZERO) and target[0] is IMAGE:
-        assert chain(source, target, most) >= longest  # nobody has one image only by a promise about persons
+        assert steps(source, target, most) >= longest  # nobody has one image only by a promise about persons
     else:
-        assert chain(source, target, most) == longest
+        assert steps(source, target, most) == longest
 
 
-def test_other_units_say_nothing_of_an_image():
-    for unit in (Unit.PIXEL, Unit.COLUMN, Unit.WINDOW, Unit.LABEL, Unit.EVENT):
-        assert chain((unit, REPLACE), (IMAGE, ZERO), 5) is None
-        assert chain((unit, REPLACE), (unit, ZERO), 5) == 1
-        assert chain((unit, ZERO), (unit, REPLACE), 5) == 2
+def pictures():
+    """The null record, and all images of two columns of two pixels of three values, 0 is black."""
+    return [None, *itertools.product((0, 1, 2), repeat=4)]
+
+
+def inside(first, second, unit, relation):
+    """The definitions for units inside an image."""
+    if unit is IMAGE:
+        return relation is REPLACE or None in (first, second)
+    if None in (first, second):
+        return False
+    cells = [range(place, place + (1 if unit is PIXEL else 2)) for place in range(0, 4, 1 if unit is PIXEL else 2)]
+    differing = [cell for cell in cells if any(first[place] != second[place] for place in cell)]
+    black = [not any(each[place] for place in differing[0]) for each in (first, second)]
+    return len(differing) == 1 and (relation is REPLACE or any(black))
+
+
+@pytest.mark.parametrize("source", list(itertools.product((PIXEL, COLUMN, IMAGE), (ZERO, REPLACE))))
+def test_a_chain_inside_an_image_is_as_long_as_the_longest_way(source):
+    """A folder's total counted an image that can go, but not change, as one step for its columns and pixels: two."""
+    contents = pictures()
+    ways = shortest([[0 if a == b else 1 if inside(a, b, *source) else 99 for b in contents] for a in contents])
+    for target in itertools.product((PIXEL, COLUMN, IMAGE), (ZERO, REPLACE)):
+        needed = [
+            ways[i, j] for (i, a), (j, b) in itertools.combinations(enumerate(contents), 2) if inside(a, b, *target)
+        ]
+        assert steps(source, target) == (max(needed) if steps((source[0], REPLACE), target) else None)
+
+
+def test_what_no_chain_joins_says_nothing():
+    for unit in (PIXEL, COLUMN, Unit.WINDOW, Unit.LABEL, Unit.EVENT):
+        assert steps((unit, REPLACE), (IMAGE, ZERO), 5) is None
+        assert steps((unit, REPLACE), (PHOTO, ZERO), 5) is None
+        assert steps((unit, REPLACE), (unit, ZERO), 5) == 1
+        assert steps((unit, ZERO), (unit, REPLACE), 5) == 2
+    assert steps((PERSON, REPLACE), (PHOTO, ZERO), 5) is None
+    assert steps((IMAGE, REPLACE), (PERSON, ZERO)) is None  # without a cap
 
 
 # The stated total against exact mechanisms ---------------------------------------------------------------------
 
 
-def worst_delta(first, second, states, unit, relation, epsilon):
-    """The least delta at which two independent mechanisms, rows of chances, are together (epsilon, delta)-DP."""
-    both = (first[:, :, None] * second[:, None, :]).reshape(len(states), -1)
-    pairs = ((i, j) for i, a in enumerate(states) for j, b in enumerate(states) if neighbors(a, b, unit, relation))
-    return max(float(np.clip(both[i] - math.exp(epsilon) * both[j], 0, None).sum()) for i, j in pairs)
+def worst_delta(mechanisms, states, unit, relation, epsilon):
+    """The least delta at which independent mechanisms, rows of chances, are together (epsilon, delta)-DP."""
+    both = np.ones((len(states), 1))
+    for mechanism in mechanisms:
+        both = (both[:, :, None] * mechanism[:, None, :]).reshape(len(states), -1)
+    pairs = [(i, j) for i, a in enumerate(states) for j, b in enumerate(states) if neighbors(a, b, unit, relation)]
+    first, second = (both[list(index)] for index in zip(*pairs, strict=True))
+    return float(np.clip(first - math.exp(epsilon) * second, 0, None).sum(1).max())
 
 
 def answers(rng, states, spread):
@@ -84,25 +129,29 @@ def answers(rng, states, spread):
 
 def part_of(mechanism, states, unit, relation, epsilon, delta):
     """What the mechanism really is at epsilon for the pair, as an event of which nothing else is known."""
-    nothing = np.ones((len(states), 1))
-    exact = worst_delta(mechanism, nothing, states, unit, relation, epsilon)
+    exact = worst_delta([mechanism], states, unit, relation, epsilon)
     event = Event("approximate", unit, relation, pure_epsilon=epsilon, delta=max(exact, 1e-12))
     return Part((event,), delta)
 
 
-@pytest.mark.parametrize("source", PAIRS)
-@pytest.mark.parametrize("target", PAIRS)
-def test_no_pair_of_mechanisms_costs_more_than_the_total(source, target):
+@pytest.mark.parametrize("target", KINDS)
+def test_no_parts_of_any_kinds_in_any_order_cost_more_than_their_total(target):
     rng, states, checked = np.random.default_rng(5), persons(2), 0
-    for trial in range(8):
-        own, contained = answers(rng, states, 0.1), answers(rng, states, 0.04 + 0.01 * trial)
-        first = part_of(own, states, *target, 0.25, 0.05)
-        second = part_of(contained, states, *source, 0.12 + 0.03 * trial, 0.05)
-        found = total(first, (second,), *target, 2)
-        if found.finite:
-            assert worst_delta(own, contained, states, *target, found.epsilon) <= found.delta * (1 + 1e-9)
+    for kinds in itertools.combinations_with_replacement(KINDS, 3):
+        mechanisms = [answers(rng, states, 0.04 + 0.02 * place) for place in range(3)]
+        parts = [part_of(each, states, *kind, 0.12, 0.05) for each, kind in zip(mechanisms, kinds, strict=True)]
+        found = total([parts], *target, most_per_person=2)
+        bounding = [each for each, kind in zip(mechanisms, kinds, strict=True) if steps(kind, target, 2)]
+        assert (found.counted, found.left_out) == (len(bounding), 3 - len(bounding))
+        assert found.whole.finite == (found.guarantee.finite and len(bounding) == 3)
+        if found.guarantee.finite and bounding:
+            least = worst_delta(bounding, states, *target, found.guarantee.epsilon)
+            assert least <= found.guarantee.delta * (1 + 1e-9)
             checked += 1
-    assert checked >= 5
+        for order in itertools.permutations(parts):
+            again = total([order], *target, most_per_person=2).guarantee
+            assert (again.epsilon, again.delta) == pytest.approx((found.guarantee.epsilon, found.guarantee.delta))
+    assert checked >= 30
 
 
 def geometric(states, value, epsilon):
@@ -121,19 +170,23 @@ def geometric(states, value, epsilon):
         ((IMAGE, ZERO), (PERSON, REPLACE), lambda s: sum((x == 1) - (x == 2) for x in s)),
         ((IMAGE, REPLACE), (PERSON, ZERO), lambda s: (s[0] > 0) + (s[1] > 0)),
         ((PERSON, ZERO), (IMAGE, ZERO), lambda s: (s[0] > 0) * (1 if s[1] else -1)),
+        ((IMAGE, ZERO), (PIXEL, ZERO), lambda s: (s[0] == 1) - (s[0] == 2)),
     ],
 )
 def test_a_total_that_forgot_the_group_would_be_wrong(source, target, value):
     """The control: mechanisms whose difference grows with every step of the chain, so that one step less is refuted."""
     states, epsilon = persons(2), 0.3
-    mechanism, nothing = geometric(states, value, epsilon), np.ones((9, 1))
-    assert worst_delta(mechanism, nothing, states, *source, epsilon + 0.01) < 1e-4
-    steps = chain(source, target, 2)
+    mechanism = geometric(states, value, epsilon)
+    assert worst_delta([mechanism], states, *source, epsilon + 0.01) < 1e-4
     event = Event("pure", *source, pure_epsilon=epsilon)
-    found = total(Part((), 0.0), (Part((event,), 0.0),), *target, 2)
-    assert found.epsilon == pytest.approx(steps * epsilon)
-    assert worst_delta(mechanism, nothing, states, *target, found.epsilon + 0.01) < 1e-4
-    assert worst_delta(mechanism, nothing, states, *target, found.epsilon - epsilon) > 1e-2
+    found = together(Part((event,), 0.0), unit=target[0], relation=target[1], most=2)
+    assert found.epsilon == pytest.approx(steps(source, target, 2) * epsilon)
+    assert worst_delta([mechanism], states, *target, found.epsilon + 0.01) < 1e-4
+    assert worst_delta([mechanism], states, *target, found.epsilon - epsilon) > 1e-2
+
+
+def together(*parts, unit=IMAGE, relation=ZERO, delta=None, most=1):
+    return total([parts], unit, relation, delta=delta, most_per_person=most).whole
 
 
 # What is stated ------------------------------------------------------------------------------------------------
@@ -145,7 +198,7 @@ def gaussian(multiplier, unit=IMAGE, relation=ZERO, count=1):
 
 def test_events_of_one_unit_and_relation_stand_on_one_ledger():
     own, other = gaussian(0.89), gaussian(1.54, count=3)
-    found = total(Part((own,), 1e-5), (Part((other,), 1e-6),), IMAGE, ZERO)
+    found = together(Part((own,), 1e-5), Part((other,), 1e-6))
     assert (found.epsilon, found.delta) == (compose_epsilon([own, other], 1e-5), 1e-5)
     alone = [compose_epsilon([event], 1e-5) for event in (own, other)]
     assert max(alone) < found.epsilon < sum(alone)  # less than their sum, at the same delta
@@ -153,9 +206,9 @@ def test_events_of_one_unit_and_relation_stand_on_one_ledger():
 
 def test_zero_out_is_had_from_replace_one_and_the_reverse_costs_the_group_rule():
     own, other = gaussian(1.0, relation=ZERO), gaussian(1.5, relation=REPLACE)
-    free = total(Part((own,), 1e-5), (Part((other,), 1e-5),), IMAGE, ZERO)
+    free = together(Part((own,), 1e-5), Part((other,), 1e-5))
     assert (free.epsilon, free.delta) == (compose_epsilon([own, gaussian(1.5)], 1e-5), 1e-5)
-    dear = total(Part((other,), 1e-5), (Part((own,), 1e-5),), IMAGE, REPLACE)
+    dear = together(Part((other,), 1e-5), Part((own,), 1e-5), relation=REPLACE)
     assert dear.delta == 2e-5  # deltas are added too
     carried = dear.epsilon - compose_epsilon([other], 1e-5)
     # Two steps of a Gaussian are one of half the noise: the group rule, which knows nothing of noise, costs more.
@@ -171,10 +224,10 @@ def test_zero_out_is_had_from_replace_one_and_the_reverse_costs_the_group_rule()
 def test_a_person_costs_the_group_rule_by_the_public_cap():
     other = Event("laplace", IMAGE, REPLACE, noise_multiplier=4.0)
     for most in (1, 2, 20):
-        found = total(Part((), 0.0), (Part((other,), 0.0),), PERSON, ZERO, most)
+        found = together(Part((other,), 0.0), unit=PERSON, most=most)
         assert (found.epsilon, found.delta) == (pytest.approx(most / 4), 0.0)
     sampled = Event("poisson-gaussian", IMAGE, ZERO, 2.0, sample_rate=0.01, count=100)
-    twenty = total(Part((gaussian(1.0, PERSON),), 1e-5), (Part((sampled,), 1e-5),), PERSON, ZERO, 20)
+    twenty = together(Part((gaussian(1.0, PERSON),), 1e-5), Part((sampled,), 1e-5), unit=PERSON, most=20)
     assert compose_epsilon([gaussian(1.0, PERSON)], 1e-5) + 20 * compose_epsilon([sampled], 1e-5) < twenty.epsilon < 200
 
 
@@ -186,25 +239,25 @@ def test_a_total_is_at_least_each_part_and_does_not_depend_on_the_order():
             for relation in rng.choice([ZERO, REPLACE], 4).tolist()
             for relation in [Relation(relation)]
         ]
-        found = total(Part((gaussian(1.0),), 1e-5), tuple(parts), IMAGE, ZERO)
-        turned = total(Part((gaussian(1.0),), 1e-5), tuple(reversed(parts)), IMAGE, ZERO)
+        found = together(Part((gaussian(1.0),), 1e-5), *parts)
+        turned = together(*reversed(parts), Part((gaussian(1.0),), 1e-5))
         assert found.epsilon == pytest.approx(turned.epsilon, rel=1e-12)
         assert found.epsilon > max(compose_epsilon(part.events, 1e-5) for part in parts)
-        fewer = total(Part((gaussian(1.0),), 1e-5), tuple(parts[1:]), IMAGE, ZERO)
+        fewer = together(Part((gaussian(1.0),), 1e-5), *parts[1:])
         assert fewer.epsilon < found.epsilon
 
 
 def test_what_proves_nothing_makes_the_total_infinite():
     raw, pixels = Event.non_private("raw images"), Event("laplace", Unit.PIXEL, REPLACE, noise_multiplier=4.0)
     for event in (raw, pixels):
-        found = total(Part((gaussian(1.0),), 1e-5), (Part((event,), 0.0),), IMAGE, ZERO)
+        found = together(Part((gaussian(1.0),), 1e-5), Part((event,), 0.0))
         assert not found.finite
         assert found.delta == 0
 
 
 def test_a_randomized_response_counts_as_its_pure_epsilon():
     response = Event("randomized-response", IMAGE, REPLACE, pure_epsilon=1.5, categories=10)
-    found = total(Part((), 0.0), (Part((response,), 0.0),), IMAGE, ZERO)
+    found = together(Part((response,), 0.0))
     assert (found.epsilon, found.relation) == (1.5, ZERO)
 
 
@@ -213,3 +266,46 @@ def test_a_part_is_of_one_pair():
         Part((gaussian(1.0), gaussian(1.0, PERSON)), 1e-5)
     part = Part((gaussian(1.0), gaussian(2.0)), 1e-5)
     assert Part.from_json(part.to_json()) == part
+
+
+def test_a_part_without_a_proof_leaves_no_total_of_any_unit():
+    """The releases of one process forgot it where it was of a finer unit: a picture as it is, "unit column"."""
+    bad = Part((Event.non_private("blurred", COLUMN),), 0.0)
+    found = total([[Part((gaussian(1.0),), 1e-5), bad]], IMAGE, ZERO)
+    assert not found.guarantee.finite
+    assert str(found) == "epsilon = infinite (unit image, zero-out-one)"
+
+
+def test_what_is_left_out_is_said():
+    pixels = Part((Event("laplace", PIXEL, REPLACE, noise_multiplier=4.0),), 0.0)
+    for unit, most in ((IMAGE, None), (PHOTO, 3), (PERSON, 3)):
+        own = Part((gaussian(1.0, unit),), 1e-5)
+        found = total([[own, pixels]], unit, ZERO, most_per_person=most)
+        assert (found.counted, found.left_out) == (1, 1)
+        assert str(found).endswith(f"; not counted: 1 of units that bound no {unit}, with which the total is not known")
+        assert not found.whole.finite
+    images = Part((gaussian(1.0),), 1e-5)
+    person = Part((gaussian(2.0, PERSON),), 1e-5)
+    assert total([[images, person]], PERSON, ZERO).left_out == 1  # no cap is known
+    assert total([[images, person]], PERSON, ZERO, most_per_person=3).left_out == 0
+
+
+def test_the_dearest_history_counts_and_what_any_of_them_leaves_out_is_said():
+    cheap, dear = Part((gaussian(3.0),), 1e-6), Part((gaussian(1.0),), 1e-5)
+    pixels = Part((Event("laplace", PIXEL, REPLACE, noise_multiplier=4.0),), 0.0)
+    found = total([[cheap, pixels], [cheap, dear], [pixels]], IMAGE, ZERO)
+    assert found.guarantee.epsilon == compose_epsilon([gaussian(3.0), gaussian(1.0)], 1e-5)
+    assert (found.counted, found.left_out, found.guarantee.delta) == (2, 1, 1e-5)
+    assert total([], IMAGE, ZERO).guarantee.epsilon == 0
+
+
+def test_reads_that_may_fail_add_up_to_a_delta_above_each():
+    """Two releases at (1, 1e-6) had no total at all: their failures left nothing of the delta of one."""
+    once = Part((Event("approximate", IMAGE, ZERO, pure_epsilon=1.0, delta=1e-6),), 1e-6)
+    found = together(once, once)
+    assert found.epsilon == pytest.approx(2, rel=1e-3)
+    assert 2e-6 <= found.delta <= 3e-6
+    assert together(once).delta == 1e-6
+    carried = together(once, once, relation=REPLACE)
+    assert carried.epsilon == pytest.approx(4, rel=1e-3)  # twice, and the group's delta by its rule
+    assert 2e-6 * (1 + math.e**2) <= carried.delta <= 3e-6 * (1 + math.e**2)

@@ -19,7 +19,7 @@ from idpgan.jobs.verify import verify
 from idpgan.models import load_generator, save_generator
 from idpgan.privacy import BudgetError, Event, Guarantee, Ledger, Noise, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.composition import Part, total
+from idpgan.privacy.totals import Part, total
 from idpgan.publish import release
 from idpgan.release.contained import contained_in
 from idpgan.release.received import read_privacy
@@ -406,7 +406,8 @@ def test_an_image_becomes_a_person_by_the_cap(tmp_path):
     config = config_of(tmp_path, **sections, privacy=person)
     plan = jobs.plan(config)
     own = Part(plan.events, 1e-3)
-    expected = total(own, (config.contained[0].part,), Unit.PERSON, Relation.ZERO_OUT, 12)
+    parts = own, config.contained[0].part
+    expected = total([parts], Unit.PERSON, Relation.ZERO_OUT, delta=1e-3, most_per_person=12).guarantee
     assert plan.total == expected
     assert plan.total.epsilon > 5 + 12 * 0.5
     assert plan.total.delta == 1e-3 + 1e-5
