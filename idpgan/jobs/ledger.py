@@ -24,7 +24,7 @@ from idpgan.jobs.train import load_config
 from idpgan.privacy.books import Books
 from idpgan.privacy.event import Event
 from idpgan.privacy.folder_ledger import FolderLedger, Publication, chains, ledger_of, places_of, total
-from idpgan.privacy.guarantee import number_to_json
+from idpgan.privacy.guarantee import Relation, number_to_json
 from idpgan.privacy.totals import Part, Total
 from idpgan.release.folder import PRIVACY
 from idpgan.release.received import read_privacy
@@ -78,8 +78,9 @@ class Spent:
     Attributes:
         folder: Itself, whatever link leads there.
         spending: Oldest first.
-        totals: Of the dearest place, one for each unit and relation that occur but for those of streams: each has all
-            charges that bound that unit, whatever their own unit and relation, and says how many do not.
+        totals: Of the dearest place, one for each unit that occurs but for that of streams: each has all charges that
+            bound that unit, whatever their own unit and relation, and says how many do not. For zero-out-one where any
+            charge is, as what holds for replace-one holds for it.
         remarks: What was found and could not be counted.
     """
 
@@ -128,12 +129,13 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
     reached = chains(folder, own, found)
     ledgers = {each.path: each for chain in reached for each in chain}.values()
     rows = [Spending(kinds.get(at.path, "publication"), at.path, item) for at in ledgers for item in at.publications]
-    pairs = sorted({row.item.pair for row in rows})
+    pairs = {row.item.pair for row in rows}
+    weakest = Relation.ZERO_OUT if any(relation is Relation.ZERO_OUT for _, relation in pairs) else Relation.REPLACE_ONE
     streams = _streams((root.parent, Path.cwd(), *places), remarks)
     return Spent(
         folder=root,
         spending=tuple(sorted([*rows, *streams], key=lambda row: row.item.date)),
-        totals=tuple(total(reached, unit, relation) for unit, relation in pairs),
+        totals=tuple(total(reached, unit, weakest) for unit in sorted({unit for unit, _ in pairs})),
         remarks=(*remarks, *_gone(root)),
     )
 
@@ -182,10 +184,10 @@ def _read(remarks: list[str], run: RunFolder, roots: set[Path]) -> _Read | None:
         if (place and config.data.public_share) or (public and _read_by(run, config.data, public.expanduser(), roots)):
             remarks.append(f"The run {run.path} took images of it as public: nothing protects them there.")
         charges = _charges(run, config)
-        if charges and not place and _is_gone(run, config.data):
+        if charges and not place and _is_no_folder(run, config.data):
             remarks.append(
-                f"NOT COUNTED: the run {run.path}, whose images {config.data.data_root} are gone. If they were of this "
-                "folder, it cost them too."
+                f"NOT COUNTED: the run {run.path}, whose images {config.data.data_root} are no folder here: gone, "
+                "or arrays. If they are of this folder, it cost them too."
             )
         return _Read(run, config, place, charges) if place and charges else None
     except (InputError, OSError) as error:
@@ -237,10 +239,10 @@ def _read_by(run: RunFolder, data: DataConfig, place: Path, roots: set[Path]) ->
     return None
 
 
-def _is_gone(run: RunFolder, data: DataConfig) -> bool:
-    """Whether what a run read is nowhere, wherever a relative path may have been named."""
+def _is_no_folder(run: RunFolder, data: DataConfig) -> bool:
+    """Whether what a run read is gone, or a file, wherever a relative path may have been named."""
     bases = () if data.name in _MADE_HERE else (Path.cwd(), *run.path.parents)
-    return bool(bases) and not any((base / data.data_root).exists() for base in bases)
+    return bool(bases) and not any((base / data.data_root).is_dir() for base in bases)
 
 
 def _charges(run: RunFolder, config: RunConfig) -> Publication | None:
