@@ -194,7 +194,8 @@ def _filling(target: Path) -> Iterator[Path]:
             if part.exists():  # otherwise another process removed it as dead before it was locked
                 break
         try:
-            yield part
+            with naming(target):
+                yield part
         finally:
             shutil.rmtree(part, ignore_errors=True)  # gone already if it was moved
 

@@ -130,7 +130,7 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
     ledgers = {each.path: each for chain in reached for each in chain}.values()
     rows = [Spending(kinds.get(at.path, "publication"), at.path, item) for at in ledgers for item in at.publications]
     pairs = {row.item.pair for row in rows}
-    weakest = Relation.ZERO_OUT if any(relation is Relation.ZERO_OUT for _, relation in pairs) else Relation.REPLACE_ONE
+    weakest = Relation.ZERO_OUT if Relation.ZERO_OUT in {relation for _, relation in pairs} else Relation.REPLACE_ONE
     streams = _streams((root.parent, Path.cwd(), *places), remarks)
     return Spent(
         folder=root,
@@ -183,8 +183,9 @@ def _read(remarks: list[str], run: RunFolder, roots: set[Path]) -> _Read | None:
         public = config.data.public_root
         if (place and config.data.public_share) or (public and _read_by(run, config.data, public.expanduser(), roots)):
             remarks.append(f"The run {run.path} took images of it as public: nothing protects them there.")
-        charges = _charges(run, config)
-        if charges and not place and _is_no_folder(run, config.data):
+        unknown = not place and _is_no_folder(run, config.data)
+        charges = _charges(run, config) if place or unknown else None
+        if charges and unknown:
             remarks.append(
                 f"NOT COUNTED: the run {run.path}, whose images {config.data.data_root} are no folder here: gone, "
                 "or arrays. If they are of this folder, it cost them too."

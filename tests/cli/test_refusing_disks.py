@@ -140,6 +140,14 @@ def test_an_error_of_a_write_names_its_file(tmp_path, monkeypatch, write):
     assert refused.value.filename == str(tmp_path / "file.txt")
 
 
+@pytest.mark.parametrize("fill", [files.new_folder, files.whole_folder])
+def test_an_error_while_a_folder_is_filled_names_the_folder(tmp_path, fill):
+    with pytest.raises(OSError, match="No space left") as refused, fill(tmp_path / "out"):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert str(explain(refused.value)).startswith(f"{tmp_path / 'out'}: No space left")
+    assert os.listdir(tmp_path) == []
+
+
 @pytest.mark.parametrize("error", [OSError(errno.EIO, os.strerror(errno.EIO)), OSError("odd"), OSError()])
 def test_an_error_without_a_file_is_never_of_none(error):
     said = str(explain(error))

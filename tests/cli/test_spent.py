@@ -199,6 +199,12 @@ def test_all_that_is_found_is_listed_and_added_up(published, spent, faces, tmp_p
     assert totals(spent(faces / "s2")) == pytest.approx({("image", "zero-out-one"): 2.5 + 0.5}, rel=1e-3)
 
 
+def test_a_broken_run_on_other_images_is_no_matter(spent, faces, tmp_path):
+    shutil.copytree(faces, tmp_path / "faces2")
+    make_run(tmp_path / "runs" / "other", tmp_path / "faces2", laplace(1.0)).ledger.write_text("{}")
+    assert spent(faces)["remarks"] == []
+
+
 @pytest.mark.parametrize("others", [0, 1, 2])
 def test_a_stream_of_whomever_is_in_no_total_and_that_is_said(run, spent, faces, tmp_path, others):
     """One of another subject beside the folder was counted as the folder's, and two were added up."""
