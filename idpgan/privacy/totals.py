@@ -178,28 +178,33 @@ def total(
     sizes = {part.pair: steps(part.pair, (unit, relation), most_per_person) for part in every.values()}
     if delta is None:
         delta = max((part.delta for part in every.values() if sizes[part.pair]), default=0.0)
-    dearest, deltas = (-1.0, 0, ""), [0.0]
-    for parts in histories:
-        counted = [part for part in parts if part.events and sizes[part.pair]]
-        free = [event for part in counted if sizes[part.pair] == 1 for event in part.events]
-        apart: dict[Pair, list[Part]] = {}
-        for part in counted:
-            if sizes[part.pair] != 1:
-                apart.setdefault(part.pair, []).append(part)
-        groups = tuple(
-            (tuple(event for part in held for event in part.events), sizes[pair] or 1, max(part.delta for part in held))
-            for pair, held in apart.items()
-        )
-        epsilon, reached, words = math.inf, 0.0, "a part without a proof"
-        if all(part.sound for part in parts):
-            epsilon, reached, words = _price(tuple(_carried(event, unit, relation) for event in free), groups, delta)
-        dearest, deltas = max(dearest, (epsilon, len(counted), words)), [*deltas, reached]
-    epsilon, num, words = dearest
-    finite = math.isfinite(epsilon) and max(deltas) < 1
-    guarantee = Guarantee(
-        max(epsilon, 0.0) if finite else math.inf, max(deltas) if finite else 0.0, unit, relation, words
+    costs = [_cost(parts, sizes, unit, relation, delta) for parts in histories] or [(0.0, 0, "nothing", 0.0)]
+    epsilon, counted, words, _ = max(costs)
+    delta = max(cost[-1] for cost in costs)
+    finite = math.isfinite(epsilon) and delta < 1
+    guarantee = Guarantee(epsilon if finite else math.inf, delta if finite else 0.0, unit, relation, words)
+    return Total(guarantee, counted, sum(not sizes[part.pair] for part in every.values()))
+
+
+def _cost(
+    parts: Sequence[Part], sizes: Mapping[Pair, int | None], unit: Unit, relation: Relation, stated: float
+) -> tuple[float, int, str, float]:
+    """Return epsilon, number of parts that count, words and delta of one history; ``sizes`` are the steps from a pair."""
+    counted = [part for part in parts if part.events and sizes[part.pair]]
+    if not all(part.sound for part in parts):
+        return math.inf, len(counted), "a part without a proof", 0.0
+    ledger, apart = list[Event](), dict[Pair, list[Part]]()
+    for part in counted:
+        if sizes[part.pair] == 1:
+            ledger += [_carried(event, unit, relation) for event in part.events]
+        else:
+            apart.setdefault(part.pair, []).append(part)
+    groups = tuple(
+        (tuple(event for part in held for event in part.events), sizes[pair] or 1, max(part.delta for part in held))
+        for pair, held in apart.items()
     )
-    return Total(guarantee, num, sum(not sizes[part.pair] for part in every.values()))
+    epsilon, delta, words = _price(tuple(ledger), groups, stated)
+    return epsilon, len(counted), words, delta
 
 
 _Group = tuple[tuple[Event, ...], int, float]  # events of one pair, the steps from it, the largest delta of their parts
