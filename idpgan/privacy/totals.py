@@ -161,7 +161,7 @@ def total(
     """Return what the dearest history costs one unit; the proof is in the module docstring.
 
     Args:
-        histories: For every image of interest the parts that may have read it, in any order; equal ones once.
+        histories: For every image of interest the parts that may have read it, in any order.
         unit: That the total speaks of.
         relation: Likewise.
         delta: Where the charges of one ledger are stated; None = at the largest delta of a part that counts. Charges
@@ -189,7 +189,7 @@ def total(
 def _cost(
     parts: Sequence[Part], sizes: Mapping[Pair, int | None], unit: Unit, relation: Relation, stated: float
 ) -> tuple[float, int, str, float]:
-    """Return epsilon, number of parts that count, words and delta of one history; ``sizes`` are the steps from a pair."""
+    """Return epsilon, number of parts that count, words and delta of one history; ``sizes`` are steps from pairs."""
     counted = [part for part in parts if part.events and sizes[part.pair]]
     if not all(part.sound for part in parts):
         return math.inf, len(counted), "a part without a proof", 0.0
