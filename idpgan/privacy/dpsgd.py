@@ -83,13 +83,18 @@ def full_precision() -> Iterator[None]:
     A GPU's TF32 keeps 10 bits of 23: clip factors and features rounded to TF32 can exceed their norm by 2^-11. On the
     CPU nothing changes.
     """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    cudnn = torch.backends.cudnn
+    parts = torch.backends.cuda.matmul, cudnn.conv
+    before, chosen = [part.fp32_precision for part in parts], (cudnn.deterministic, cudnn.benchmark)
+    for part in parts:
+        part.fp32_precision = "ieee"
+    cudnn.deterministic, cudnn.benchmark = True, False  # kernels chosen by shape alone, without atomic additions
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        for part, value in zip(parts, before, strict=True):
+            part.fp32_precision = value
+        cudnn.deterministic, cudnn.benchmark = chosen
 
 
 @dataclass(frozen=True)
