@@ -114,23 +114,16 @@ class AuditCase:
             runs: Per side; None = those of the case.
             seed: Fixes the noise, for a reproducible result; None = noise from the operating system.
             threads: Each has its own noise.
-            device: A GPU draws from its own Philox generator, which only continuous noise can use.
+            device: Where the outputs are computed; the noise is the CPU's everywhere.
             ranks: Processes of `torchrun` that share the runs: all call this alike, and get the same result.
 
         Raises:
-            InputError: If a number is out of range, or if the GPU's noise cannot be fixed or does not suit the
-                mechanism.
+            InputError: If a number is out of range.
         """
         runs = self.runs if runs is None else runs
         check_runs(runs, self.delta, confidence)
-        device = torch.device(device)
-        if device.type != "cpu" and seed is not None:
-            raise InputError("a seed fixes the noise on the CPU only; leave out the seed or the device.")
-        if device.type != "cpu":
-            sources: list[Noise] = [Noise.philox(device)]
-        else:
-            first = 1000 * seed + ranks.rank * threads if seed is not None else 0
-            sources = [Noise.system() if seed is None else Noise.fixed(first + i) for i in range(threads)]
+        first = 1000 * seed + ranks.rank * threads if seed is not None else 0
+        sources = [Noise.system() if seed is None else Noise.fixed(first + i) for i in range(threads)]
         players = [lambda rows, source=source: self.release(rows, source) for source in sources]
         result = audit(
             players,

@@ -33,7 +33,6 @@ stand for the clip norm C. Let D' hold the null record where D holds record i; f
    ``round(N(s))``, that of D ``(1 - q) round(N(s)) + q round(N(s + g))`` with ``||g|| <= S``: rounding a
    Poisson-sampled Gaussian of multiplier at least sigma, at the same price. The coins of the others have the same law
    for both; a coin falls with chance floor(q 2^52) / 2^52, and a record's own coins are made of words of its own.
-   *With a GPU's Philox*, Z is a floating-point number, and the noise is pseudorandom and not cryptographic.
 
 Division, learning rate and everything after are post-processing, in floating point.
 """
@@ -64,7 +63,7 @@ from idpgan.privacy.discrete import rounded_gaussian
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.layer_gradients import SLACK, blocks, clip_and_add, norms
-from idpgan.privacy.noise import Noise, PhiloxNoise
+from idpgan.privacy.noise import Noise
 from idpgan.privacy.tiles import Rows, Tiles, Way, alike, may_be_alike, random_like, sizes
 from idpgan.ranks import ALONE, Ranks
 
@@ -84,7 +83,7 @@ def full_precision() -> Iterator[None]:
     CPU nothing changes.
     """
     cudnn = torch.backends.cudnn
-    parts = torch.backends.cuda.matmul, cudnn.conv
+    parts = torch.backends.cuda.matmul, cudnn.conv  # type: ignore[attr-defined]  # made at run time
     before, chosen = [part.fp32_precision for part in parts], (cudnn.deterministic, cudnn.benchmark)
     for part in parts:
         part.fp32_precision = "ieee"
@@ -455,8 +454,6 @@ class DPSGDPlan:
     def grid_noise(self, count: int, noise: Noise) -> Tensor:
         """Draw ``round(Z)``, whole steps (count,), Z normal of standard deviation ``ceil(noise_multiplier / grid)``."""
         scale = math.ceil(self.noise_multiplier / self.grid)
-        if isinstance(noise, PhiloxNoise):
-            return (noise.normal((count,)) * scale).round_()
         return rounded_gaussian(scale, count, noise)
 
     def noisy_gradients(self, weights: Weights, sums: Weights, normal: Callable[[Sequence[int]], Tensor]) -> None:

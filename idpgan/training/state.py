@@ -209,7 +209,7 @@ def machine_fingerprint() -> dict[str, str]:
         "mkldnn": f"{torch.backends.mkldnn.is_available()} {torch.backends.mkldnn.enabled}",
         "deterministic": f"{torch.are_deterministic_algorithms_enabled()} {torch.backends.mkldnn.deterministic}",
         "default dtype": str(torch.get_default_dtype()),
-        "matrix products": torch.backends.mkldnn.matmul.fp32_precision,
+        "matrix products": torch.backends.mkldnn.matmul.fp32_precision,  # type: ignore[attr-defined]
         "variables": " ".join(
             f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_KERNELS)
         ),

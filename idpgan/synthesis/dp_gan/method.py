@@ -48,7 +48,7 @@ from idpgan.models.generator import Generator
 from idpgan.models.own import OwnCritic
 from idpgan.models.warp import NODES, move, moves_of
 from idpgan.own_code import is_path
-from idpgan.privacy import Event, Noise, check_delta
+from idpgan.privacy import Event, check_delta
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.captured_gradients import Batch
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
@@ -260,7 +260,7 @@ class DpGan(GivesGenerator):
     Args:
         split: Only its private part is read, in critic steps.
         ledger: The loop charges it before each critic step.
-        noise: Source of coins and noise. None = AES-256-CTR on the CPU, the GPU's Philox on a GPU.
+        noise: Source of coins and noise; None = a fresh one of the operating system.
 
     Attributes:
         generator: The averaged generator, in eval mode.
@@ -306,10 +306,6 @@ class DpGan(GivesGenerator):
         self._frozen_statistics = False
         self.extra_loss: Callable[[Generator], Tensor] | None = None
         self.pace, self._since, self._accuracy = own.critic_steps_per_generator_step, 0, 1.0
-
-    def new_noise(self, device: torch.device) -> Noise:
-        """Return AES-256-CTR on the CPU, the GPU's Philox on a GPU."""
-        return Noise.philox(device) if device.type == "cuda" else Noise.system()
 
     def _build_critic(self) -> Critic | OwnCritic:
         """Build the critic, and check that its layers do not mix records."""
