@@ -50,6 +50,7 @@ import torch
 from torch import Tensor
 
 from idpgan import checks
+from idpgan.device import sent
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.captured_gradients import (
@@ -339,7 +340,7 @@ class DPSGDPlan:
             if room < 0 or any(len(part) != tiles.rows for part in (*records, null)):
                 raise ValueError(f"a tile has {tiles.rows} rows, and a sum {self.most_rows:,} at most.")
             for *chunk, no in zip(*(part.split(tiles.chunk) for part in (*records, null)), strict=True):
-                if not bool(no.all()):
+                if no.is_cuda or not bool(no.all()):  # a GPU would wait for the answer
                     gradients, values = record_gradients(loss, weights, chunk, tiles.way)
                     lengths.append(clip_and_add(gradients, ~no, self.clip_norm, self.grid, total))
                     losses.append(values)
@@ -414,13 +415,15 @@ class DPSGDPlan:
             losses: (B,).
             norms: (B,) before clipping; not finite where the record counted as zero.
         """
+        losses, norms = torch.stack([losses.detach().double(), norms]).cpu()  # the host waits once
         counted = norms.isfinite() & losses.isfinite()
         if not bool(counted.any()):
             return {}
+        losses, norms = losses[counted], norms[counted]
         return {
-            "loss": losses[counted].double().mean(),
-            "gradient_norm": norms[counted].mean(),
-            "clipped_share": (norms[counted] > self.clip_norm).double().mean(),
+            "loss": losses.mean(),
+            "gradient_norm": norms.mean(),
+            "clipped_share": (norms > self.clip_norm).double().mean(),
         }
 
     def noisy_step(self, optimizer: torch.optim.Optimizer, weights: Weights, sums: Weights, noise: Noise) -> None:
@@ -445,7 +448,7 @@ class DPSGDPlan:
         def added(total: Tensor) -> Tensor:
             if not bool((total.abs() <= 2.0**53).all() & (total == total.trunc()).all()):  # NaN fails it too
                 raise ValueError("a sum of DP-SGD is not whole grid steps below 2^53: nothing is released.")
-            return (total + self.grid_noise(len(total), noise).to(total)) * self.step
+            return (total + sent(self.grid_noise(len(total), noise).double(), total.device)) * self.step
 
         self._set_gradients(weights, sums, added)
         optimizer.step()

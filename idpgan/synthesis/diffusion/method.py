@@ -34,6 +34,7 @@ from torch import Tensor
 
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
+from idpgan.device import sent
 from idpgan.models.diffusion import DiffusionGenerator, training_levels
 from idpgan.models.ema import Ema
 from idpgan.privacy import Event
@@ -157,13 +158,14 @@ class Diffusion(GaussianMoments):
 
         Null records are drawn like others and have coins of their own.
         """
+        index = sent(index, self.device)
         batch = self._images.select(index.clamp(min=0)).zeroed_out(index < 0).to(self.device)
         num = len(batch)
         labels = torch.zeros(num, dtype=torch.int64, device=self.device)
         if self.newest.num_classes and batch.labels is not None:
             labels = batch.labels
-        shapes = self._shapes[index.clamp(min=0).to(self.device)]
-        coins = self.noise.uniform((num, self._coins)).to(self.device)
+        shapes = self._shapes[index.clamp(min=0)]
+        coins = sent(self.noise.uniform((num, self._coins)), self.device)
         return self._prepared(to_float(batch.images), shapes, labels, coins), batch.is_null
 
     @torch.no_grad()

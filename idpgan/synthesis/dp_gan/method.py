@@ -38,7 +38,7 @@ from torch import Tensor
 
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
-from idpgan.device import resolve_device
+from idpgan.device import resolve_device, sent
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
@@ -386,11 +386,11 @@ class DpGan(GivesGenerator):
 
         Null records are drawn like others and have coins of their own.
         """
-        empty = index < 0
-        batch = self._images.select(index.clamp(min=0)).zeroed_out(empty).to(self.device)
+        index = sent(index, self.device)
+        batch = self._images.select(index.clamp(min=0)).zeroed_out(index < 0).to(self.device)
         num = len(batch)
         known = torch.zeros(num, dtype=torch.int64, device=self.device) if batch.labels is None else batch.labels
-        coins = self.noise.uniform((num, sum(self._coins))).to(self.device)
+        coins = sent(self.noise.uniform((num, sum(self._coins))), self.device)
         return self._prepared(to_float(batch.images), known, coins), batch.is_null
 
     @property
