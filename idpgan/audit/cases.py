@@ -140,7 +140,14 @@ class AuditCase:
         )
         return Audited(self, result)
 
-    def run_once(self, canaries: int, *, confidence: float = 0.95, seed: int | None = None) -> OneRunResult:
+    def run_once(
+        self,
+        canaries: int,
+        *,
+        confidence: float = 0.95,
+        seed: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> OneRunResult:
         """Play the game once with many canaries, each included or not by its own coin; see `one_run`.
 
         All ``canaries`` share one call of `release`; if the case is a training, one training. ``seed`` fixes coins and
@@ -155,9 +162,9 @@ class AuditCase:
             )
         coins = toss(canaries, seed)
         source = Noise.system() if seed is None else Noise.fixed(seed * 1000)
-        data, neighbor = self.pair.data, self.pair.neighbor
-        outputs = self.release(torch.where(coins.view(-1, *[1] * data.ndim), neighbor, data), source)
-        scores = self.statistics[0](data, neighbor)(outputs)
+        data, neighbor = self.pair.data.to(device), self.pair.neighbor.to(device)
+        played = torch.where(coins.to(device).view(-1, *[1] * data.ndim), neighbor, data)
+        scores = self.statistics[0](data, neighbor)(self.release(played, source)).cpu()
         guesses = [canaries // share for share in (4, 10, 20) if canaries >= 5 * share] or [canaries]
         return audit_guesses(scores, coins, delta=self.delta, confidence=confidence, guesses=guesses)
 
