@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test types suite slow everywhere docs docs-check clean
+.PHONY: demo test types suite slow device everywhere docs docs-check clean
 
 demo: $(STAMP)
 	$(BIN)/idpgan train --out $(RUN)
@@ -26,6 +26,12 @@ suite: $(STAMP)
 
 slow: $(STAMP)
 	$(BIN)/pytest -q -m slow
+
+# Everything on the stand-in for a GPU (tools/standin/README.md): half an hour on two cores.
+device: $(STAMP)
+	$(BIN)/python tools/standin/drive.py check
+	$(BIN)/python tools/standin/drive.py test -m gpu -q
+	$(BIN)/python tools/standin/drive.py run --out runs/device
 
 # The suite as other machines would run it; takes hours, and goes on where it stopped.
 everywhere: $(STAMP)

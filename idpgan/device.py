@@ -15,6 +15,11 @@ if TYPE_CHECKING:
 
 DEVICES = "auto, cpu, cuda, cuda:NUMBER or mps"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # names of `mallopt`
+_INEXACT = (  # variables with which NVIDIA's libraries compute float32 or float64 by other numbers than asked for
+    "NVIDIA_TF32_OVERRIDE",
+    "CUBLAS_EMULATE_SINGLE_PRECISION",
+    "CUBLAS_EMULATE_DOUBLE_PRECISION",
+)
 _NAME = re.compile(r"auto|cpu|mps|cuda(:(0|[1-9]\d{0,2}))?")
 
 
@@ -32,19 +37,18 @@ def resolve_device(name: str, key: str = "training.device", *, float64: bool = T
 
     Args:
         name: One of `DEVICES`.
-        float64: Whether float64 is needed there, as for sums of clipped gradients, bounds and metrics. mps lacks
-            float64.
+        float64: Whether float64 is needed there, as for sums of clipped gradients, bounds and metrics.
 
     Raises:
-        ConfigError: If the name is unknown, the device not here, or without the precision that is needed.
+        ConfigError: If the name is unknown, the device not here, or without the precision that is needed: mps lacks
+            float64, and variables of the environment can take it from a GPU.
     """
     import torch
 
     check_device(name, key)
     keep_freed_memory()
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if name == "auto":
-        return torch.device("cuda" if count else "cpu")
+    name = ("cuda" if count else "cpu") if name == "auto" else name
     here = ["cpu", *(f"cuda:{index}" for index in range(count)), *["mps"] * torch.backends.mps.is_available()]
     if (name if name != "cuda" else "cuda:0") not in here:
         why = "torch sees no GPU here" if name.startswith("cuda") and not count else "it is not here"
@@ -54,7 +58,18 @@ def resolve_device(name: str, key: str = "training.device", *, float64: bool = T
             f"{key} is mps, which has no float64, and this computes in it: sums and bounds that privacy rests on. "
             "Take auto or cpu."
         )
+    inexact = [variable for variable in _INEXACT if os.environ.get(variable, "0") not in ("", "0")]
+    if name.startswith("cuda") and float64 and inexact:
+        raise ConfigError(
+            f"{key} is {name}, and the environment sets {inexact[0]} = {os.environ[inexact[0]][:40]}: products are "
+            "then not exact where sums and bounds that privacy rests on need it. Unset it, or take cpu."
+        )
     return torch.device(name)
+
+
+def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """Return a tensor of the CPU on a device; a GPU takes it from page-locked memory, while the host goes on."""
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
 
 
 @functools.cache

@@ -41,14 +41,14 @@ def trace(images: Images, released: ReleasedSums, reference: Images) -> Tensor:
     if len(reference) < LEAST_REFERENCE:
         raise InputError(f"{len(reference)} reference images do not show a mean: {LEAST_REFERENCE} are needed.")
     known, known_rows = released.vectors(reference.select(torch.arange(min(len(reference), _MOST_REFERENCE))))
-    known, sums = known.double().cpu(), released.sums.double().cpu()
+    known, known_rows, sums = known.double().cpu(), known_rows.cpu(), released.sums.double().cpu()
     overall = known.mean(0)
     means, sizes = overall.repeat(len(sums), 1), torch.full((len(sums),), float(len(known)))
     for row in known_rows.unique().tolist():
         of_row = known[known_rows == row]
         if len(of_row) >= LEAST_REFERENCE:  # a class of fewer images leans on all of them
             means[row], sizes[row] = of_row.mean(0), len(of_row)
-    spread = known - means[known_rows.cpu()]
+    spread = known - means[known_rows]
     scores = torch.zeros(len(images), dtype=torch.float64)
     for part in torch.arange(len(images)).split(_ROWS):  # the vectors of all may be larger than memory
         vectors, rows = released.vectors(images.select(part))

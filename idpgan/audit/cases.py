@@ -114,23 +114,16 @@ class AuditCase:
             runs: Per side; None = those of the case.
             seed: Fixes the noise, for a reproducible result; None = noise from the operating system.
             threads: Each has its own noise.
-            device: A GPU draws from its own Philox generator, which only continuous noise can use.
+            device: Where the outputs are computed; the noise is the CPU's everywhere.
             ranks: Processes of `torchrun` that share the runs: all call this alike, and get the same result.
 
         Raises:
-            InputError: If a number is out of range, or if the GPU's noise cannot be fixed or does not suit the
-                mechanism.
+            InputError: If a number is out of range.
         """
         runs = self.runs if runs is None else runs
         check_runs(runs, self.delta, confidence)
-        device = torch.device(device)
-        if device.type != "cpu" and seed is not None:
-            raise InputError("a seed fixes the noise on the CPU only; leave out the seed or the device.")
-        if device.type != "cpu":
-            sources: list[Noise] = [Noise.philox(device)]
-        else:
-            first = 1000 * seed + ranks.rank * threads if seed is not None else 0
-            sources = [Noise.system() if seed is None else Noise.fixed(first + i) for i in range(threads)]
+        first = 1000 * seed + ranks.rank * threads if seed is not None else 0
+        sources = [Noise.system() if seed is None else Noise.fixed(first + i) for i in range(threads)]
         players = [lambda rows, source=source: self.release(rows, source) for source in sources]
         result = audit(
             players,
@@ -147,7 +140,14 @@ class AuditCase:
         )
         return Audited(self, result)
 
-    def run_once(self, canaries: int, *, confidence: float = 0.95, seed: int | None = None) -> OneRunResult:
+    def run_once(
+        self,
+        canaries: int,
+        *,
+        confidence: float = 0.95,
+        seed: int | None = None,
+        device: torch.device | str = "cpu",
+    ) -> OneRunResult:
         """Play the game once with many canaries, each included or not by its own coin; see `one_run`.
 
         All ``canaries`` share one call of `release`; if the case is a training, one training. ``seed`` fixes coins and
@@ -162,9 +162,9 @@ class AuditCase:
             )
         coins = toss(canaries, seed)
         source = Noise.system() if seed is None else Noise.fixed(seed * 1000)
-        data, neighbor = self.pair.data, self.pair.neighbor
-        outputs = self.release(torch.where(coins.view(-1, *[1] * data.ndim), neighbor, data), source)
-        scores = self.statistics[0](data, neighbor)(outputs)
+        data, neighbor = self.pair.data.to(device), self.pair.neighbor.to(device)
+        played = torch.where(coins.to(device).view(-1, *[1] * data.ndim), neighbor, data)
+        scores = self.statistics[0](data, neighbor)(self.release(played, source)).cpu()
         guesses = [canaries // share for share in (4, 10, 20) if canaries >= 5 * share] or [canaries]
         return audit_guesses(scores, coins, delta=self.delta, confidence=confidence, guesses=guesses)
 

@@ -137,7 +137,7 @@ class CanarySteps:
             the steps, which is 0 if noise is drawn once and reused.
         """
         step = self.training(present, noise)
-        score = torch.zeros(len(present), dtype=torch.float64, device=noise.device)
+        score = torch.zeros(len(present), dtype=torch.float64, device=present.device)
         least, most = score + math.inf, score - math.inf
         rest = torch.full_like(score, math.log1p(-self.sample_rate) if self.sample_rate < 1 else -math.inf)
         for number in range(1, self.simulated + 1):

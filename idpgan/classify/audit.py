@@ -80,7 +80,7 @@ def asked_of(config: Any) -> Request:
 # DP-SGD -----------------------------------------------------------------------------------------------------------
 
 # The number is C; engine and secure_mode of a run's method are passed by name.
-Make = Callable[..., "WatchedClassifier"]  # (Split, float, ClassifierPrivacy, TrainingConfig, Noise)
+Make = Callable[..., "WatchedClassifier"]  # (Split, float, ClassifierPrivacy, TrainingConfig, Noise, device)
 
 
 class WatchedClassifier(TrainsClassifier):
@@ -146,7 +146,9 @@ class ClassifierSteps(CanarySteps):
         privacy = ClassifierPrivacy(epsilon=NO_LIMIT, delta=0.5 / positions, noise_multiplier=self.noise_multiplier)
         batch = self.divisor(positions)
         training = TrainingConfig(steps=self.simulated, batch_size=batch)
-        method = self.make(Split(nobody, images, nobody, nobody), self.clip_norm, privacy, training, noise)
+        method = self.make(
+            Split(nobody, images, nobody, nobody), self.clip_norm, privacy, training, noise, present.device
+        )
         method.watch(DPSGDPlan(self.sample_rate, self.clip_norm, batch, self.noise_multiplier))
 
         def step(number: int) -> Tensor:
@@ -199,14 +201,19 @@ class _WatchedLinear(WatchedClassifier, ScatteringLinear):
 
 
 def watched_linear(
-    split: Split, clip_norm: float, privacy: ClassifierPrivacy, training: TrainingConfig, noise: Noise
+    split: Split,
+    clip_norm: float,
+    privacy: ClassifierPrivacy,
+    training: TrainingConfig,
+    noise: Noise,
+    device: torch.device,
 ) -> WatchedClassifier:
     """Build scattering-linear for canaries; see `Make`."""
     section = ScatteringLinearConfig(clip_norm=clip_norm, learning_rate=STILL, momentum=0.0)
     own = ScatteringLinearTraining(**training.model_dump())
     config = ScatteringLinearRun(method=section, privacy=privacy, training=own)
     ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)  # never charged
-    return _WatchedLinear.of(config, split, ledger=ledger, device=torch.device(noise.device), noise=noise)
+    return _WatchedLinear.of(config, split, ledger=ledger, device=device, noise=noise)
 
 
 class _CanaryClassifier(PrivateClassifier):
@@ -237,13 +244,19 @@ class _WatchedSgd(WatchedClassifier, DpSgd):
 
 
 def _watched_sgd(
-    split: Split, clip_norm: float, privacy: ClassifierPrivacy, training: TrainingConfig, noise: Noise, **engine: Any
+    split: Split,
+    clip_norm: float,
+    privacy: ClassifierPrivacy,
+    training: TrainingConfig,
+    noise: Noise,
+    device: torch.device,
+    **engine: Any,
 ) -> WatchedClassifier:
     still: dict[str, Any] = {"learning_rate": STILL, "momentum": 0.0, "ema_decay": 0.0, "max_physical_batch": 512}
     section = DpSgdConfig(clip_norm=clip_norm, **still, **engine)
     config = DpSgdRun(method=section, privacy=privacy, training=DpSgdTraining(**training.model_dump()))
     ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
-    return _WatchedSgd.of(config, split, ledger=ledger, device=torch.device(noise.device), noise=noise)
+    return _WatchedSgd.of(config, split, ledger=ledger, device=device, noise=noise)
 
 
 # dssgd: what a participant uploads in a round, whose changes are all 0 or all at the bound --------------------------

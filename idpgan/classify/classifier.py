@@ -18,7 +18,7 @@ from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import without_weights
 from idpgan.models.private_classifier import PrivateClassifier, log_odds
-from idpgan.privacy import Event, Noise
+from idpgan.privacy import Event
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.privacy.event import rounding_words
@@ -202,7 +202,7 @@ class TrainsClassifier(GivesClassifier):
         split: Only its private part is read, in steps.
         ledger: The loop charges it before each step.
         device: Where network and data live.
-        noise: Source of coins and noise. None = AES-256-CTR on the CPU, the GPU's Philox on a GPU.
+        noise: Source of coins and noise; None = a fresh one of the operating system.
 
     Attributes:
         product: The average of the iterates, in eval mode: the released classifier.
@@ -218,10 +218,6 @@ class TrainsClassifier(GivesClassifier):
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
         self.dpsgd = self.plan.dpsgd
-
-    def new_noise(self, device: torch.device) -> Noise:
-        """Return AES-256-CTR on the CPU, the GPU's Philox on a GPU."""
-        return Noise.philox(device) if device.type == "cuda" else Noise.system()
 
     def share_steps(self, ranks: Ranks) -> None:
         """Let each rank clip and sum its share of a step's images; see `SharesSteps`."""

@@ -22,6 +22,7 @@ from torch.nn.functional import cross_entropy
 from idpgan.classify.classifier import ClassifierRun, StepsPlan, TrainsClassifier
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
+from idpgan.device import sent
 from idpgan.models.ema import Ema
 from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
@@ -154,5 +155,6 @@ class DpSgd(TrainsClassifier):
 
     def _records(self, index: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
         """Return images and labels of the records at positions ``index``, `EMPTY` for none, and which are null."""
+        index = sent(index, self.device)
         batch = self._images.select(index.clamp(min=0)).zeroed_out(index < 0).to(self.device)
         return (to_float(batch.images), cast(Tensor, batch.labels)), batch.is_null

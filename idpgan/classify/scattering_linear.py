@@ -34,7 +34,7 @@ from torch.nn.functional import cross_entropy, one_hot, pad
 from idpgan.classify.classifier import ClassifierRun, StepsPlan, TrainsClassifier
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
-from idpgan.device import resolve_device
+from idpgan.device import resolve_device, sent
 from idpgan.memory import LARGEST, check_room, let_go, zeros
 from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
@@ -164,7 +164,7 @@ class ScatteringLinear(TrainsClassifier):
         total = torch.zeros(weight.shape, dtype=torch.float64, device=self.device)
         losses, norms = [], []
         for index in self.dpsgd.sample(len(self._images), self.noise, self._tiles):
-            some, null = self._some(index), (index < 0).to(self.device)
+            some, null = self._some(index), sent(index < 0, self.device)
             rows, labels, null = features[some], self._labels[some], null | self._null[some]
             residuals, loss = self._residuals(rows, labels, weight)
             losses.append(loss)
@@ -180,7 +180,7 @@ class ScatteringLinear(TrainsClassifier):
         first, count = int(index[0]), int((index >= 0).sum())
         if self.dpsgd.sample_rate == 1 and first >= 0 and int(index[count - 1]) == first + count - 1:
             return slice(first, first + len(index))
-        return index.clamp(min=0).to(self.device)
+        return sent(index.clamp(min=0), self.device)
 
     @torch.no_grad()
     def _residuals(self, features: Features, labels: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

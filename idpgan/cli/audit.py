@@ -84,6 +84,7 @@ def _expose(config: Path, options: AuditOptions, progress: Progress) -> Answer:
     """Train once with secrets, and say how well they are known."""
     if not config.is_file():
         raise InputError(f"--exposure trains a config file, and {config} is none.")
+    _refuse_asked(str(config), options)
     from idpgan.jobs.canaries import exposure_of
 
     canaries, seed = 20 if options.canaries is None else options.canaries, options.seed or 0
@@ -108,18 +109,25 @@ def _print_exposure(found: ExposureReport) -> None:
     print_lines([*lines, *(f"note: {note}" for note in found.notes), _READ])
 
 
+def _refuse_asked(config: str, options: AuditOptions) -> None:
+    """Refuse what is said of methods where a config is trained with its own settings."""
+    if asked := given(options, *ASKED, "device"):
+        raise InputError(f"{asked[0]} is for methods; {config} is trained with its own settings. Leave it out.")
+
+
 def _one_run(what: str, options: AuditOptions, progress: Progress) -> Answer:
     """Train once with canaries, and say what it shows."""
+    from idpgan.device import resolve_device
     from idpgan.jobs.audit import case_of, run_of
     from idpgan.jobs.canaries import gradients_once, images_once
 
     canaries, confidence, seed = options.canaries, options.confidence, options.seed
     if run_of(what) is None and Path(what).is_file():
-        if asked := given(options, *ASKED):
-            raise InputError(f"{asked[0]} is for methods; {what} is trained with its own settings.")
+        _refuse_asked(what, options)
         found = images_once(Path(what), canaries, confidence=confidence, seed=seed, progress=progress)
     else:
-        found = gradients_once(case_of(what, options), canaries, confidence=confidence, seed=seed)
+        device = resolve_device(options.device, "--device")
+        found = gradients_once(case_of(what, options), canaries, confidence=confidence, seed=seed, device=device)
     return Answer(found, lambda: _print_one_run(found), code=int(found.violation))
 
 

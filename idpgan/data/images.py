@@ -131,7 +131,7 @@ class Images:
         null = torch.zeros(len(self), dtype=torch.bool, device=self.images.device)
         null[index.to(null.device)] = True
         null = null if self.null is None else null | self.null
-        emptied = dataclasses.replace(self.select(torch.arange(len(self))), null=null)
+        emptied = dataclasses.replace(self.select(torch.arange(len(self), device=null.device)), null=null)
         for tensor in (emptied.images, emptied.labels, emptied.attributes):
             if tensor is not None:
                 tensor[null] = 0

@@ -118,7 +118,12 @@ class OneRun:
 
 
 def gradients_once(
-    case: AuditCase, canaries: int | None = None, *, confidence: float = 0.95, seed: int | None = None
+    case: AuditCase,
+    canaries: int | None = None,
+    *,
+    confidence: float = 0.95,
+    seed: int | None = None,
+    device: torch.device | str = "cpu",
 ) -> OneRun:
     """Audit a case that trains by one training with gradient canaries.
 
@@ -134,7 +139,7 @@ def gradients_once(
             "canary images."
         )
     canaries = _USUAL["gradients"] if canaries is None else canaries
-    result = case.run_once(canaries, confidence=confidence, seed=seed)
+    result = case.run_once(canaries, confidence=confidence, seed=seed, device=device)
     return OneRun(case.method, case.proven, {"gradients of every step": result}, True, case.notes)
 
 

@@ -266,7 +266,8 @@ class DiffusionGenerator(GaussianGenerator):
         return self.mean[rows] @ self._functions().T
 
     def _functions(self) -> Tensor:
-        return _functions(self.image_shape, self.config.latent_dim, self.config.shape).to(self.mean)
+        like = self.mean
+        return _functions(self.image_shape, self.config.latent_dim, self.config.shape, like.dtype, like.device)
 
     def _texture(self, states: Tensor) -> Tensor:
         """Return the images (B, C, H, W) in rows of numbers."""
@@ -302,9 +303,13 @@ class DiffusionGenerator(GaussianGenerator):
 
 
 @functools.lru_cache(maxsize=2)  # every batch needs it
-def _functions(image_shape: tuple[int, int, int], latent_dim: int, shape: int) -> Tensor:
+@torch.inference_mode(False)  # kept for calls that need gradients
+def _functions(
+    image_shape: tuple[int, int, int], latent_dim: int, shape: int, dtype: torch.dtype, device: torch.device
+) -> Tensor:
     """Return the functions of the pixels beside the numbers of a displacement as they are, (D, q)."""
-    return torch.block_diag(basis_of(image_shape, latent_dim), torch.eye(2 * shape, dtype=torch.float64))
+    functions = torch.block_diag(basis_of(image_shape, latent_dim), torch.eye(2 * shape, dtype=torch.float64))
+    return functions.to(device, dtype)
 
 
 def _rows(num: int, labels: Tensor | None, device: torch.device) -> Tensor:

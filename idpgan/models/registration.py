@@ -64,7 +64,7 @@ def odd_displacements(count: int) -> Tensor:
 
 def displaced(images: Tensor, shapes: Tensor) -> Tensor:
     """Return images (B, C, H, W), read at the places to which the displacements (B, 2 count) point."""
-    places = _places(*images.shape[2:]).to(shapes) + _field(shapes, *images.shape[2:])
+    places = _places(*images.shape[2:], shapes.dtype, shapes.device) + _field(shapes, *images.shape[2:])
     return _read(images, places, "bicubic")
 
 
@@ -77,7 +77,7 @@ def bent_back(images: Tensor, shapes: Tensor) -> Tensor:
     field = _field(shapes, *images.shape[2:])
     steepest = torch.maximum(_steepness(field, 1), _steepness(field, 2))
     field = field * (_STEEPEST / steepest.clamp(min=_STEEPEST))[:, None, None, None]
-    planes, straight = field.movedim(3, 1), _places(*images.shape[2:]).to(field)
+    planes, straight = field.movedim(3, 1), _places(*images.shape[2:], field.dtype, field.device)
     places = straight - field
     for _ in range(_INVERSIONS):
         places = straight - _read(planes, places, "bilinear").movedim(1, 3)
@@ -92,7 +92,7 @@ def _steepness(field: Tensor, axis: int) -> Tensor:
 
 def _field(shapes: Tensor, height: int, width: int) -> Tensor:
     """Return displacements in half image sides, x and then y, (B, H, W, 2)."""
-    functions = _functions(height, width, shapes.shape[1] // 2).to(shapes)
+    functions = _functions(height, width, shapes.shape[1] // 2, shapes.dtype, shapes.device)
     return torch.stack([part @ functions.T for part in shapes.chunk(2, dim=1)], dim=2).view(-1, height, width, 2)
 
 
@@ -102,13 +102,15 @@ def _read(planes: Tensor, places: Tensor, mode: str) -> Tensor:
 
 
 @functools.lru_cache(maxsize=8)
-def _functions(height: int, width: int, count: int) -> Tensor:
-    return cosines(height, width, low_frequencies(count)) * math.sqrt(height * width)
+@torch.inference_mode(False)  # kept for calls that need gradients
+def _functions(height: int, width: int, count: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return (cosines(height, width, low_frequencies(count)) * math.sqrt(height * width)).to(device, dtype)
 
 
 @functools.lru_cache(maxsize=8)
-def _places(height: int, width: int) -> Tensor:
-    return torch.stack(torch.meshgrid(_line(width), _line(height), indexing="xy"), dim=2)
+@torch.inference_mode(False)
+def _places(height: int, width: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.stack(torch.meshgrid(_line(width), _line(height), indexing="xy"), dim=2).to(device, dtype)
 
 
 def _line(side: int) -> Tensor:
@@ -129,9 +131,10 @@ class Registration:
         self._rows, self._columns = _blurring(height), _blurring(width)
         line = torch.exp(-0.5 * (_line(_SIDE) / _WINDOW).square())
         self._weights = (line[:, None] * line / line.sum().square()).float()
-        functions, weights = _functions(_SIDE, _SIDE, count).float(), self._weights.view(-1, 1)
+        kind = torch.float32, torch.device("cpu")
+        functions, weights = _functions(_SIDE, _SIDE, count, *kind), self._weights.view(-1, 1)
         self._functions = weights * functions
-        self._straight = _places(_SIDE, _SIDE).float().flatten()
+        self._straight = _places(_SIDE, _SIDE, *kind).flatten()
         self._moves = torch.zeros(2, count, _SIDE**2, 2)  # of the places, by each coefficient
         self._moves[0, :, :, 0] = self._moves[1, :, :, 1] = functions.T
         rows, columns = torch.tril_indices(count, count)

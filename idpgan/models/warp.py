@@ -84,8 +84,14 @@ def moves_of(uniform: Tensor, normal: Tensor, strength: float = 1.0) -> Tensor:
         normal: (B, 2 * NODES^2), standard normal.
         strength: 1 is that of handwriting, 0 none.
     """
-    limits = torch.tensor(_LIMITS, dtype=uniform.dtype, device=uniform.device)
+    limits = _limits(uniform.dtype, uniform.device)
     return strength * torch.cat([(2 * uniform - 1) * limits, _BEND * normal], dim=1)
+
+
+@functools.lru_cache(maxsize=4)
+@torch.inference_mode(False)
+def _limits(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.tensor(_LIMITS, dtype=dtype, device=device)
 
 
 def augment(images: Tensor, rng: torch.Generator, strength: float = 1.0) -> Tensor:

@@ -33,7 +33,6 @@ stand for the clip norm C. Let D' hold the null record where D holds record i; f
    ``round(N(s))``, that of D ``(1 - q) round(N(s)) + q round(N(s + g))`` with ``||g|| <= S``: rounding a
    Poisson-sampled Gaussian of multiplier at least sigma, at the same price. The coins of the others have the same law
    for both; a coin falls with chance floor(q 2^52) / 2^52, and a record's own coins are made of words of its own.
-   *With a GPU's Philox*, Z is a floating-point number, and the noise is pseudorandom and not cryptographic.
 
 Division, learning rate and everything after are post-processing, in floating point.
 """
@@ -51,6 +50,7 @@ import torch
 from torch import Tensor
 
 from idpgan import checks
+from idpgan.device import sent
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.captured_gradients import (
@@ -64,7 +64,7 @@ from idpgan.privacy.discrete import rounded_gaussian
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.layer_gradients import SLACK, blocks, clip_and_add, norms
-from idpgan.privacy.noise import Noise, PhiloxNoise
+from idpgan.privacy.noise import Noise
 from idpgan.privacy.tiles import Rows, Tiles, Way, alike, may_be_alike, random_like, sizes
 from idpgan.ranks import ALONE, Ranks
 
@@ -83,13 +83,18 @@ def full_precision() -> Iterator[None]:
     A GPU's TF32 keeps 10 bits of 23: clip factors and features rounded to TF32 can exceed their norm by 2^-11. On the
     CPU nothing changes.
     """
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32
-    matmul.allow_tf32 = cudnn.allow_tf32 = False
+    cudnn = torch.backends.cudnn
+    parts = torch.backends.cuda.matmul, cudnn.conv  # type: ignore[attr-defined]  # made at run time
+    before, chosen = [part.fp32_precision for part in parts], (cudnn.deterministic, cudnn.benchmark)
+    for part in parts:
+        part.fp32_precision = "ieee"
+    cudnn.deterministic, cudnn.benchmark = True, False  # kernels chosen by shape alone, without atomic additions
     try:
         yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32 = before
+        for part, value in zip(parts, before, strict=True):
+            part.fp32_precision = value
+        cudnn.deterministic, cudnn.benchmark = chosen
 
 
 @dataclass(frozen=True)
@@ -335,7 +340,7 @@ class DPSGDPlan:
             if room < 0 or any(len(part) != tiles.rows for part in (*records, null)):
                 raise ValueError(f"a tile has {tiles.rows} rows, and a sum {self.most_rows:,} at most.")
             for *chunk, no in zip(*(part.split(tiles.chunk) for part in (*records, null)), strict=True):
-                if not bool(no.all()):
+                if no.is_cuda or not bool(no.all()):  # a GPU would wait for the answer
                     gradients, values = record_gradients(loss, weights, chunk, tiles.way)
                     lengths.append(clip_and_add(gradients, ~no, self.clip_norm, self.grid, total))
                     losses.append(values)
@@ -410,13 +415,15 @@ class DPSGDPlan:
             losses: (B,).
             norms: (B,) before clipping; not finite where the record counted as zero.
         """
+        losses, norms = torch.stack([losses.detach().double(), norms]).cpu()  # the host waits once
         counted = norms.isfinite() & losses.isfinite()
         if not bool(counted.any()):
             return {}
+        losses, norms = losses[counted], norms[counted]
         return {
-            "loss": losses[counted].double().mean(),
-            "gradient_norm": norms[counted].mean(),
-            "clipped_share": (norms[counted] > self.clip_norm).double().mean(),
+            "loss": losses.mean(),
+            "gradient_norm": norms.mean(),
+            "clipped_share": (norms > self.clip_norm).double().mean(),
         }
 
     def noisy_step(self, optimizer: torch.optim.Optimizer, weights: Weights, sums: Weights, noise: Noise) -> None:
@@ -441,7 +448,7 @@ class DPSGDPlan:
         def added(total: Tensor) -> Tensor:
             if not bool((total.abs() <= 2.0**53).all() & (total == total.trunc()).all()):  # NaN fails it too
                 raise ValueError("a sum of DP-SGD is not whole grid steps below 2^53: nothing is released.")
-            return (total + self.grid_noise(len(total), noise).to(total)) * self.step
+            return (total + sent(self.grid_noise(len(total), noise).double(), total.device)) * self.step
 
         self._set_gradients(weights, sums, added)
         optimizer.step()
@@ -450,8 +457,6 @@ class DPSGDPlan:
     def grid_noise(self, count: int, noise: Noise) -> Tensor:
         """Draw ``round(Z)``, whole steps (count,), Z normal of standard deviation ``ceil(noise_multiplier / grid)``."""
         scale = math.ceil(self.noise_multiplier / self.grid)
-        if isinstance(noise, PhiloxNoise):
-            return (noise.normal((count,)) * scale).round_()
         return rounded_gaussian(scale, count, noise)
 
     def noisy_gradients(self, weights: Weights, sums: Weights, normal: Callable[[Sequence[int]], Tensor]) -> None:

@@ -20,8 +20,8 @@ from torch import Tensor
 
 _SHORT_RUN = 16  # numbers of a patch that lie side by side; below, patches are copied place by place
 SLACK = 1e-5  # norms are clipped to C (1 - SLACK): rounding then never reaches C
-_BLOCK_BYTES = 8 << 20  # of rows held at once
-_MOST_TOGETHER = 32  # rows of a block
+_BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}  # of rows held at once
+_MOST_TOGETHER = {"cpu": 32, "cuda": 1024}  # rows of a block
 _SUM_BITS = 30  # of a sum of rows, which is below 2^31
 _PIECE = 128  # numbers whose norm is measured in float32
 
@@ -68,7 +68,7 @@ def contributions(
     for some, rows in blocks(gradients, len(counted)):
         norm = norms(rows, counted[some])
         finite = norm.isfinite()
-        if not bool(finite.all()):
+        if counted.is_cuda or not bool(finite.all()):  # a GPU would wait for the answer
             rows = [part.masked_fill_(~finite[:, None], 0.0) for part in rows]
         share = (clip_norm * (1 - SLACK) / norm).clamp(max=1.0)
         factor = torch.where(finite & counted[some], share * (steps / clip_norm), 0.0).float()[:, None]
@@ -94,7 +94,8 @@ def blocks(gradients: Mapping[str, LayerGradient], num: int) -> Iterator[tuple[s
 def together(gradients: Mapping[str, LayerGradient]) -> int:
     """Return how many records form a block: a power of two up to 32, so that a processor's cache holds their rows."""
     width = max(1, sum(gradient.width for gradient in gradients.values()))
-    return min(_MOST_TOGETHER, 1 << max(0, (_BLOCK_BYTES // (4 * width)).bit_length() - 1))
+    kind = next((gradient.device.type for gradient in gradients.values()), "cpu")
+    return min(_MOST_TOGETHER[kind], 1 << max(0, (_BLOCK_BYTES[kind] // (4 * width)).bit_length() - 1))
 
 
 def norms(rows: Sequence[Tensor], some: Tensor) -> Tensor:

@@ -7,6 +7,10 @@ Keys do not outlive their use. `Noise.ratchet` replaces a key by its hash after 
 cannot give back the noise of earlier steps. `Noise.erase` drops the key when the run has ended. A forked process draws
 under a key of its own. A fixed seed is ratcheted too, which is deterministic, but a forked process keeps its stream:
 whoever knows the seed knows the whole stream anyway, and tests rely on it.
+
+The source is the same whatever device computes: numbers are drawn on the CPU and copied (`idpgan.device.sent`). A GPU's
+own generator has 64 bits of key at most, is not cryptographic, and its normal numbers are floating point: exact noise
+of steps cannot be made of it.
 """
 
 from __future__ import annotations
@@ -16,7 +20,6 @@ import math
 import os
 import secrets
 import weakref
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -40,29 +43,29 @@ class Source(NamedTuple):
 
 SYSTEM = Source("AES-256-CTR, 256 bits from the operating system", True)
 FIXED = Source("AES-256-CTR, FIXED SEED", False)
-PHILOX = Source("Philox on the GPU, 64 bits from the operating system: not cryptographic, floating point", True)
+PHILOX = Source(  # of releases made on a GPU before version 0.3: nothing draws from it any more
+    "Philox on the GPU, 64 bits from the operating system: not cryptographic, floating point", True
+)
 SOURCES = (SYSTEM, FIXED, PHILOX)
 
 
-class Noise(ABC):
-    """A source of noise.
+class Noise:
+    """A source of noise: AES-256 in counter mode on the CPU.
 
     Attributes:
         source: What a report says of it: its name, and whether it is private. A fixed seed is not: whoever knows it can
             subtract the noise.
-        cryptographic: Whether the stream is computationally indistinguishable from random bits.
         erased: Whether the key is erased, so that nothing can be drawn any more.
     """
 
-    source: Source
-    cryptographic: bool
-    device: torch.device
-    erased = False
-    _kind: str  # name of the kind of source, in a saved state
+    device = torch.device("cpu")
+    _kind = "aes-256-ctr"  # of the source, in a saved state
 
-    def __init__(self) -> None:
-        """Register the source, so that a forked process gives it another key."""
+    def __init__(self, key: bytes, *, private: bool) -> None:
+        """Start the stream of a 32-byte key, and register it, so that a forked process gives it another key."""
+        self.source = SYSTEM if private else FIXED
         self.name, self.private = self.source
+        self._start(key)
         _ALIVE.add(self)
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
@@ -74,63 +77,100 @@ class Noise(ABC):
         )
 
     @staticmethod
-    def system() -> CipherNoise:
-        """Return AES-256-CTR on the CPU under a fresh key from the operating system: the source of every release."""
-        return CipherNoise(secrets.token_bytes(32), private=True)
+    def system() -> Noise:
+        """Return the stream of a fresh key from the operating system: the source of every release."""
+        return Noise(secrets.token_bytes(32), private=True)
 
     @staticmethod
-    def fixed(seed: int) -> CipherNoise:
+    def fixed(seed: int) -> Noise:
         """Return a reproducible stream for tests and audits; a release with it is marked not private."""
         key = hashlib.sha256(f"idpgan fixed noise {seed}".encode()).digest()
-        return CipherNoise(key, private=False)
+        return Noise(key, private=False)
 
-    @staticmethod
-    def philox(device: torch.device | str) -> PhiloxNoise:
-        """Return the GPU's own Philox generator under 64 bits from the operating system: fast, not cryptographic."""
-        return PhiloxNoise(device)
+    def _start(self, key: bytes | None, blocks: int = 0) -> None:
+        self._key, self._blocks, self.erased = key, blocks, key is None
+        self._stream: CipherContext | None = None  # created at the first draw: between most ratchets nothing is drawn
 
-    @abstractmethod
+    def words(self, count: int) -> np.ndarray:
+        """Return ``count`` uniform 64-bit words, uint64 (count,)."""
+        if self._stream is None:
+            if self._key is None:
+                raise RuntimeError("the key of this noise source was erased when its run ended; nothing can be drawn.")
+            counter = modes.CTR(self._blocks.to_bytes(_BLOCK_BYTES, "big"))
+            self._stream = Cipher(algorithms.AES(self._key), counter).encryptor()
+        blocks = (count + 1) // 2
+        self._blocks += blocks
+        stream = self._stream.update(bytes(blocks * _BLOCK_BYTES))
+        return np.frombuffer(stream, dtype=np.uint64, count=count)
+
     def uniform(self, shape: Sequence[int]) -> torch.Tensor:
-        """Return float64 numbers in the open interval (0, 1): 52 bits and a half, never 0 and never 1."""
+        """Return float64 numbers in the open interval (0, 1), of a word each: 52 bits and a half, never 0, never 1."""
+        bits = self.words(math.prod(shape)) >> np.uint64(12)  # with 53 bits and a half, the largest would round to 1
+        return torch.from_numpy((bits + 0.5) * 2.0**-52).reshape(tuple(shape))
 
     def integers(self, below: int, shape: Sequence[int]) -> torch.Tensor:
-        """Return int64 numbers uniform on 0 .. below - 1, without modulo bias; 1 <= below <= 2^62.
+        """Return int64 numbers uniform on 0 .. below - 1, 1 <= below <= 2^62.
 
-        Raises:
-            InputError: Unless the numbers come from the CPU.
+        A number takes one word; one that would favor the lowest numbers is drawn again.
         """
-        raise InputError("discrete noise is drawn on the CPU from Noise.system(): Philox integers carry modulo bias.")
+        if not 1 <= below <= MOST:
+            raise ValueError(f"integers: below = {below} must lie in 1 .. 2^62.")
+        words = self.words(math.prod(shape))
+        if below & (below - 1) == 0:  # a power of two: no word is rejected
+            return torch.from_numpy((words & np.uint64(below - 1)).view(np.int64)).reshape(tuple(shape))
+        limit = np.uint64((1 << 64) // below * below - 1)  # the last value before a partial copy of the range begins
+        (rejected,) = np.nonzero(words > limit)
+        words = words.copy() if len(rejected) else words
+        while len(rejected):
+            words[rejected] = self.words(len(rejected))
+            rejected = rejected[words[rejected] > limit]
+        return torch.from_numpy((words % np.uint64(below)).view(np.int64)).reshape(tuple(shape))
 
-    @abstractmethod
     def normal(self, shape: Sequence[int]) -> torch.Tensor:
-        """Return float64 standard normal numbers (floating point: see docs/reference/pitfalls.md)."""
+        """Return float64 standard normal numbers (floating point: see docs/reference/pitfalls.md), by Box-Muller."""
+        count = math.prod(shape)
+        return box_muller(self.uniform((count + count % 2,)))[:count].reshape(tuple(shape))
 
     def laplace(self, shape: Sequence[int]) -> torch.Tensor:
         """Return float64 Laplace numbers of scale 1 (floating point: see docs/reference/pitfalls.md)."""
         first, second = self.uniform((2, *shape))
         return second.div_(first).log_()  # log u' - log u: a difference of two exponentials is Laplace
 
-    @abstractmethod
     def rekey(self) -> None:
-        """Continue under fresh randomness from the operating system; a fixed seed stays as it is."""
+        """Continue under a fresh key from the operating system; a fixed seed stays as it is."""
+        if self.private:
+            self._start(secrets.token_bytes(32))
 
     def state(self) -> dict[str, Any]:
-        """Return what `load_state` needs to continue the stream. Secret: it lets its holder subtract later noise."""
-        return {"source": self._kind}
+        """Return the key and the position in its stream. Secret: it lets its holder subtract later noise."""
+        key = None if self._key is None else self._key.hex()
+        return {"source": self._kind, "key": key, "blocks": self._blocks, "private": self.private}
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Continue the stream of `state`; a state of another kind of source raises `InputError`."""
+        """Continue at the saved position.
+
+        Raises:
+            InputError: If the state is of another kind of source, or differs in whether the seed is fixed.
+        """
         if state.get("source") != self._kind:
             raise InputError(
-                f"the saved noise comes from {state.get('source')!r}, this run draws from {self._kind!r}; "
-                "resume on the same kind of device or start anew."
+                f"the saved noise comes from {state.get('source')!r}, and this version draws from {self._kind!r} on "
+                "every device; start anew."
             )
+        if state["private"] is not self.private:
+            raise InputError(
+                "the saved noise state and this run differ in whether the noise seed is fixed; start anew."
+            )
+        self._start(None if state["key"] is None else bytes.fromhex(state["key"]), int(state["blocks"]))
 
-    def ratchet(self) -> None:  # noqa: B027  # nothing to do for a source that saves no key
-        """Replace the key by its hash, deterministically: earlier numbers cannot be computed from the new key."""
+    def ratchet(self) -> None:
+        """Replace the key by SHA-256(tag, key), counter 0, whatever was drawn: earlier numbers are out of reach."""
+        if self._key is not None:
+            self._start(hashlib.sha256(_RATCHET + self._key).digest())
 
-    def erase(self) -> None:  # noqa: B027  # as above
+    def erase(self) -> None:
         """Drop the key for good."""
+        self._start(None)
 
 
 _ALIVE: weakref.WeakSet[Noise] = weakref.WeakSet()
@@ -151,119 +191,3 @@ def box_muller(uniform: torch.Tensor) -> torch.Tensor:
     first, second = uniform.chunk(2, -1)
     radius, angle = (-2 * first.log()).sqrt_(), second * (2 * torch.pi)
     return torch.cat([radius * angle.cos(), radius * angle.sin()], -1)
-
-
-class CipherNoise(Noise):
-    """AES-256 in counter mode on the CPU; its numbers are copied to a GPU that needs them."""
-
-    cryptographic, device, _kind = True, torch.device("cpu"), "aes-256-ctr"
-
-    def __init__(self, key: bytes, *, private: bool) -> None:
-        """Start the stream of a 32-byte key; use `Noise.system` or `Noise.fixed`."""
-        self.source = SYSTEM if private else FIXED
-        self._start(key)
-        super().__init__()
-
-    def _start(self, key: bytes | None, blocks: int = 0) -> None:
-        self._key, self._blocks, self.erased = key, blocks, key is None
-        self._stream: CipherContext | None = None  # created at the first draw: between most ratchets nothing is drawn
-
-    def words(self, count: int) -> np.ndarray:
-        """Return ``count`` uniform 64-bit words, uint64 (count,)."""
-        if self._stream is None:
-            if self._key is None:
-                raise RuntimeError("the key of this noise source was erased when its run ended; nothing can be drawn.")
-            counter = modes.CTR(self._blocks.to_bytes(_BLOCK_BYTES, "big"))
-            self._stream = Cipher(algorithms.AES(self._key), counter).encryptor()
-        blocks = (count + 1) // 2
-        self._blocks += blocks
-        stream = self._stream.update(bytes(blocks * _BLOCK_BYTES))
-        return np.frombuffer(stream, dtype=np.uint64, count=count)
-
-    def uniform(self, shape: Sequence[int]) -> torch.Tensor:
-        """Use one word per number."""
-        bits = self.words(math.prod(shape)) >> np.uint64(12)  # with 53 bits and a half, the largest would round to 1
-        return torch.from_numpy((bits + 0.5) * 2.0**-52).reshape(tuple(shape))
-
-    def integers(self, below: int, shape: Sequence[int]) -> torch.Tensor:
-        """Use one word per number; draw a word again if it would favor the lowest numbers."""
-        if not 1 <= below <= MOST:
-            raise ValueError(f"integers: below = {below} must lie in 1 .. 2^62.")
-        words = self.words(math.prod(shape))
-        if below & (below - 1) == 0:  # a power of two: no word is rejected
-            return torch.from_numpy((words & np.uint64(below - 1)).view(np.int64)).reshape(tuple(shape))
-        limit = np.uint64((1 << 64) // below * below - 1)  # the last value before a partial copy of the range begins
-        (rejected,) = np.nonzero(words > limit)
-        words = words.copy() if len(rejected) else words
-        while len(rejected):
-            words[rejected] = self.words(len(rejected))
-            rejected = rejected[words[rejected] > limit]
-        return torch.from_numpy((words % np.uint64(below)).view(np.int64)).reshape(tuple(shape))
-
-    def normal(self, shape: Sequence[int]) -> torch.Tensor:
-        """Box-Muller, both halves used; see `Noise.normal`."""
-        count = math.prod(shape)
-        return box_muller(self.uniform((count + count % 2,)))[:count].reshape(tuple(shape))
-
-    def rekey(self) -> None:
-        """Take a fresh key from the operating system, unless the seed is fixed."""
-        if self.private:
-            self._start(secrets.token_bytes(32))
-
-    def state(self) -> dict[str, Any]:
-        """Return the key and the position in its stream."""
-        key = None if self._key is None else self._key.hex()
-        return {**super().state(), "key": key, "blocks": self._blocks, "private": self.private}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Continue at the saved position."""
-        super().load_state(state)
-        if state["private"] is not self.private:
-            raise InputError(
-                "the saved noise state and this run differ in whether the noise seed is fixed; start anew."
-            )
-        self._start(None if state["key"] is None else bytes.fromhex(state["key"]), int(state["blocks"]))
-
-    def ratchet(self) -> None:
-        """Key := SHA-256(tag, key), counter 0, whatever was drawn; see `Noise.ratchet`."""
-        if self._key is not None:
-            self._start(hashlib.sha256(_RATCHET + self._key).digest())
-
-    def erase(self) -> None:
-        """Forget the key."""
-        self._start(None)
-
-
-class PhiloxNoise(Noise):
-    """The GPU's counter-based generator: not cryptographic, floating point, and reports say so.
-
-    Its state is not saved: a run that continues on a GPU draws fresh noise and pays for repeated steps again.
-    """
-
-    source, cryptographic, _kind = PHILOX, False, "philox"
-
-    def __init__(self, device: torch.device | str) -> None:
-        """Seed from the operating system.
-
-        Raises:
-            InputError: On the CPU, where torch's generator is a Mersenne Twister with 32 bits of seed.
-        """
-        self.device = torch.device(device)
-        if self.device.type == "cpu":
-            raise InputError("torch's CPU generator is not for releases; use Noise.system().")
-        self._generator = torch.Generator(self.device)
-        self.rekey()
-        super().__init__()
-
-    def rekey(self) -> None:
-        """Seed again from the operating system."""
-        self._generator.manual_seed(int.from_bytes(os.urandom(8), "little"))
-
-    def uniform(self, shape: Sequence[int]) -> torch.Tensor:
-        """Draw numbers of 52 bits and a half each."""
-        bits = torch.randint(1 << 52, tuple(shape), generator=self._generator, device=self.device)
-        return (bits.double() + 0.5) * 2.0**-52
-
-    def normal(self, shape: Sequence[int]) -> torch.Tensor:
-        """Draw as torch does on the GPU."""
-        return torch.randn(tuple(shape), generator=self._generator, device=self.device, dtype=torch.float64)

@@ -363,7 +363,7 @@ class CriticSteps(CanarySteps):
         nobody = canary_images(0)
         split = Split(nobody, canary_images(positions).zeroed_out(null), nobody, nobody)
         ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
-        method = _WatchedGan.of(config, split, ledger=ledger, device=torch.device(noise.device), noise=noise)
+        method = _WatchedGan.of(config, split, ledger=ledger, device=present.device, noise=noise)
         unit = -batch / self.method.clip_norm  # the loss falls where the score rises
 
         def step(number: int) -> Tensor:

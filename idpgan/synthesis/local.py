@@ -280,7 +280,7 @@ def channel_case(channel: Channel, request: Request, claimed: Guarantee | None =
     name = neighbors.NEGATIVE if labels is None else neighbors.NEGATIVE_AND_LABEL
 
     def release(values: Tensor, noise: Noise) -> Tensor:
-        steps = channel.release(values[:, : image.numel()].reshape(-1, *shape), noise).double()
+        steps = channel.to(values.device).release(values[:, : image.numel()].reshape(-1, *shape), noise).double()
         if privacy.response is None:
             return steps
         label = privacy.response(values[:, -1].long(), noise)

@@ -57,7 +57,7 @@ class Method:
         split: Of the data; each method says which parts it reads, and when.
         ledger: Charged by the loop before each step, and by `prepare` for what it reads.
         device: Where networks and data live.
-        noise: Secret source of noise and coins; None = `new_noise`.
+        noise: Secret source of noise and coins; None = a fresh one of the operating system's key.
 
     Attributes:
         config: The section [method].
@@ -85,7 +85,7 @@ class Method:
         self, plan: Any, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None, **more: Any
     ) -> None:
         self.plan, self._run, self._data, self.config = plan, plan.config, split.shape, plan.config.method
-        self.ledger, self.device, self.noise = ledger, device, noise or self.new_noise(device)
+        self.ledger, self.device, self.noise = ledger, device, noise or Noise.system()
         self.progress: Progress = silent
         self._set_up(split, **more)
 
@@ -107,10 +107,6 @@ class Method:
         plan = cls.Plan(config, split.shape)
         plan.check()
         return cls(plan, split, ledger=ledger or Ledger.of(plan.price), device=device, **more)
-
-    def new_noise(self, device: torch.device) -> Noise:
-        """Return a noise source of the operating system's key: AES-256-CTR on the CPU."""
-        return Noise.system()
 
     @property
     def product(self) -> nn.Module:

@@ -165,9 +165,13 @@ class StateStore:
                 f"{name}: {saved.get(name, 'nothing')[:12]} saved, {self.fingerprint.get(name, 'nothing')[:12]} now"
                 for name in names
             )
+            hide = "Hide the GPU (CUDA_VISIBLE_DEVICES=-1), or " if saved.get("device") == "cpu" else ""
+            way_out = f"{hide}go on where it began, or start a new run."
+            if names != ["device"]:
+                way_out = f"Restore what differs (the config is in {self.run.config}), or start a new run."
             raise InputError(
                 f"Cannot resume {self.run.path}: {shown}. A run goes on only as it began: otherwise its charges would "
-                f"stand for other reads. Restore what differs (the config is in {self.run.config}), or start a new run."
+                f"stand for other reads. {way_out}"
             )
 
 
@@ -209,7 +213,7 @@ def machine_fingerprint() -> dict[str, str]:
         "mkldnn": f"{torch.backends.mkldnn.is_available()} {torch.backends.mkldnn.enabled}",
         "deterministic": f"{torch.are_deterministic_algorithms_enabled()} {torch.backends.mkldnn.deterministic}",
         "default dtype": str(torch.get_default_dtype()),
-        "matrix products": torch.get_float32_matmul_precision(),
+        "matrix products": torch.backends.mkldnn.matmul.fp32_precision,  # type: ignore[attr-defined]
         "variables": " ".join(
             f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_KERNELS)
         ),

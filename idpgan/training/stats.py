@@ -59,7 +59,8 @@ class Recorder:
     def tick(self, step: int, *, epsilon: float, delta: float, generator: nn.Module) -> Tick:
         """Close the interval since the last tick: move the averages to the host and start anew. Writes nothing."""
         names = list(self._sums)
-        sums = torch.stack([self._sums[name] for name in names]).tolist() if names else []
+        first = max(self._sums.values(), key=lambda total: total.device.type != "cpu", default=torch.zeros(()))
+        sums = torch.stack([total.to(first.device) for total in self._sums.values()]).tolist() if names else []
         seconds = self.seconds
         speed = (step - self.tick_step) / max(seconds - self._tick_seconds, 1e-9)
         tick = Tick(

@@ -193,9 +193,12 @@ def test_a_gpu_finds_the_same():
     assert image.run(20_000, device="cuda").result.epsilon_lower <= 1.0
 
 
-def test_a_fixed_seed_is_for_the_cpu():
-    with pytest.raises(InputError, match="on the CPU only"):
-        CASES["laplace"].case("laplace", Request(1.0)).run(1000, seed=1, device="cuda")
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["laplace", "discrete-laplace"])
+def test_a_fixed_seed_gives_a_gpu_the_noise_of_the_cpu(name):
+    case = CASES[name].case(name, Request(1.0))
+    cpu, gpu = (case.run(2000, seed=1, device=device).result for device in ("cpu", "cuda"))
+    assert gpu.epsilon_lower == pytest.approx(cpu.epsilon_lower, abs=0.05)
 
 
 def test_progress_ends_at_the_end():

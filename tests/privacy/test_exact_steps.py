@@ -89,8 +89,9 @@ def contributions(loss, weights, records, index, tiles, null=None, plan=PLAN):
             rows.extend(torch.cat(parts, 1).double())
             yield some, parts, norms
 
-    null = torch.zeros(NUM, dtype=torch.bool) if null is None else null
-    places = tiles.places(index)
+    device = records[0].device
+    null = torch.zeros(NUM, dtype=torch.bool, device=device) if null is None else null.to(device)
+    places = tiles.places(index.to(device))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layer_gradients, "contributions", watched)
         batches = (([part[i] for part in records], null[i] | (i < 0)) for i in places)
@@ -144,6 +145,16 @@ def test_what_a_record_adds_hangs_on_no_other_record(name, most, threads):
         assert moved_others(loss, weights, records, lambda *_: tiles) == {}
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("most", [5, 32])
+@pytest.mark.parametrize("name", [*LAYERS, "embedding", "critic", "penalty", "classifier"])
+def test_what_a_record_adds_on_a_gpu_hangs_on_no_other_record(name, most):
+    loss, weights, records = network_loss(name)
+    weights, records = {n: weight.detach().cuda() for n, weight in weights.items()}, [part.cuda() for part in records]
+    tiles = tiles_of(loss, weights, records, most=16 if name == "penalty" and most == 5 else most)
+    assert moved_others(loss, weights, records, lambda *_: tiles) == {}
 
 
 def scaled(gradient, off, num):

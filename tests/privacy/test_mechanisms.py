@@ -161,9 +161,6 @@ def test_randomized_response_lies_no_less_often_than_its_price_says(categories, 
         def integers(self, below, shape):
             return torch.full(tuple(shape), self.place * below >> 62)
 
-        normal = state = load_state = rekey = None
-
-    At.__abstractmethods__ = frozenset()
     low, high = 0, 1 << 62  # lies up to low, tells the truth from high on
     while high - low > 1:
         middle = (low + high) // 2

@@ -8,15 +8,14 @@ from scipy.stats import chisquare, kstest, norm, uniform
 
 from idpgan.errors import InputError
 from idpgan.privacy import Noise
-from idpgan.privacy.noise import CipherNoise
 
 
 def test_the_stream_is_aes_256_ctr():
     # NIST SP 800-38A, F.5.5: CTR-AES256 keystream = ciphertext xor plaintext; here checked against the library with
-    # the zero counter that CipherNoise starts from.
+    # the zero counter that Noise starts from.
     key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
     stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor().update(bytes(64))
-    assert CipherNoise(key, private=False).words(8).tobytes() == stream
+    assert Noise(key, private=False).words(8).tobytes() == stream
 
 
 def test_system_noise_never_repeats_and_fixed_noise_does():
@@ -31,8 +30,6 @@ def test_reports_can_tell_the_sources_apart():
     assert Noise.system().private
     assert not Noise.fixed(0).private
     assert "FIXED" in Noise.fixed(0).name
-    with pytest.raises(InputError, match=r"Noise\.system"):
-        Noise.philox("cpu")
 
 
 @pytest.mark.parametrize("drawn_before", [0, 1, 2, 7])
@@ -88,17 +85,10 @@ def test_integers_reject_instead_of_folding():
         Noise.fixed(8).integers(0, (1,))
 
 
-@pytest.mark.gpu
-def test_philox_on_the_gpu_is_normal_and_says_what_it_is():
-    noise = Noise.philox("cuda")
-    assert kstest(noise.normal((50_001,)).cpu().numpy(), norm.cdf).pvalue > 1e-6
-    assert "not cryptographic" in noise.name
-
-
 @pytest.mark.parametrize(("word", "value"), [(0, 2.0**-53), ((1 << 64) - 1, 1 - 2.0**-53)])
 def test_uniform_is_never_0_and_never_1(monkeypatch, word, value):
     noise = Noise.fixed(0)
-    monkeypatch.setattr(CipherNoise, "words", lambda self, count: np.full(count, word, dtype=np.uint64))
+    monkeypatch.setattr(Noise, "words", lambda self, count: np.full(count, word, dtype=np.uint64))
     assert noise.uniform((3,)).tolist() == [value] * 3
     assert noise.normal((4,)).isfinite().all()
     assert (np.float64(word >> 11) + 0.5) * 2.0**-53 in (2.0**-54, 1.0)  # negative control: 53 bits round up to 1

@@ -436,7 +436,6 @@ def test_noise_of_the_operating_system_makes_the_report_private():
     assert report.private
     assert "AES-256-CTR, 256 bits from the operating system" in report.reason
     assert EXACT in report.reason
-    assert method.noise.cryptographic
 
 
 def test_critic_scores_are_those_of_the_critic():

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -100,7 +99,7 @@ class DenoiserSteps(CanarySteps):
         split = Split(nobody, canary_images(positions).zeroed_out(null), nobody, nobody)
         plan = _PlayedPlan(config, split.shape, DPSGDPlan(self.sample_rate, clip_norm, divisor, self.noise_multiplier))
         ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
-        method = _WatchedDiffusion(plan, split, ledger=ledger, device=torch.device(noise.device), noise=noise)
+        method = _WatchedDiffusion(plan, split, ledger=ledger, device=present.device, noise=noise)
 
         def step(number: int) -> Tensor:
             method.step(number)

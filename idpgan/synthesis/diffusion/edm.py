@@ -107,7 +107,7 @@ class Edm(GivesGenerator):
         )
         self.newest = cast(DiffusionGenerator, self.networks.newest)
         spectrum = low_spectrum(split.image_shape, config.model.latent_dim)
-        spread = (spectrum.variance * self.newest.latent_dim).sqrt() * CONTRAST
+        spread = ((spectrum.variance * self.newest.latent_dim).sqrt() * CONTRAST).to(self.device)
         self.newest.set_moments(torch.zeros_like(self.newest.mean), spread.diag().expand(len(self.newest.mean), -1, -1))
         self.networks.start_from(self.newest)
         self.generator = self.networks.average

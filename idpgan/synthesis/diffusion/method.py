@@ -34,9 +34,10 @@ from torch import Tensor
 
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
+from idpgan.device import sent
 from idpgan.models.diffusion import DiffusionGenerator, training_levels
 from idpgan.models.ema import Ema
-from idpgan.privacy import Event, Ledger, Noise
+from idpgan.privacy import Event
 from idpgan.privacy.dpsgd import full_precision
 from idpgan.privacy.noise import Source, box_muller
 from idpgan.privacy.tiles import Tiles, Way
@@ -59,14 +60,12 @@ class Diffusion(GaussianMoments):
     Args:
         split: The private part is read in `prepare` and in the charged steps; the public part freely.
         ledger: Charged by `prepare`, and by the loop for each step.
-        noise: Source of all noise and coins. None = AES-256-CTR on the CPU for the release; for the steps the same,
-            or a GPU's Philox.
+        noise: Source of all noise and coins; None = a fresh one of the operating system.
 
     Attributes:
         generator: With the averaged network, in eval mode.
         newest: With the network that is trained.
         dpsgd: The steps.
-        steps_noise: The source for the steps.
     """
 
     Config, Plan = DiffusionRun, DiffusionPlan
@@ -74,22 +73,14 @@ class Diffusion(GaussianMoments):
 
     UNNOISED = ("loss", "gradient_norm", "clipped_share")
     NOISY_STEPS = True
-    SAVED = ("newest", "average", "optimizer", "steps_noise", "physical_batch", "way")
+    SAVED = ("newest", "average", "optimizer", "noise", "physical_batch", "way")
 
     plan: DiffusionPlan
     generator: DiffusionGenerator
 
-    def __init__(
-        self, plan: DiffusionPlan, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None
-    ) -> None:
-        self._given = noise
-        super().__init__(plan, split, ledger=ledger, device=device, noise=noise)
-
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
         self._images = place(split.private, self.device)
-        on_gpu = self._given is None and self.device.type == "cuda"
-        self.steps_noise = Noise.philox(self.device) if on_gpu else self.noise
         self.newest = self.generator
         self.newest.network.requires_grad_(True)
         self._average = Ema(self.newest, self.config.ema_decay)
@@ -112,14 +103,9 @@ class Diffusion(GaussianMoments):
         return self.plan.start_events
 
     @property
-    def noises(self) -> tuple[Noise, ...]:
-        """Secret noise is drawn by the steps; the release has drawn its own before."""
-        return (self.steps_noise,)
-
-    @property
     def sources(self) -> tuple[Source, ...]:
-        """The noise sources of the release, then of the steps."""
-        return self.noise.source, self.steps_noise.source
+        """The noise source of the release, which is that of the steps too."""
+        return self.noise.source, self.noise.source
 
     def share_steps(self, ranks: Ranks) -> None:
         """Let each rank take its share of every step; only a record's own rank sees it and draws its coins."""
@@ -135,10 +121,10 @@ class Diffusion(GaussianMoments):
     def step(self, step: int) -> Stats:
         """Clip, sum, add noise, divide by the public divisor, step; the average follows."""
         weights, tiles = dict(self.newest.network.named_parameters()), self._tiles
-        drawn = self.dpsgd.sample(len(self._images), self.steps_noise, tiles)
+        drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
         result = self.dpsgd.clipped_sum(self.newest.loss, weights, map(self._records, drawn), tiles)
         set_rate(self._optimizer, self._rate(step))
-        self.dpsgd.noisy_step(self._optimizer, weights, result.sums, self.steps_noise)
+        self.dpsgd.noisy_step(self._optimizer, weights, result.sums, self.noise)
         self._average.update(self.newest)
         return self.dpsgd.statistics(result.losses, result.norms)
 
@@ -172,13 +158,14 @@ class Diffusion(GaussianMoments):
 
         Null records are drawn like others and have coins of their own.
         """
+        index = sent(index, self.device)
         batch = self._images.select(index.clamp(min=0)).zeroed_out(index < 0).to(self.device)
         num = len(batch)
         labels = torch.zeros(num, dtype=torch.int64, device=self.device)
         if self.newest.num_classes and batch.labels is not None:
             labels = batch.labels
-        shapes = self._shapes[index.clamp(min=0).to(self.device)]
-        coins = self.steps_noise.uniform((num, self._coins)).to(self.device)
+        shapes = self._shapes[index.clamp(min=0)]
+        coins = sent(self.noise.uniform((num, self._coins)), self.device)
         return self._prepared(to_float(batch.images), shapes, labels, coins), batch.is_null
 
     @torch.no_grad()

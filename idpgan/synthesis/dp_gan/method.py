@@ -38,7 +38,7 @@ from torch import Tensor
 
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
-from idpgan.device import resolve_device
+from idpgan.device import resolve_device, sent
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
@@ -48,7 +48,7 @@ from idpgan.models.generator import Generator
 from idpgan.models.own import OwnCritic
 from idpgan.models.warp import NODES, move, moves_of
 from idpgan.own_code import is_path
-from idpgan.privacy import Event, Noise, check_delta
+from idpgan.privacy import Event, check_delta
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.captured_gradients import Batch
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
@@ -260,7 +260,7 @@ class DpGan(GivesGenerator):
     Args:
         split: Only its private part is read, in critic steps.
         ledger: The loop charges it before each critic step.
-        noise: Source of coins and noise. None = AES-256-CTR on the CPU, the GPU's Philox on a GPU.
+        noise: Source of coins and noise; None = a fresh one of the operating system.
 
     Attributes:
         generator: The averaged generator, in eval mode.
@@ -306,10 +306,6 @@ class DpGan(GivesGenerator):
         self._frozen_statistics = False
         self.extra_loss: Callable[[Generator], Tensor] | None = None
         self.pace, self._since, self._accuracy = own.critic_steps_per_generator_step, 0, 1.0
-
-    def new_noise(self, device: torch.device) -> Noise:
-        """Return AES-256-CTR on the CPU, the GPU's Philox on a GPU."""
-        return Noise.philox(device) if device.type == "cuda" else Noise.system()
 
     def _build_critic(self) -> Critic | OwnCritic:
         """Build the critic, and check that its layers do not mix records."""
@@ -390,11 +386,11 @@ class DpGan(GivesGenerator):
 
         Null records are drawn like others and have coins of their own.
         """
-        empty = index < 0
-        batch = self._images.select(index.clamp(min=0)).zeroed_out(empty).to(self.device)
+        index = sent(index, self.device)
+        batch = self._images.select(index.clamp(min=0)).zeroed_out(index < 0).to(self.device)
         num = len(batch)
         known = torch.zeros(num, dtype=torch.int64, device=self.device) if batch.labels is None else batch.labels
-        coins = self.noise.uniform((num, sum(self._coins))).to(self.device)
+        coins = sent(self.noise.uniform((num, sum(self._coins))), self.device)
         return self._prepared(to_float(batch.images), known, coins), batch.is_null
 
     @property
