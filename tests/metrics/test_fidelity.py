@@ -44,7 +44,7 @@ def test_frechet_distance_of_gaussians_is_the_closed_form():
 
 @pytest.mark.parametrize("offset", [1e4, 1e7, 1e8, -1e8])
 def test_a_common_offset_changes_no_distance_that_is_one_of_positions(offset):
-    """Sums of squares at 1e8 have no digits left for a variance of 1: the distance was 0.0 there, and 5 % off at 1e7."""
+    """Sums of squares at 1e8 have no digits left for a variance of 1: it was 0.0 there, and 5 % off at 1e7."""
     rng = torch.Generator().manual_seed(5)
     real, fake = (torch.randn(200, 8, dtype=torch.float64, generator=rng) for _ in range(2))
     moved = [(1.5 * rows + 0.5 * shift + offset) for rows, shift in ((fake, 1), (real, 0))]
