@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 
 from idpgan.attacks.attack import Knowledge, Membership, Outcome, draw, run_attack
+from idpgan.attacks.independence import check_independent
 from idpgan.attacks.losses import LEAST_REFERENCE
 from idpgan.attacks.registry import select_attacks
 from idpgan.data.images import Images
@@ -32,17 +33,21 @@ def attack_model(
     Args:
         model: As `idpgan.load_generator`, `idpgan.load_classifier` or `idpgan.release.load_model` return it.
         members: Images that it was trained on, uint8.
-        others: As many images of the same distribution that it was not trained on.
+        others: As many images of the same distribution that it was not trained on. Exact copies on a side are left out,
+            each image being one draw.
         reference: Further such images that the attacker knows; None = none.
         attacks: Names, or "all".
         samples: Images that are drawn from a generator.
 
     Raises:
-        InputError: If members and others are not equally many, two at least.
+        InputError: If members and others are not equally many, two at least, or are not independent draws
+            (`independence.check_independent`) and have no people.
     """
     if len(members) != len(others) or len(members) < 2:
         raise InputError(f"{len(members)} members and {len(others)} others: give as many of both, two at least.")
-    nobody = members.select(torch.arange(0))
+    members, others = members.distinct(), others.distinct()
+    fewer, nobody = torch.arange(min(len(members), len(others))), members.select(torch.arange(0))
+    members, others = members.select(fewer), others.select(fewer)
     known = None if reference is None or len(reference) < LEAST_REFERENCE else reference
     if isinstance(model, PrivateClassifier):
         knowledge = Knowledge(classifier=model.logits, reference=known, seed=seed)
@@ -51,4 +56,6 @@ def attack_model(
         knowledge = Knowledge(samples=drawn, generator=model, reference=known, seed=seed)
     kind = "classifier" if isinstance(model, PrivateClassifier) else "generator"
     images = Membership(members, others, nobody if reference is None else reference)
+    if images.people is None:
+        check_independent(members.images, others.images, seed=seed)
     return tuple(run_attack(attack, knowledge, images, progress=progress) for attack in select_attacks(attacks, kind))

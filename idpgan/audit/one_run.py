@@ -96,9 +96,9 @@ def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabeled", *, se
     """
     if kind not in _CANARY_KINDS:
         raise InputError(f"There are no canaries of the kind '{kind}'. Known: {', '.join(_CANARY_KINDS)}.")
-    holdout = split.holdout.existing()
+    holdout = split.holdout.existing().distinct()  # a copy shows nothing that its original does not
     if not 1 <= num <= len(holdout):
-        raise InputError(f"{num} canaries must be in 1 .. {len(holdout)}, the number of holdout images.")
+        raise InputError(f"{num} canaries must be in 1 .. {len(holdout)}, the number of different holdout images.")
     images = holdout.select(torch.arange(num))
     if kind == "mislabeled":
         if images.labels is None:

@@ -168,6 +168,13 @@ class Images:
             let_go(self.images)
         return found
 
+    def distinct(self) -> Images:
+        """Return the first of each group of equal images, in their order; labels are not compared."""
+        first: dict[bytes, int] = {}
+        for position, digest in enumerate(self.digests()):
+            first.setdefault(digest, position)
+        return self.select(torch.tensor(list(first.values()), dtype=torch.int64))
+
     def _each(self, change: Callable[[Tensor], Tensor]) -> Images:
         tensors = {name: getattr(self, name) for name in _TENSORS}
         changed: Any = {name: change(tensor) for name, tensor in tensors.items() if tensor is not None}

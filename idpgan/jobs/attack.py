@@ -64,6 +64,7 @@ _INDEPENDENT = (
     "intervals take images for independent, but people are among members and non-members both: they are too narrow. "
     'Split people with data.split_by = "identity"'
 )
+_COPIES = "{:,} non-members are exact copies of private images, which makes every attack look weaker"
 _EXPOSED = "shadow attacks judge the {0} members and {0} non-members that stand most alone, chosen before the attack"
 _NO_SHADOWS = "no shadow generators: give --shadows K"
 _NO_TEACHER = "no classifier was released with this generator"
@@ -142,6 +143,9 @@ def attack_run(
     notes = [*CAUTION, *[_UNCHECKED] * (target.state is None)]
     if images.members.identities is not None:
         notes.append(_INDEPENDENT if images.people is None else "intervals are those of people, by a cluster bootstrap")
+    private = set(target.split.existing().private.digests())
+    if copies := sum(digest in private for digest in images.non_members.digests()):
+        notes.append(_COPIES.format(copies))
     if knowledge.shadows is not None:
         notes.append(_EXPOSED.format(len(knowledge.shadows.members)))
     return AttackReport(run, outcomes, facts, tuple(notes), best_of(outcomes, options.confidence))

@@ -22,6 +22,7 @@ from torch.utils.data import Dataset
 from idpgan.attacks.attack import Attack, Knowledge, Membership, run_attack
 from idpgan.attacks.best import best_of, corrected, least_images
 from idpgan.attacks.distances import nearest_neighbors
+from idpgan.attacks.independence import check_independent
 from idpgan.attacks.registry import select_attacks
 from idpgan.data.images import Images
 from idpgan.data.metadata import METADATA, read_rows
@@ -126,6 +127,8 @@ def _attack(sources: dict[str, Any], options: AttackOptions, progress: Progress)
     knowledge = _knowledge(read, options.seed, device)
     possible = [row for row in rows if row.missing(knowledge, images) is None]
     _refuse_few(read, images, possible, options.confidence)
+    if images.people is None:
+        check_independent(images.members.images, images.non_members.images, seed=options.seed)
     strict = corrected(len(possible), options.confidence, COPIES)
     outcomes = tuple(
         run_attack(row, knowledge, images, confidence=strict, device=device, progress=progress) for row in rows
@@ -200,13 +203,18 @@ def _chosen(read: dict[str, Images], options: AttackOptions) -> tuple[Membership
                 f"the {name} images are (C, H, W) = {images.image_shape} and the members {shape}: nothing is resized "
                 "or converted here. Give all images one size and one kind of color (idpgan prepare does)."
             )
+    for name in ("members", "others"):
+        once = read[name].distinct()
+        if copied := len(read[name]) - len(once):
+            notes.append(f"{copied:,} of the {len(read[name]):,} {name} are exact copies of others of them: left out")
+        read[name] = once
     known = {name: set(read[name].digests()) for name in _FACTS[1:] if name in read}
     for name, other in itertools.combinations(known, 2):
         shared = len(known[name] & known[other])
         if shared > _COINCIDENCE * min(len(known[name]), len(known[other])):
             raise InputError(
                 f"{shared:,} images are among {name} and {other} both: no attack could tell which they are. Take them "
-                "out of one of the two."
+                "out of both."
             )
         if shared:
             notes.append(f"{shared} images are among {name} and {other} both, which makes every attack look weaker")

@@ -164,7 +164,7 @@ def images_once(
     if nothing:
         raise InputError(nothing)
     split = load(config.data)
-    canaries = min(_USUAL["images"], len(split.holdout)) if canaries is None else canaries
+    canaries = min(_USUAL["images"], len(split.holdout.existing().distinct())) if canaries is None else canaries
     kind: CanaryKind = "noise" if split.private.labels is None else "mislabeled"
     trained: list[Method] = []
 

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,14 +26,17 @@ class Accuracy(MetricResult):
     Attributes:
         correct: Images whose likeliest class is theirs.
         num_images: All of them.
-        interval: Interval of the accuracy, two-sided (Clopper and Pearson), at 95 % confidence.
+        interval: Interval of the accuracy, two-sided (Clopper and Pearson), at 95 % confidence; see `_interval`.
         majority: Share of the most frequent class: what one constant answer gets.
+        independent: Draws that the interval takes for independent: people, where the images say who is on them, or
+            different images.
     """
 
     correct: int
     num_images: int
     interval: tuple[float, float]
     majority: float
+    independent: int
 
     @property
     def mean(self) -> float:
@@ -55,8 +59,6 @@ def measure_accuracy(classifier: PrivateClassifier, images: Images) -> Accuracy:
     Raises:
         InputError: If shapes or classes differ, or there are no labels or no images.
     """
-    from scipy.stats import binomtest
-
     images = images.existing()
     if (images.image_shape, images.classes) != (classifier.image_shape, classifier.classes):
         raise InputError(
@@ -67,9 +69,33 @@ def measure_accuracy(classifier: PrivateClassifier, images: Images) -> Accuracy:
     if images.labels is None or len(images) == 0:
         raise InputError("There are no labeled images to judge by.")
     labels = images.labels
-    correct = int(classifier.predict(images.images).to(labels.device).eq(labels).sum())
-    low, high = binomtest(correct, len(images)).proportion_ci(CONFIDENCE)
-    return Accuracy(correct, len(images), (float(low), float(high)), int(labels.bincount().max()) / len(images))
+    right = classifier.predict(images.images).to(labels.device).eq(labels).cpu()
+    people = images.identities
+    draws = np.unique(images.digests() if people is None else people.cpu().numpy(), return_inverse=True)[1]
+    interval, majority = _interval(right.double().numpy(), draws), int(labels.bincount().max()) / len(images)
+    return Accuracy(int(right.sum()), len(images), interval, majority, int(draws.max()) + 1)
+
+
+def _interval(right: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
+    """Return the interval of a share of right answers (n,), where answers of one draw (n,) stand or fall together.
+
+    It is that of Clopper and Pearson for as many independent answers as would have the variance of the mean over draws,
+    corrected by Student's t for few draws (Korn and Graubard 1998); at most one answer per draw where all are alike.
+    """
+    from scipy.special import betaincinv
+    from scipy.stats import norm, t
+
+    num, share, trials = int(draws.max()) + 1, float(right.mean()), float(len(right))
+    if num < len(right):
+        off = np.bincount(draws, weights=right - share)
+        variance, alpha = float(off @ off) / len(right) ** 2 * num / max(num - 1, 1), 1 - CONFIDENCE
+        trials = float(num)
+        if variance > 0 and num > 1:
+            trials = share * (1 - share) / variance * (norm.isf(alpha / 2) / t.isf(alpha / 2, num - 1)) ** 2
+            trials = min(max(trials, 1.0), len(right))
+    hits, half = share * trials, (1 - CONFIDENCE) / 2
+    low = float(betaincinv(hits, trials - hits + 1, half)) if share > 0 else 0.0
+    return low, float(betaincinv(hits + 1, trials - hits, 1 - half)) if share < 1 else 1.0
 
 
 def accuracy_table(found: Mapping[str, Any]) -> MetricTable | None:
@@ -88,7 +114,11 @@ def accuracy_table(found: Mapping[str, Any]) -> MetricTable | None:
             ("private classifier", right, f"{low} to {high}"),
             ("always the majority", f"{result['majority']:.2%}", ""),
         ),
-        (f"private classifier: accuracy {right} [{low}, {high}], {sure} confidence",),
+        (
+            f"private classifier: accuracy {right} [{low}, {high}], {sure} confidence; the interval is that of "
+            f"{result.get('independent', result['num_images']):,} independent draws (people where they are known, else "
+            "different images: bursts of one scene without names make it too narrow)",
+        ),
     )
 
 

@@ -19,18 +19,18 @@ from idpgan.metrics.accuracy import accuracy_table
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.dpimagebench import dpimagebench_metric, dpimagebench_table
 from idpgan.metrics.features import RECIPES, Part
-from idpgan.metrics.fidelity import fidelity_metric, fidelity_table
+from idpgan.metrics.fidelity import LEAST_FOR_FIDELITY, fidelity_metric, fidelity_table
 from idpgan.metrics.inception import check_inception, inception_metric, inception_table
 from idpgan.metrics.metric import Features, Judging, Metric, MetricResult, MetricTable
-from idpgan.metrics.utility import check_floor, utility_metric, utility_table
+from idpgan.metrics.utility import LEAST_TO_FIT, check_floor, utility_metric, utility_table
 from idpgan.progress import Progress, silent
 
 _ROWS = (
-    Metric("utility", partial(utility_metric, "utility"), utility_table),
+    Metric("utility", partial(utility_metric, "utility"), utility_table, least=lambda judging: LEAST_TO_FIT),
     Metric("ceiling", partial(utility_metric, "ceiling"), utility_table, source="private"),
     Metric("floor", partial(utility_metric, "floor"), utility_table, source="public", check=check_floor),
-    Metric("inception", inception_metric, inception_table, check=check_inception),
-    Metric("fidelity", fidelity_metric, fidelity_table),
+    Metric("inception", inception_metric, inception_table, check=check_inception, least=lambda judging: judging.splits),
+    Metric("fidelity", fidelity_metric, fidelity_table, least=lambda judging: LEAST_FOR_FIDELITY),
     Metric("fidelity_ceiling", fidelity_metric, fidelity_table, source="private"),
     Metric("dpimagebench", dpimagebench_metric, dpimagebench_table),
 )
@@ -166,3 +166,8 @@ def _check(judging: Judging, chosen: Sequence[Metric]) -> None:
         )
     for row in chosen:
         row.check(judging)
+    few = {row.name: row.least(judging) for row in chosen if row.least(judging) > len(images)}
+    if few:
+        needed = ", ".join(f"{name} needs {least}" for name, least in few.items())
+        splits = ", or fewer --splits" if "inception" in few else ""
+        raise InputError(f"{len(images)} images under test are too few: {needed}. Give more images{splits}.")

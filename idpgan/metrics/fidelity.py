@@ -38,6 +38,7 @@ FID_PER_FEATURE = 5  # images per feature from which FID's bias is small: Heusel
 FEW_NEAREST = 1_000
 _SUBSETS, _SUBSET = 100, 1_000  # of KID, as in the authors' program
 _MANIFOLD_K, _DENSITY_K = 3, 5  # the authors' choices
+LEAST_FOR_FIDELITY = _DENSITY_K + 1  # images of each set: a row is no neighbor of itself
 _CHUNK_NUMBERS = 1 << 24  # distances at once: 128 MiB
 QUANTITIES = (
     Quantity("fid", "FID ↓"),
@@ -119,9 +120,10 @@ def frechet_distance(features: Tensor, real: Tensor) -> float:
     from torchmetrics.image.fid import FrechetInceptionDistance
 
     metric = FrechetInceptionDistance(_Given(features.shape[1])).set_dtype(torch.float64)
+    center = real.cpu().double().mean(0)  # torchmetrics sums squares: far from the origin it would lose all digits
     for rows, is_real in ((real, True), (features, False)):
         for block in rows.cpu().split(max(1, _CHUNK_NUMBERS // rows.shape[1])):
-            metric.update(block.double(), real=is_real)
+            metric.update(block.double() - center, real=is_real)
     return max(0.0, float(metric.compute()))  # rounding may leave -1e-6 where both are equal
 
 
@@ -130,7 +132,8 @@ def kernel_distance(features: Tensor, real: Tensor) -> tuple[float, float]:
     """Return mean and standard deviation of the squared maximum mean discrepancy over 100 random subsets, KID's.
 
     Kernel ``(x . y / F + 1)^3``, unbiased estimate, subsets of 1,000 rows of each set, or of half the smaller set where
-    that is less. Computed in float64, by torchmetrics. Two given sets always get the same score.
+    that is less. Computed in float64, by torchmetrics. Two given sets always get the same score. The kernel depends on
+    where the origin lies: at a common offset of 1e7 deviations a percent is lost to rounding, and all beyond 1e8.
 
     ``features`` (N, F) and ``real`` (M, F) are floating point, N, M >= 4.
 
@@ -162,7 +165,7 @@ def nearest_scores(features: Tensor, real: Tensor) -> NearestScores:
     Raises:
         InputError: As of `frechet_distance`.
     """
-    _check(features, real, _DENSITY_K + 1)
+    _check(features, real, LEAST_FOR_FIDELITY)
     fake, true = features.double(), real.double().to(features.device)
     center = true.mean(0)  # cdist multiplies: far from the origin it would lose digits
     fake, true = fake - center, true - center
@@ -204,11 +207,10 @@ def measure_fidelity(
     Raises:
         InputError: If there are too few images, or the shapes differ.
     """
-    least = _DENSITY_K + 1
-    if min(len(images), len(real)) < least:
+    if min(len(images), len(real)) < LEAST_FOR_FIDELITY:
         raise InputError(
             f"Fidelity compares {len(images)} images with {len(real)} real ones of the {part} part, and needs at least "
-            f"{least} of each. Give more images."
+            f"{LEAST_FOR_FIDELITY} of each. Give more images."
         )
     fake = extract_features(network, images, cache=cache, progress=progress)
     true = extract_features(network, real, cache=cache, progress=progress)
@@ -241,7 +243,11 @@ def measure_fidelity(
         images_digest=images.digest(),
         real_digest=real.digest(),
         protocol=PROTOCOL,
-        notes=_notes(len(fake), len(true), num, fake.shape[1]),
+        notes=(
+            *_notes(len(fake), len(true), num, fake.shape[1]),
+            *_copied(images, "images"),
+            *_copied(real, "real images"),
+        ),
     )
 
 
@@ -260,6 +266,13 @@ def _notes(num_images: int, num_real: int, num_nearest: int, num_features: int) 
             "scores of equally many"
         )
     return tuple(notes)
+
+
+def _copied(images: Images, what: str) -> tuple[str, ...]:
+    """Say how many images are exact copies of others, which KID's spread takes for independent draws."""
+    copies = len(images) - len(images.distinct())
+    note = f"{copies:,} of the {len(images):,} {what} are exact copies of others of them: KID's ± is too small"
+    return (note,) if copies else ()
 
 
 def fidelity_metric(judging: Judging, images: Images) -> FidelityResult:

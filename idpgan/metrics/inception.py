@@ -154,10 +154,9 @@ def inception_metric(judging: Judging, images: Images) -> InceptionResult:
 
 
 def check_inception(judging: Judging) -> None:
-    """Refuse more splits than images, and a data set without labels."""
-    num = len(judging.images)
-    if not 1 <= judging.splits <= num:
-        raise InputError(f"splits = {judging.splits} must be in [1, {num}], the number of images. Set --splits.")
+    """Refuse a number of splits below one, and a data set without labels."""
+    if judging.splits < 1:
+        raise InputError(f"splits = {judging.splits} must be at least 1. Set --splits.")
     if judging.split.private.labels is None:
         raise InputError("The data set has no labels, so that no classifier of it gives an inception score.")
 

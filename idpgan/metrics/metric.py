@@ -123,6 +123,7 @@ class Metric:
             rows with the same function; None where it was not measured.
         source: The images that it is about: "images" under test, or the "private" or "public" ones of the data set.
         check: Refuses what would otherwise fail only after minutes.
+        least: Images under test without which it is not measured.
     """
 
     name: str
@@ -130,3 +131,4 @@ class Metric:
     table: Callable[[Mapping[str, Any]], MetricTable | None]
     source: Literal["images", "private", "public"] = "images"
     check: Callable[[Judging], None] = lambda judging: None
+    least: Callable[[Judging], int] = lambda judging: 1

@@ -24,6 +24,7 @@ from idpgan.training.fit import Fitted, predict
 
 PROTOCOL = "train-on-these-test-on-real/1"
 _SEEDS = 3
+LEAST_TO_FIT = 3  # images: a tenth, one at least, is held back
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,8 +144,9 @@ def check_sets(images: Images, test: Images, seeds: Sequence[int]) -> Tensor:
     ):
         if found != expected:
             raise InputError(f"The images have {name} {found}, but the real test images have {expected}.")
-    if len(images) < 3 or len(test) == 0:
-        raise InputError(f"{len(images)} images to train on and {len(test)} to test on: needed are at least 3 and 1.")
+    if len(images) < LEAST_TO_FIT or len(test) == 0:
+        counts = f"{len(images)} images to train on and {len(test)} to test on"
+        raise InputError(f"{counts}: needed are at least {LEAST_TO_FIT} and 1.")
     if not seeds or len(set(seeds)) < len(seeds):
         raise InputError(f"Seeds {list(seeds)}: give at least one, none twice.")
     if images.labels is None or test.labels is None:

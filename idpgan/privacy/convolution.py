@@ -64,15 +64,26 @@ def compose(parts: Sequence[tuple[Pair, int]], delta: float) -> tuple[float, Pai
     forward = _compose([(pair[0], count) for pair, count in parts], delta)
     if forward is None or all(pair[0] is pair[1] for pair, _ in parts):
         return None if forward is None else (forward[0], (forward[1], forward[1]))
-    backward = _compose([(pair[1], count) for pair, count in parts], delta, enough=forward[0])
-    return None if backward is None else (max(forward[0], backward[0]), (forward[1], backward[1]))
+    back = [(pair[1], count) for pair, count in parts]
+    backward = _compose(back, delta, enough=forward[0])
+    if backward is None:
+        return None
+    epsilon = backward[0]
+    if (
+        2 * math.fsum(count * part.beyond for part, count in back) <= delta
+    ):  # no sum of losses lies above all the largest
+        largest = sum(count * (part.first + len(part.masses) - 1) for part, count in back)
+        epsilon = min(epsilon, max(largest, 0) * back[0][0].interval)
+    return max(forward[0], epsilon), (forward[1], backward[1])
 
 
 def _compose(parts: list[_Part], delta: float, enough: float = 0.0) -> tuple[float, Losses] | None:
     """Compose one direction, and return its epsilon too; nothing better is sought at epsilon <= ``enough``."""
-    if len(parts) == 1 and parts[0][1] == 1:
-        return parts[0][0].epsilon(delta), parts[0][0]
     best: tuple[float, Losses] | None = None
+    if len(parts) == 1 and parts[0][1] == 1:
+        best = parts[0][0].epsilon(delta), parts[0][0]
+        if best[1].error <= _TRIFLE * delta:
+            return best
     for way, tilted_for, good in (
         (_tilted, delta, _TRIFLE),
         (_split, delta, _MUCH),

@@ -31,7 +31,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri_exp
 
 from idpgan.privacy.event import Event
 
@@ -43,7 +43,8 @@ _WIDEST_INTERVAL = 1e-4
 _PER_DEVIATION = (
     20  # grid points per standard deviation of one read's loss: connecting dots adds < 1/2400 of its square
 )
-_REACH = 9.2  # a normal exceeds it with probability 1.8e-20, counted as infinite loss
+_REACH = 9.2  # standard deviations that have a place on the grid at least; see `reach`
+_BEYOND = 1e-4  # share of delta that noise beyond the grid may take
 
 
 @dataclass(frozen=True)
@@ -132,6 +133,14 @@ Pair = tuple[Losses, Losses]  # both directions: record against none, and none a
 # One read ------------------------------------------------------------------------------------------------------
 
 
+def reach(reads: int, delta: float) -> float:
+    """Return how many standard deviations of its noise a read's grid spans: noise beyond counts as infinite loss.
+
+    That takes 1.8e-20 per read from delta: so little that 9.2 do, unless delta is tiny or the reads are many.
+    """
+    return max(_REACH, -float(ndtri_exp(math.log(_BEYOND / reads) + math.log(delta))))
+
+
 @functools.lru_cache(maxsize=256)
 def deviation(event: Event) -> float:
     """Return the approximate standard deviation of one read's loss, which determines the grid."""
@@ -147,18 +156,18 @@ def deviation(event: Event) -> float:
     return math.sqrt(np.average((loss - mean) ** 2, weights=weights))
 
 
-def span(event: Event) -> tuple[float, float]:
+def span(event: Event, reach: float = _REACH) -> tuple[float, float]:
     """Return the least and largest loss of one read that get a place on the grid."""
     if event.noise_multiplier is None or event.pure < math.inf:
         return -event.pure, event.pure
     mu = 1 / event.noise_multiplier
-    losses = np.array([-_REACH * mu - mu * mu / 2, _REACH * mu + mu * mu / 2])
+    losses = np.array([-reach * mu - mu * mu / 2, reach * mu + mu * mu / 2])
     if event.sample_rate is not None and event.sample_rate < 1:
         losses = np.logaddexp(math.log1p(-event.sample_rate), math.log(event.sample_rate) + losses)
     return float(losses[0]), float(losses[1])
 
 
-def intervals(events: Sequence[Event]) -> Iterator[float]:
+def intervals(events: Sequence[Event], reach: float = _REACH) -> Iterator[float]:
     """Yield grids: the wanted one, then coarser ones while rounding up costs less than this bound gains.
 
     The first is at most a twentieth of the reads' standard deviation, and 1e-4; coarser only to bound memory. Where the
@@ -167,8 +176,8 @@ def intervals(events: Sequence[Event]) -> Iterator[float]:
     variance = sum(event.count * deviation(event) ** 2 for event in events)
     typical = math.sqrt(variance / sum(event.count for event in events))  # root mean square
     wanted = min(_WIDEST_INTERVAL * max(typical, 1.0), typical / _PER_DEVIATION)
-    widest = max(high - low for low, high in map(span, events))
-    needed = 2 * _REACH * math.sqrt(variance) + widest
+    widest = max(high - low for low, high in (span(event, reach) for event in events))
+    needed = 2 * reach * math.sqrt(variance) + widest
     finest = max(_FINEST_INTERVAL, 2 * needed / MOST_POINTS, 4 * widest / MOST_POINTS)
     found = max(2.0 ** math.floor(math.log2(max(wanted, _FINEST_INTERVAL))), 2.0 ** math.ceil(math.log2(finest)))
     while found <= max(8 * typical, 2 * _FINEST_INTERVAL):
@@ -177,18 +186,18 @@ def intervals(events: Sequence[Event]) -> Iterator[float]:
 
 
 @functools.lru_cache(maxsize=8)
-def event_losses(event: Event, interval: float) -> Pair:
+def event_losses(event: Event, interval: float, reach: float = _REACH) -> Pair:
     """Return the dominating pair of one read, both directions; the event's count is ignored.
 
     The event is private, with losses of at most `LARGEST_LOSS`. The interval is a power of two. The mass of each bucket
     moves to its ends, which keeps its P-mass and its Q-mass. Where rounding makes the mass of one end negative, that
     end gets 0, and the other end more than the whole mass: the curves of both directions only rise.
     """
-    low, high = span(event)
+    low, high = span(event, reach)
     first, last = math.floor(low / interval), math.ceil(high / interval)
     edges = interval * np.arange(first, max(last, first + 1) + 1)
     if event.kind in ("gaussian", "poisson-gaussian"):
-        buckets = _gaussian_buckets(edges, 1 / (event.noise_multiplier or 0.0), event.sample_rate or 1.0)
+        buckets = _gaussian_buckets(edges, 1 / (event.noise_multiplier or 0.0), event.sample_rate or 1.0, reach)
     else:
         buckets = _pure_buckets(edges, event)
     right = buckets.excess / -math.expm1(-interval)
@@ -221,7 +230,7 @@ class _Buckets:
     outside: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
 
 
-def _gaussian_buckets(edges: np.ndarray, mu: float, rate: float) -> _Buckets:
+def _gaussian_buckets(edges: np.ndarray, mu: float, rate: float, reach: float) -> _Buckets:
     """Return the buckets of P = (1 - q) N(0, 1) + q N(mu, 1) and Q = N(0, 1)."""
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):  # below log(1 - q) there are no losses
         odds = edges if rate == 1 else np.log1p(np.maximum(np.expm1(edges) / rate, -1.0))
@@ -238,7 +247,7 @@ def _gaussian_buckets(edges: np.ndarray, mu: float, rate: float) -> _Buckets:
         lower,
         rate * shifted - (np.expm1(edges[:-1]) + rate) * lower,
         rate * (84 + 18 * mu * mu) * ROUND_OFF,
-        (80 + 9 * (_REACH + mu) ** 2) * ROUND_OFF,
+        (80 + 9 * (reach + mu) ** 2) * ROUND_OFF,
         (mixed[0], mixed[1], *outside[0]),
     )
 

@@ -10,6 +10,7 @@ import torch
 import idpgan
 from idpgan.attacks.attack import Outcome, judged
 from idpgan.attacks.best import best_of, least_images
+from idpgan.attacks.independence import FALSE_ALARM, own_side
 from idpgan.attacks.registry import ATTACKS
 from idpgan.cli import main
 from idpgan.data.images import Images, png_bytes, to_uint8
@@ -106,11 +107,57 @@ def test_a_few_exact_copies_among_many_images_are_named_and_more_are_a_leak():
     assert not nobody.leak
 
 
+def burst(scenes, shots, seed):
+    """Shots of each scene, in order: sensor noise of 6 grey levels."""
+    images = scenes.repeat_interleave(shots, 0).float()
+    noise = 6 * torch.randn(images.shape, generator=torch.Generator().manual_seed(seed))
+    return (images + noise).clamp(0, 255).round().to(torch.uint8)
+
+
+def test_exact_copies_are_one_draw_and_their_number_is_said():
+    """24 draws without a leak, of 30 images 8 times each: taken for 240 draws, 11 of them were called leaks."""
+    leaks = 0
+    for seed in range(24):
+        sides = [draw(30, 100 + 2 * seed + side).repeat_interleave(8, 0) for side in (0, 1)]
+        found = idpgan.attack(FRESH[:300], *sides, attacks=["nearest-sample"])
+        leaks += found.leak
+    assert leaks <= 2
+    assert found.facts["num_members"] == 30
+    assert "210 of the 240 others are exact copies of others of them" in str(found)
+    copied = idpgan.attack(torch.cat([FRESH[:300], sides[0]]), *sides, attacks=["nearest-sample"])
+    assert copied.leak  # and a leak is found as before
+
+
+def test_bursts_on_one_side_ask_for_people_and_any_others_do_not():
+    scenes = draw(60, 11)
+    shots, people = burst(scenes, 6, 12), torch.arange(60).repeat_interleave(6)
+    for shown in (shots, torch.cat([shots[:180:2], shots[180::2]])):  # whole bursts, then half of each
+        said = refusal(FRESH, shown[: len(shown) // 2], shown[len(shown) // 2 :])
+        assert "column person" in said
+        assert "a false alarm in 1,000" in said
+    assert "different sources" in refusal(FRESH, MEMBERS, OTHERS // 2)  # sides of different sources
+    mixed = torch.cat([draw(80, 13), shots[:120]])  # twenty bursts among 80 single images
+    assert "column person" in refusal(FRESH, mixed, OTHERS)
+    named = [Images(shots[half], identities=people[half]) for half in (slice(180), slice(180, 360))]
+    leaks = [idpgan.attack(draw(300, seed), *named, attacks=["nearest-sample"]).leak for seed in range(20, 25)]
+    assert sum(leaks) <= 1
+    dealt = shots[torch.randperm(360, generator=torch.Generator().manual_seed(2))]  # both sides have of each scene
+    assert not idpgan.attack(FRESH, dealt[:180], dealt[180:], attacks=["nearest-sample"], confidence=0.999).leak
+
+
+def test_independent_images_are_refused_as_rarely_as_said():
+    """The test is exact at any size, also of few images and of a lumpy distribution."""
+    chances = [own_side(draw(30, 300 + seed), draw(30, 400 + seed), seed=seed)[1] for seed in range(40)]
+    assert min(chances) > FALSE_ALARM
+    assert np.mean(np.array(chances) < 0.2) < 0.4
+    assert own_side(MEMBERS[:3], OTHERS[:3])[1] == 1
+
+
 @pytest.fixture
 def folders(tmp_path):
     for name, images in (("members", MEMBERS), ("others", OTHERS)):
         (tmp_path / name).mkdir()
-        for number, image in enumerate(images[:40]):
+        for number, image in enumerate(images[40:80]):
             (tmp_path / name / f"{number}.png").write_bytes(png_bytes(image))
     np.savez(tmp_path / "made.npz", x=PLANTED[300:].numpy() / 255, y=np.zeros(NUM, dtype=np.int64))
     return tmp_path

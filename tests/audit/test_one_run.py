@@ -192,6 +192,10 @@ def test_kinds_of_canaries(digits):
     assert torch.equal(wrong.images, ordinary.images)
     assert (wrong.labels != ordinary.labels).all()
     assert wrong.labels.max() < 10
+    doubled = dataclasses.replace(digits, holdout=digits.holdout.select(torch.arange(20).repeat(3)))
+    assert torch.equal(make_canaries(doubled, 20, "holdout").images, ordinary.images)  # a copy is no second canary
+    with pytest.raises(InputError, match=r"1 \.\. 20, the number of different holdout images"):
+        make_canaries(doubled, 21)
     unlabeled = Split(*(Images(part.images) for part in (digits.public, digits.private, digits.holdout, digits.test)))
     for split, num, kind, words in (
         (digits, 10_000, "noise", "holdout images"),

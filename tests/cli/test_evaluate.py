@@ -275,7 +275,7 @@ def test_the_result_can_be_kept_but_not_in_a_release(run, npz, finished_run, tmp
         (["--config", "."], "has no \\[data\\] section"),
         (["--data", "digits", "--seeds", "0"], "--seeds 0"),
         (["--data", "digits", "--splits", "0"], "splits = 0"),
-        (["--data", "digits", "--splits", "5000"], "splits = 5000"),
+        (["--data", "digits", "--splits", "5000"], "inception needs 5000"),
         (["--data", "digits", "--num", "5"], "--num 5 is for generators"),
         (["--data", "digits", "--floor"], "floor needs public images"),
         (["--data", "digits", "data.holdout=0.2"], "Did you mean 'holdout_share'"),
@@ -291,6 +291,14 @@ def test_bad_options_are_refused_in_one_line(run, npz, options, message):
 
 def test_bad_images_are_refused_before_anything_is_fitted(run, npz, images, monkeypatch, tmp_path):
     monkeypatch.setattr("idpgan.metrics.features.fit_classifier", None)
+    for num, words in (
+        (1, "1 images under test are too few: utility needs 3, inception needs 10, fidelity needs 6"),
+        (5, "5 images under test are too few: inception needs 10, fidelity needs 6"),
+        (8, "8 images under test are too few: inception needs 10. Give more images, or fewer --splits"),
+    ):
+        np.savez(tmp_path / "few.npz", **{name: array[:num] for name, array in images.items()})
+        with pytest.raises(InputError, match=words):
+            run(tmp_path / "few.npz", "--data", "digits")
     np.savez(tmp_path / "bad.npz", images=images["images"], labels=images["labels"][1:])
     with pytest.raises(InputError, match="labels are int64 of the shape"):
         run(tmp_path / "bad.npz", "--data", "digits")

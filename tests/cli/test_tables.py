@@ -53,7 +53,7 @@ def test_the_tables_of_an_evaluation(capsys):
     fidelity = FidelityResult(**others | rates | {"fid": 1234.567, "kid": 12.3456, "notes": (), "network": "x"})
     results = dict.fromkeys(METRICS) | dict.fromkeys(("utility", "ceiling", "floor"), utility)
     results |= {"fidelity": fidelity, "fidelity_ceiling": fidelity}
-    results["classifier"] = Accuracy(9_000, 10_000, (0.89, 0.91), 0.1)
+    results["classifier"] = Accuracy(9_000, 10_000, (0.89, 0.91), 0.1, 10_000)
     run = {"epsilon": 1, "delta": 1e-5, "unit": "image"}
     print_evaluation({**Evaluation(results, part="test", notes=()).to_json(), "classifier_run": run})
     out = capsys.readouterr().out

@@ -42,6 +42,17 @@ def test_frechet_distance_of_gaussians_is_the_closed_form():
     assert found > 1
 
 
+@pytest.mark.parametrize("offset", [1e4, 1e7, 1e8, -1e8])
+def test_a_common_offset_changes_no_distance_that_is_one_of_positions(offset):
+    """Sums of squares at 1e8 have no digits left for a variance of 1: it was 0.0 there, and 5 % off at 1e7."""
+    rng = torch.Generator().manual_seed(5)
+    real, fake = (torch.randn(200, 8, dtype=torch.float64, generator=rng) for _ in range(2))
+    moved = [(1.5 * rows + 0.5 * shift + offset) for rows, shift in ((fake, 1), (real, 0))]
+    near = [rows - offset for rows in moved]  # exact: what the offset's own rounding left
+    assert frechet_distance(*moved) == pytest.approx(frechet_distance(*near), rel=1e-6)
+    assert nearest_scores(*moved) == nearest_scores(*near)
+
+
 def test_frechet_distance_of_a_set_to_itself_is_zero_where_the_covariance_is_singular_too():
     for num, size in ((400, 20), (30, 100)):
         rows = torch.randn(num, size, generator=torch.Generator().manual_seed(num)) * 3 + 50

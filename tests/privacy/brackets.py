@@ -59,7 +59,7 @@ def gaussian_loss(mu):
     return [Continuous(law.cdf, law.sf, mu * mu / 2 - 9.5 * mu, mu * mu / 2 + 9.5 * mu)] * 2
 
 
-def poisson_gaussian_loss(mu, rate):
+def poisson_gaussian_loss(mu, rate, reach=9.5):
     def place(loss):
         with np.errstate(divide="ignore", invalid="ignore"):
             inner = np.log1p(np.maximum(np.expm1(loss) / rate, -1.0))
@@ -68,7 +68,7 @@ def poisson_gaussian_loss(mu, rate):
     def loss_at(x):
         return math.log1p(rate * math.expm1(mu * x - mu * mu / 2))
 
-    low, high = loss_at(-9.5), loss_at(mu + 9.5)
+    low, high = loss_at(-reach), loss_at(mu + reach)
     present = Continuous(
         lambda loss: (1 - rate) * norm.cdf(place(loss)) + rate * norm.cdf(place(loss) - mu),
         lambda loss: (1 - rate) * norm.sf(place(loss)) + rate * norm.sf(place(loss) - mu),

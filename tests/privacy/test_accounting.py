@@ -319,10 +319,11 @@ def _prv(noise_multiplier, sample_rate, count):
 
 
 def test_where_delta_is_below_the_error_a_divergence_bound_remains():
-    floor = compose_epsilon([dp_sgd()], 1e-14)
-    below = compose_epsilon([dp_sgd()], 1e-20)
-    assert floor < 0.97 * _renyi_epsilon(0.0, (dp_sgd(),), 1e-14)
-    assert floor < below == _renyi_epsilon(0.0, (dp_sgd(),), 1e-20) < math.inf
+    rare = dp_sgd(100_000, 1.1, 0.001)
+    floor = compose_epsilon([rare], 1e-18)
+    below = compose_epsilon([rare], 1e-24)
+    assert floor < 0.9 * _renyi_epsilon(0.0, (rare,), 1e-18)
+    assert floor < below == _renyi_epsilon(0.0, (rare,), 1e-24) < math.inf
     assert compose_epsilon([Event("gaussian", *ADD, 4.0)], 0.0) == math.inf  # never pure
 
 

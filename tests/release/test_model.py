@@ -1,5 +1,6 @@
 """Models of somebody's own loop: the guide's twenty lines, what verifies, what is refused, forged and attacked."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -208,6 +209,13 @@ def test_it_can_be_attacked_and_one_that_overfits_is_found_out(tmp_path):
         found = {each.attack.name: each.result.auc for each in attack_model(model, *asked) if each.result}
         assert (max(found.values()) > 0.9) == (name == "trained")
         torch.nn.init.normal_(module[1].weight, std=0.1)
+    copied = [part.select(torch.arange(20).repeat(5)) for part in (members, others)]
+    assert {each.result.num_members for each in attack_model(model, *copied) if each.result} == {20}
+    near = members.images[:50].clone()
+    near[:, 0, 0, 0] ^= 1
+    both = dataclasses.replace(members, images=torch.cat([members.images[:50], near]))
+    with pytest.raises(InputError, match="column person"):  # all members are nearest to a member
+        attack_model(model, both, others)
     with pytest.raises(InputError, match="100 members and 0 others"):
         attack_model(model, members, others.select(torch.arange(0)))
 
