@@ -29,6 +29,7 @@ FolderAndSettings = Annotated[tuple[str, ...], Argument(metavar="DIR [option=val
 FolderLedgerFile = Annotated[
     Path | None, Option(metavar="FILE", help="Ledger of DIR; default: DIR.ledger.json beside it.")
 ]
+RANGE = "Of images that are not bytes: unit [0, 1], symmetric [-1, 1], bytes [0, 255] or auto."
 
 
 def option(default: T, text: str, *flags: str, metavar: str | None = None) -> T:
@@ -159,6 +160,7 @@ class AttackOptions:
     confidence: float = option(0.95, "Of each interval.")
     seed: int = option(0, "Of generated images and attacks.")
     data_root: Path | None = option(None, "Where the data set lies now (data.root).")
+    pixel_range: str = option("auto", f"With --members: {RANGE}", "--range")
     out: Path | None = option(None, "With --members: JSON file to write.")
     device: Device = "auto"
 
@@ -196,7 +198,7 @@ class EvaluateOptions:
     splits: int = option(10, "Splits of the inception score.")
     features: str = option("auto", "Network of the fidelity: auto, classifier, autoencoder or inception-v3.")
     weights: Path | None = option(None, "Weights file of inception-v3.")
-    pixel_range: str = option("auto", "Of float images: unit [0, 1], symmetric [-1, 1] or auto.", "--range")
+    pixel_range: str = option("auto", RANGE, "--range")
     device: Device = "auto"
     module: str | None = option(None, "Code of a generator of its makers' own, package.module:Class.")
     cache: Path | None = option(None, "Cache folder; default: $IDPGAN_CACHE or ~/.cache/idpgan.")

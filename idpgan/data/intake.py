@@ -1,0 +1,441 @@
+"""The one way in for images that a caller holds: arrays, tensors, lists, data sets, mappings, npz files and folders.
+
+`gathered` makes `Images` of them, by one set of rules:
+
+    layout    (N, H, W), (N, H, W, C) or (N, C, H, W), C = 1 or 3; where both ends could be the channels, those of
+              tensors come first, those of arrays last
+    range     bytes and truth values need no word; what black and white are in other numbers is declared
+    pictures  of PIL stand upright (EXIF), transparent pixels lie on white, colors are RGB
+    faults    an image with a number that is not finite or not in the range, or with a label that is none of the
+              classes: a null record where something is released, because an error would tell of that image; refused
+              where something is measured
+
+Whatever is public is declared by the caller: number and shape by the images themselves, the classes by the labels or by
+name.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import tokenize
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from idpgan.checks import described
+from idpgan.config import nearest_hint
+from idpgan.data import folder
+from idpgan.data.declared import warn_once
+from idpgan.data.images import Images
+from idpgan.data.metadata import MOST_CLASSES
+from idpgan.errors import DataError, InputError
+from idpgan.memory import check_memory
+from idpgan.progress import Progress, silent
+
+RANGES = {"bytes": (0.0, 255.0), "unit": (0.0, 1.0), "symmetric": (-1.0, 1.0)}
+AUTO = "auto"  # of images that are measured: found by the darkest and the brightest pixel, or refused
+Range = str | Sequence[float] | None
+_TOLERANCE = 1e-3  # of the range: rounding that lies beyond its ends
+_ROWS = 4096  # converted at once
+_NONE = -1  # the label of an image that has none of the classes
+_NAMES = {  # of an array or a column: ours, DPImageBench's, those of numpy.savez without names, scikit-learn's, others'
+    "images": ("images", "image", "img", "pixel_values", "x", "samples", "arr_0"),
+    "labels": ("labels", "label", "y", "target", "targets", "arr_1"),
+    "classes": ("classes", "target_names"),
+}
+_DAMAGE = (  # what NumPy and zipfile raise on files that are not archives; encrypted parts are a RuntimeError
+    OSError, ValueError, EOFError, LookupError, TypeError, SyntaxError, ArithmeticError, AttributeError, RuntimeError,
+    MemoryError, struct.error, tokenize.TokenError, zlib.error, zipfile.BadZipFile,
+)  # fmt: skip
+
+
+class _Held(NamedTuple):
+    """What a source holds."""
+
+    pixels: np.ndarray[Any, Any]
+    channels_first: bool  # where both ends could be the channels
+    labels: Any = None
+    classes: Sequence[str] | None = None
+
+
+def gathered(
+    images: Any,
+    labels: Any = None,
+    *,
+    people: Any = None,
+    classes: Sequence[str] | None = None,
+    pixel_range: Range = None,
+    what: str = "images",
+    private: bool = True,
+    labeled: bool = True,
+    progress: Progress = silent,
+) -> Images:
+    """Return images of any source as `Images`, on the CPU.
+
+    Args:
+        images: A NumPy array or a tensor; a list of images or PIL pictures, of pairs (image, label), or of mappings
+            with such fields; a torch or Hugging Face data set; a mapping of arrays or an npz file (its path) with
+            ``images``, perhaps ``labels`` and ``classes``; a folder (its path); or a pair of images and labels.
+        labels: N whole numbers or texts; None takes those of the source, or makes the images unlabeled.
+        people: Who is on each image, N whole numbers or texts.
+        classes: Names of the classes. Labels that are numbers are positions in them, texts are their names. None: the
+            names that the source brings, or the values that the labels have, in order.
+        pixel_range: What black and white are in numbers that are not bytes: "unit" [0, 1], "symmetric" [-1, 1],
+            "bytes" [0, 255], or two numbers. It is never taken from private images; "auto" takes it from images that
+            are measured, if it is clear, and is the default of npz files among these.
+        what: Name of the argument, for errors.
+        private: Whether something is released, so that an image that cannot be used becomes a null record; else all
+            images are measured, and it is refused.
+        labeled: Whether labels of the source are wanted.
+
+    Raises:
+        InputError: If shape or type cannot be images, the range is not said, or labels and people are not N.
+    """
+    if labels is None and isinstance(images, tuple) and len(images) == 2:
+        images, labels = images
+    if hasattr(images, "as_images"):
+        images = images.as_images()
+    if isinstance(images, str | os.PathLike):
+        what, path = f"{what} ({images})", Path(images)
+        if path.is_dir():
+            images = folder.read_all(path, None, progress)
+        elif is_npz(path):
+            images = read_npz(path)
+            pixel_range = AUTO if pixel_range is None and not private else pixel_range
+        else:
+            raise InputError(f"{what}: there is neither a folder nor an npz file. Name one, or give images in memory.")
+    if isinstance(images, Images):
+        if labels is not None or people is not None:
+            raise InputError(f"{what}: labels and people are for arrays; this source says them itself. Leave them out.")
+        return images if private else images.existing()
+    held = _held(images, what, labeled and labels is None, progress)
+    labels = held.labels if labels is None else labels
+    pixels = _channels_first(held.pixels, held.channels_first, what)
+    limits = _limits(pixels, pixel_range, what, private)
+    values, outside = _bytes(pixels, limits)
+    numbers, names, unlabeled = None, (), None
+    if labels is not None and labeled:
+        numbers, names, unlabeled = _labels(labels, classes or held.classes, len(values), what)
+    who = None if people is None else _numbered(people, len(values), "people")[0]
+    null = outside if unlabeled is None else outside | unlabeled
+    made = Images(values, numbers, names, who)
+    if not bool(null.any()):
+        return made
+    if not private:
+        fault = f"numbers that are not finite or outside of [{limits[0]:g}, {limits[1]:g}]: clip or mend them, or"
+        fault = f"{fault} say another pixel_range (--range)" if outside.any() else f"none of the {len(names)} classes"
+        raise DataError(
+            f"{what}: {int(null.sum()):,} of {len(null):,} images, the first in position {int(null.int().argmax())}, "
+            f"have {fault}."
+        )
+    half = " Are range and classes right?" if 2 * int(null.sum()) > len(null) else ""
+    warn_once(
+        f"{int(null.sum())} of {len(null)} {what} have numbers outside the declared range or none of the classes and "
+        f"stand as null records: they keep their positions and count in N.{half}"
+    )
+    return made.zeroed_out(null)
+
+
+# What holds the images ---------------------------------------------------------------------------------------------
+
+
+def _held(images: Any, what: str, labeled: bool, progress: Progress) -> _Held:
+    """Return what a source in memory holds."""
+    if isinstance(images, Mapping):
+        found = _named(images)
+        if "images" not in found:
+            raise DataError(
+                f"{what} has the parts {', '.join(map(str, images))}, and none of them is called "
+                f"{', '.join(_NAMES['images'])}. Give the part that holds the images."
+            )
+        held = _held(found["images"], what, False, progress)
+        return held._replace(labels=found.get("labels"), classes=found.get("classes")) if labeled else held
+    if isinstance(images, Tensor | np.ndarray | Image.Image) or hasattr(images, "__array__"):
+        pixels = _numbers(images, what, whole=True)
+        return _items(pixels, what, labeled, progress) if pixels.dtype == object else _Held(pixels, _leads(images))
+    if hasattr(images, "dataset") and hasattr(images, "batch_size"):
+        raise DataError(f"{what} is a {type(images).__name__}, which draws and changes. Give its data set: .dataset.")
+    if not hasattr(images, "__getitem__") or isinstance(images, bytes):
+        raise DataError(
+            f"{what} must be a folder, an npz file, an array or a tensor of numbers, a list of images, or a data set "
+            f"with a length, got {described(images)}."
+        )
+    return _items(images, what, labeled, progress)
+
+
+def _leads(image: Any) -> bool:
+    return isinstance(image, Tensor)
+
+
+def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Held:
+    """Return all images of a sequence, stacked, and their labels where its items have some."""
+    try:
+        num = len(source)
+    except TypeError as error:
+        raise DataError(f"{what} is a {type(source).__name__} without a length. Give a data set with one.") from error
+    pixels: list[np.ndarray[Any, Any]] = []
+    labels: list[Any] = []
+    fields: tuple[str, str | None] | None = None
+    features, first = getattr(source, "features", None) or {}, None
+    for index in range(num):
+        place, item = f"{what}[{index}]", source[index]
+        if isinstance(item, tuple) and len(item) > 2 and hasattr(item, "_asdict"):
+            item = item._asdict()
+        if isinstance(item, Mapping):
+            fields = fields or _fields(item, features, what, labeled)
+            item = tuple(item.get(field) for field in fields if field is not None)
+        if isinstance(item, tuple) and len(item) not in (1, 2):
+            raise DataError(f"{place} is a tuple of {len(item)}. Make each item an image, or a pair (image, label).")
+        if isinstance(item, tuple) or (isinstance(item, list) and len(item) == 2):
+            item, *label = item
+            labels += label
+        first = item if index == 0 else first
+        pixels.append(_numbers(item, place))
+        if pixels[-1].shape != pixels[0].shape or pixels[-1].dtype != pixels[0].dtype:
+            raise DataError(
+                f"{place} is {described(pixels[-1])}, and the first is {described(pixels[0])}: all must be alike. "
+                "Resize or convert them."
+            )
+        progress("read images", index + 1, num)
+    if not pixels:
+        raise DataError(f"{what} holds no images. Give at least one.")
+    if labeled and labels and len(labels) < num:
+        raise DataError(f"{what} has a label for {len(labels):,} of {num:,} images. Give one for each, or for none.")
+    names = getattr(features.get(fields[1]), "names", None) if fields else getattr(source, "classes", None)
+    names = names if isinstance(names, list | tuple) else None
+    return _Held(np.stack(pixels), _leads(first), labels if labeled and labels else None, names or None)
+
+
+def _fields(item: Mapping[str, Any], features: Mapping[str, Any], what: str, labeled: bool) -> tuple[str, str | None]:
+    """Choose the fields of image and label among those of a data set's first item."""
+
+    def is_image(value: Any) -> bool:
+        nested = isinstance(value, list) and bool(value) and isinstance(value[0], list)
+        return isinstance(value, Image.Image) or getattr(value, "ndim", 0) >= 2 or nested
+
+    images = [field for field, value in item.items() if is_image(value)]
+    images = [field for field in images if field in _NAMES["images"]] or images
+    labels = [field for field in item if field in _NAMES["labels"] or hasattr(features.get(field), "names")]
+    for kind, found, wanted in (("image", images, 1), ("label", labels, len(labels[:1]))):
+        if len(found) != wanted and (kind == "image" or labeled):
+            raise DataError(
+                f"{what} has the fields {', '.join(map(str, item))}, and which one is the {kind} is not clear. Give "
+                f"images and labels as lists: [item[FIELD] for item in {what}]."
+            )
+    return images[0], labels[0] if labeled and labels else None
+
+
+def _named(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return images, labels and classes under one of their `_NAMES`."""
+    chosen = {kind: next((name for name in names if name in source), None) for kind, names in _NAMES.items()}
+    return {kind: source[name] for kind, name in chosen.items() if name is not None}
+
+
+def is_npz(path: str | os.PathLike[str]) -> bool:
+    """Tell by its name whether a path means an npz file; a folder may be called so, too."""
+    return os.fspath(path).endswith(".npz") and not os.path.isdir(path)
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Read images, labels and classes of an npz file, as plain numbers and texts only.
+
+    Raises:
+        InputError: If it is no such file, or holds no images. Pickled objects are never loaded.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            known = {name for names in _NAMES.values() for name in names}
+            sizes = [item.file_size for item in archive.infolist() if item.filename.removesuffix(".npy") in known]
+        check_memory(2 * sum(sizes), f"{path}, unpacked,", "Save fewer images at once.")
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            read = _named(arrays)
+    except InputError:
+        raise
+    except _DAMAGE as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{path} cannot be read as an npz file of plain arrays ({reason}). Pickled objects are refused, because "
+            "loading them runs code: save numbers with numpy.savez."
+        ) from error
+    for name, array in read.items():
+        if not isinstance(array, np.ndarray):  # an entry without an array header is read as bytes
+            raise DataError(f"{path}: '{name}' is not an array. Save numbers with numpy.savez.")
+    if "images" not in read:
+        raise DataError(f"{path} holds no array 'images', x, samples or arr_0. Save images=... with numpy.savez.")
+    return read
+
+
+# Numbers -----------------------------------------------------------------------------------------------------------
+
+
+def _numbers(image: Any, what: str, whole: bool = False) -> np.ndarray[Any, Any]:
+    """Return an array of numbers, whatever held it; a whole source may be a row of objects."""
+    if isinstance(image, str | os.PathLike):
+        raise DataError(
+            f"{what} is a path. Give the folder that holds the images, or pictures: [PIL.Image.open(path) for path in "
+            "paths]."
+        )
+    if isinstance(image, np.ma.MaskedArray):
+        raise DataError(
+            f"{what} is a masked array, and what a masked pixel looks like is not said. Give .filled(VALUE), or leave "
+            "out what is masked."
+        )
+    try:
+        if isinstance(image, Image.Image):
+            array = np.asarray(_upright(image, what))
+        elif isinstance(image, Tensor):
+            array = _strided(image).numpy()
+        else:
+            array = np.asarray(image)
+    except InputError:
+        raise
+    except (OSError, SyntaxError, ValueError, TypeError, RuntimeError) as error:  # a damaged picture, a ragged list
+        reason = " ".join(str(error).split())[:120]
+        raise DataError(f"{what} is {described(image)}, which holds no image that can be read ({reason}).") from error
+    if array.dtype.kind in "buif" or (whole and array.dtype == object and array.ndim == 1):
+        return array
+    raise DataError(
+        f"{what} must be a folder, an npz file, an array or a tensor of numbers, a list of images, or a data set, got "
+        f"{described(image)}. Pixels are whole or floating point numbers."
+    )
+
+
+def _strided(tensor: Tensor) -> Tensor:
+    """Return a tensor of any kind as plain numbers on the CPU, of a kind that NumPy has."""
+    tensor = tensor.detach()
+    tensor = tensor.dequantize() if tensor.is_quantized else tensor
+    tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    known = not tensor.is_floating_point() or tensor.dtype in (torch.float16, torch.float32, torch.float64)
+    return (tensor if known else tensor.float()).cpu().resolve_neg()
+
+
+def _upright(picture: Image.Image, what: str) -> Image.Image:
+    """Return a picture as it is meant to be seen, L or RGB; one of numbers without a range keeps them."""
+    if picture.format != "MPO" and getattr(picture, "n_frames", 1) > 1:
+        raise DataError(f"{what} holds {getattr(picture, 'n_frames', 0)} pictures. Give each by itself.")
+    picture = ImageOps.exif_transpose(picture)
+    if picture.mode in ("L", "RGB", "1", "F", "I") or picture.mode.startswith("I;16"):
+        return picture
+    return picture.convert("RGB")
+
+
+def _channels_first(images: np.ndarray[Any, Any], first_if_both: bool, what: str) -> np.ndarray[Any, Any]:
+    """Return (N, C, H, W)."""
+    shape = images.shape
+    if shape[:1] == (0,):
+        raise DataError(f"{what} holds no images. Give at least one.")
+    if images.ndim == 3 and shape[2] not in (3, 4):
+        images = images[:, None]
+    elif images.ndim == 4 and shape[3] in (1, 3) and not (first_if_both and shape[1] in (1, 3)):
+        images = images.transpose(0, 3, 1, 2)
+    if images.ndim == 4 and images.shape[1] in (1, 3) and 0 not in shape:
+        return images
+    way_out = "Reshape rows of pixels."
+    if images.ndim == 3:
+        way_out = "If it is one color image, give it in a list."
+    elif images.ndim == 4 and (shape[1] in (2, 4) or shape[3] in (2, 4)):
+        way_out = "Pictures of PIL with an alpha channel are taken, and lie on white: [PIL.Image.fromarray(each), ...]."
+    raise DataError(
+        f"{what} have the shape {tuple(shape)}, expected (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 grey or 3 "
+        f"colors. {way_out}"
+    )
+
+
+def _limits(pixels: np.ndarray[Any, Any], said: Range, what: str, private: bool) -> tuple[float, float]:
+    """Return what black and white are, as declared; bytes and truth values need no word."""
+    own = {np.dtype(np.uint8): "bytes", np.dtype(bool): "unit"}.get(pixels.dtype)
+    if isinstance(said, str) and said not in RANGES and (private or said != AUTO):
+        known = RANGES if private else (*RANGES, AUTO)
+        raise InputError(f"The pixel range '{said}' is unknown. {nearest_hint(said, known)} Or give two numbers.")
+    if own and (said is None or (isinstance(said, str) and not private)):  # beside others' floats bytes stay bytes
+        return RANGES[own]
+    ways_out = 'pixel_range="unit" for [0, 1], "symmetric" for [-1, 1], "bytes" for [0, 255] (--range)'
+    if said is None or (said == AUTO and pixels.dtype.kind != "f"):
+        raise DataError(
+            f"{what} are {pixels.dtype}, and what is black and what is white in them is not said: it is never taken "
+            f"from the images. Give {ways_out}, or two numbers such as (0, 16)."
+        )
+    if said == AUTO:
+        finite = pixels[np.isfinite(pixels)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+        if 0 <= low <= 0.05 and 0.5 < high <= 1:
+            return RANGES["unit"]
+        if -1 <= low <= -0.5 and high <= 1:
+            return RANGES["symmetric"]
+        raise DataError(
+            f"{what} are in [{low:g}, {high:g}], and what is black and what is white in them is not clear. Give "
+            f"{ways_out}; clip what lies outside."
+        )
+    if isinstance(said, str):
+        return RANGES[said]
+    try:
+        low, high = map(float, said)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"pixel_range = {said!r} must be two numbers, black and white.") from error
+    if not (np.isfinite([low, high]).all() and low < high):
+        raise DataError(f"pixel_range = ({low:g}, {high:g}) must be two finite numbers, the first below the second.")
+    return low, high
+
+
+def _bytes(pixels: np.ndarray[Any, Any], limits: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """Return uint8 pixels, and which images have a number that is not finite or beyond the limits; all are copies."""
+    low, high = limits
+    bad = np.zeros(len(pixels), dtype=bool)
+    if pixels.dtype == np.uint8 and limits == RANGES["bytes"]:
+        return torch.from_numpy(np.array(pixels, order="C")), torch.from_numpy(bad)
+    made = np.empty(pixels.shape, dtype=np.uint8)
+    slack = _TOLERANCE * (high - low)
+    for start in range(0, len(pixels), _ROWS):
+        part = pixels[start : start + _ROWS].astype(np.float64)
+        bad[start : start + _ROWS] = ~((part >= low - slack) & (part <= high + slack)).all((1, 2, 3))  # NaN is neither
+        part = np.nan_to_num(part, copy=False, nan=low).clip(low, high)
+        made[start : start + _ROWS] = np.floor((part - low) * (255.0 / (high - low)) + 0.5)
+    return torch.from_numpy(made), torch.from_numpy(bad)
+
+
+# Labels ------------------------------------------------------------------------------------------------------------
+
+
+def _labels(
+    labels: Any, classes: Sequence[str] | None, num: int, what: str
+) -> tuple[Tensor, tuple[str, ...], Tensor | None]:
+    """Return positions in the classes, their names, and which images have none of them."""
+    numbers, values = _numbered(labels, num, "labels")
+    if classes is None:
+        if len(values) > min(MOST_CLASSES, max(num // 2, 2)):
+            raise DataError(
+                f"labels have {len(values):,} values for {num:,} {what}, too many to be classes. Name the classes "
+                "(classes=[...]), or leave the labels out."
+            )
+        return numbers, tuple(map(str, values)), None
+    names = tuple(map(str, classes))
+    places = {name: place for place, name in enumerate(names)}
+    if all(isinstance(value, int) for value in values):
+        position = [value if 0 <= value < len(names) else _NONE for value in values]
+    else:
+        position = [places.get(str(value), _NONE) for value in values]
+    found = torch.tensor(position, dtype=torch.int64)[numbers]
+    return found.clamp(min=0), names, found == _NONE
+
+
+def _numbered(values: Any, num: int, what: str) -> tuple[Tensor, list[Any]]:
+    """Return the place of each value among the sorted distinct ones, and these; whole numbers or texts."""
+    array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
+        array = array.astype(str)
+    if array.shape != (num,) or array.dtype.kind not in "biuU":
+        one_hot = " Give the number of the class, not a row of zeros and a one." if array.ndim == 2 else ""
+        raise DataError(
+            f"{what} must be {num:,} whole numbers or texts, one for each image, got {array.dtype} {array.shape}."
+            f"{one_hot}"
+        )
+    distinct, places = np.unique(array, return_inverse=True)
+    return torch.from_numpy(places.reshape(-1).astype(np.int64)), distinct.tolist()
