@@ -243,7 +243,7 @@ def read_all(root: Path, channels: int | None, progress: Progress = silent, conf
         if image.shape != shape:
             raise DataError(
                 f"{path} is {in_words(image.shape)}, but {files.paths[0]} is {in_words(shape)}: all images must have "
-                "one size and one kind of color. Crop or resize them; data.channels converts colors."
+                "one size, and all be grey or all in color. Bring them to one (idpgan prepare does)."
             )
         return image
 

@@ -145,7 +145,7 @@ REFUSED = {
     ),
     "gone": (lambda root: None, "is neither a folder nor a built-in source"),
     "empty": (lambda root: root.mkdir(), "holds no images"),
-    "damaged": (lambda root: [root.mkdir(), (root / "a.png").write_bytes(b"no")], "Cannot read the image"),
+    "damaged": (lambda root: [root.mkdir(), (root / "a.png").write_bytes(b"no")], "is not a picture"),
 }
 
 
