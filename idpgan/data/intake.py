@@ -34,7 +34,8 @@ from idpgan.checks import described
 from idpgan.config import nearest_hint
 from idpgan.data import folder
 from idpgan.data.declared import warn_once
-from idpgan.data.images import Images
+from idpgan.data.image_files import decoded
+from idpgan.data.images import Images, check_class_names
 from idpgan.data.metadata import MOST_CLASSES
 from idpgan.errors import DataError, InputError
 from idpgan.memory import check_memory
@@ -86,8 +87,8 @@ def gathered(
             ``images``, perhaps ``labels`` and ``classes``; a folder (its path); or a pair of images and labels.
         labels: N whole numbers or texts; None takes those of the source, or makes the images unlabeled.
         people: Who is on each image, N whole numbers or texts.
-        classes: Names of the classes. Labels that are numbers are positions in them, texts are their names. None: the
-            names that the source brings, or the values that the labels have, in order.
+        classes: Names of the classes; those in an npz file come first. Labels that are numbers are positions in them,
+            texts are their names. None: the names that the source brings, or the values that the labels have, in order.
         pixel_range: What black and white are in numbers that are not bytes: "unit" [0, 1], "symmetric" [-1, 1],
             "bytes" [0, 255], or two numbers. It is never taken from private images; "auto" takes it from images that
             are measured, if it is clear, and is the default of npz files among these.
@@ -107,8 +108,9 @@ def gathered(
         what, path = f"{what} ({images})", Path(images)
         if path.is_dir():
             images = folder.read_all(path, None, progress)
-        elif is_npz(path):
+        elif is_npz(path) and path.is_file():
             images = read_npz(path)
+            classes = None if "classes" in images else classes
             pixel_range = AUTO if pixel_range is None and not private else pixel_range
         else:
             raise InputError(f"{what}: there is neither a folder nor an npz file. Name one, or give images in memory.")
@@ -116,14 +118,16 @@ def gathered(
         if labels is not None or people is not None:
             raise InputError(f"{what}: labels and people are for arrays; this source says them itself. Leave them out.")
         return images if private else images.existing()
+    if isinstance(labels, np.ma.MaskedArray) or isinstance(people, np.ma.MaskedArray):
+        raise DataError(f"{what}: labels or people are a masked array. Give texts, and blanks where nothing is known.")
     held = _held(images, what, labeled and labels is None, progress)
     labels = held.labels if labels is None else labels
     pixels = _channels_first(held.pixels, held.channels_first, what)
     limits = _limits(pixels, pixel_range, what, private)
     values, outside = _bytes(pixels, limits)
-    numbers, names, unlabeled = None, (), None
+    numbers, names, unlabeled = None, tuple[str, ...](), None
     if labels is not None and labeled:
-        numbers, names, unlabeled = _labels(labels, classes or held.classes, len(values), what)
+        numbers, names, unlabeled = _labels(labels, held.classes if classes is None else classes, len(values), what)
     who = None if people is None else _numbered(people, len(values), "people")[0]
     null = outside if unlabeled is None else outside | unlabeled
     made = Images(values, numbers, names, who)
@@ -194,7 +198,7 @@ def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Held:
             item = tuple(item.get(field) for field in fields if field is not None)
         if isinstance(item, tuple) and len(item) not in (1, 2):
             raise DataError(f"{place} is a tuple of {len(item)}. Make each item an image, or a pair (image, label).")
-        if isinstance(item, tuple) or (isinstance(item, list) and len(item) == 2):
+        if isinstance(item, tuple) or (isinstance(item, list) and len(item) == 2 and not isinstance(item[0], list)):
             item, *label = item
             labels += label
         first = item if index == 0 else first
@@ -268,6 +272,14 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     for name, array in read.items():
         if not isinstance(array, np.ndarray):  # an entry without an array header is read as bytes
             raise DataError(f"{path}: '{name}' is not an array. Save numbers with numpy.savez.")
+    if "classes" in read:
+        names = read["classes"]
+        if names.ndim != 1 or names.dtype.kind not in "US":
+            raise DataError(f"{path}: classes are {names.dtype} {names.shape}, expected texts in one row.")
+        try:
+            check_class_names(names.astype(str).tolist())
+        except (UnicodeDecodeError, DataError) as error:
+            raise DataError(f"{path}: {error}") from error
     if "images" not in read:
         raise DataError(f"{path} holds no array 'images', x, samples or arr_0. Save images=... with numpy.savez.")
     return read
@@ -318,13 +330,15 @@ def _strided(tensor: Tensor) -> Tensor:
 
 
 def _upright(picture: Image.Image, what: str) -> Image.Image:
-    """Return a picture as it is meant to be seen, L or RGB; one of numbers without a range keeps them."""
+    """Return a picture as it is meant to be seen, L or RGB; one of other than bytes keeps its numbers."""
     if picture.format != "MPO" and getattr(picture, "n_frames", 1) > 1:
         raise DataError(f"{what} holds {getattr(picture, 'n_frames', 0)} pictures. Give each by itself.")
-    picture = ImageOps.exif_transpose(picture)
-    if picture.mode in ("L", "RGB", "1", "F", "I") or picture.mode.startswith("I;16"):
-        return picture
-    return picture.convert("RGB")
+    if picture.mode in ("F", "I") or picture.mode.startswith("I;16"):
+        return ImageOps.exif_transpose(picture)  # what is black and what is white is declared, as of an array
+    try:
+        return decoded(picture)
+    except DataError as error:
+        raise DataError(f"{what} {error}.") from error
 
 
 def _channels_first(images: np.ndarray[Any, Any], first_if_both: bool, what: str) -> np.ndarray[Any, Any]:
@@ -339,9 +353,9 @@ def _channels_first(images: np.ndarray[Any, Any], first_if_both: bool, what: str
     if images.ndim == 4 and images.shape[1] in (1, 3) and 0 not in shape:
         return images
     way_out = "Reshape rows of pixels."
-    if images.ndim == 3:
+    if len(shape) == 3:
         way_out = "If it is one color image, give it in a list."
-    elif images.ndim == 4 and (shape[1] in (2, 4) or shape[3] in (2, 4)):
+    elif len(shape) == 4 and {shape[1], shape[-1]} & {2, 4}:
         way_out = "Pictures of PIL with an alpha channel are taken, and lie on white: [PIL.Image.fromarray(each), ...]."
     raise DataError(
         f"{what} have the shape {tuple(shape)}, expected (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 grey or 3 "
@@ -408,7 +422,7 @@ def _labels(
     labels: Any, classes: Sequence[str] | None, num: int, what: str
 ) -> tuple[Tensor, tuple[str, ...], Tensor | None]:
     """Return positions in the classes, their names, and which images have none of them."""
-    numbers, values = _numbered(labels, num, "labels")
+    numbers, values = _numbered(labels, num, f"labels of {what}")
     if classes is None:
         if len(values) > min(MOST_CLASSES, max(num // 2, 2)):
             raise DataError(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from idpgan.config import nearest_hint
-from idpgan.data.images import numbered_by, to_unit
+from idpgan.data.images import to_unit
 from idpgan.data.intake import Range, gathered, is_npz
 from idpgan.data.load import Split
 from idpgan.device import resolve_device
@@ -157,18 +157,15 @@ def evaluate(
     with shown(off=not progress) as show:
         measured: Any = {"pixel_range": pixel_range, "progress": show}
         judges = gathered(real, what="real", private=False, **measured)
-        known = None if train is None else gathered(train, what="train", private=False, **measured)
-        known = None if known is None else numbered_by(known, judges.classes)
+        like = judges.image_shape, judges.classes
+        known = None if train is None else read_images(train, *like, what="train", **measured)
         source = synthetic.generator if isinstance(synthetic, FittedGenerator) else synthetic
         is_path = isinstance(source, str | os.PathLike)
-        if (
-            num is not None
-            and not isinstance(source, Generator)
-            and not (is_path and kind_of(Path(source)) == "generator")
-        ):
+        drawn = isinstance(source, Generator) or (is_path and kind_of(Path(source)) == "generator")
+        if num is not None and not drawn:
             raise InputError(f"num = {num} is for generators: all of these images are taken. Leave it out.")
         num = max(len(judges), 1000) if num is None else num
-        images = read_images(source, judges.image_shape, judges.classes, num=num, what="synthetic", **measured)
+        images = read_images(source, *like, num=num, what="synthetic", **measured)
         wanted = [only] if only else list(default_metrics(judges.classes if images.labels is not None else ()))
         if wanted[0] not in METRICS:
             raise InputError(f"only = '{only}' is unknown. {nearest_hint(wanted[0], METRICS)}")

@@ -171,6 +171,8 @@ class AttackOptions:
             raise InputError(f"--shadows {self.shadows} must be even and at least 4: half of them know each record.")
         if self.out is not None and self.members is None:
             raise InputError("--out is for --members: a run's result goes to its attack.json.")
+        if self.pixel_range != "auto" and self.members is None:
+            raise InputError("--range is for --members: a run's images are bytes.")
         if not 0 < self.confidence < 1:
             raise InputError(f"--confidence {self.confidence} must be in (0, 1).")
         _refuse_below(self, samples=3, most=2, most_costly=2)

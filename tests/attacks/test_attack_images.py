@@ -141,9 +141,11 @@ def test_bad_input_is_one_line():
     assert "3 are needed" in refusal(FRESH[:2], MEMBERS, OTHERS)
     assert "'nearest-sampel'" in refusal(FRESH, MEMBERS, OTHERS, attacks=["nearest-sampel"])
     assert "expected (N, H, W)" in refusal(np.zeros((4, 5)), MEMBERS, OTHERS)
-    assert "must be a folder, an npz file" in refusal([[1, 2]], MEMBERS, OTHERS)
+    assert "expected (N, H, W)" in refusal([[1, 2]], MEMBERS, OTHERS)
+    assert "must be a folder, an npz file" in refusal(7, MEMBERS, OTHERS)
     assert "does not exist" in refusal("nowhere.npz", MEMBERS, OTHERS)
-    assert "could be meant as" in refusal(np.full((9, 8, 8), 0.2), MEMBERS, OTHERS)
+    assert "is not said" in refusal(FRESH / 255, MEMBERS, OTHERS)
+    assert "is not clear" in refusal(np.full((9, 8, 8), 0.2), MEMBERS, OTHERS, pixel_range="auto")
     assert "needs the person on each image" in refusal(FRESH, MEMBERS, OTHERS, attacks=["person-set"])
     assert "None of these attacks" in refusal(FRESH, MEMBERS, OTHERS, attacks=["critic-score"])
 
