@@ -34,7 +34,7 @@ from idpgan.checks import described
 from idpgan.config import nearest_hint
 from idpgan.data import folder
 from idpgan.data.declared import warn_once
-from idpgan.data.image_files import decoded
+from idpgan.data.image_files import DAMAGE, decoded
 from idpgan.data.images import Images, check_class_names
 from idpgan.data.metadata import MOST_CLASSES
 from idpgan.errors import DataError, InputError
@@ -129,16 +129,17 @@ def gathered(
     if labels is not None and labeled:
         numbers, names, unlabeled = _labels(labels, held.classes if classes is None else classes, len(values), what)
     who = None if people is None else _numbered(people, len(values), "people")[0]
-    null = outside if unlabeled is None else outside | unlabeled
     made = Images(values, numbers, names, who)
+    null = outside if unlabeled is None else outside | unlabeled
     if not bool(null.any()):
         return made
     if not private:
-        fault = f"numbers that are not finite or outside of [{limits[0]:g}, {limits[1]:g}]: clip or mend them, or"
-        fault = f"{fault} say another pixel_range (--range)" if outside.any() else f"none of the {len(names)} classes"
+        bad, fault = null, f"none of the {len(names)} classes"
+        if bool(outside.any()):
+            bad, fault = outside, f"numbers that are not finite or outside of [{limits[0]:g}, {limits[1]:g}]"
         raise DataError(
-            f"{what}: {int(null.sum()):,} of {len(null):,} images, the first in position {int(null.int().argmax())}, "
-            f"have {fault}."
+            f"{what}: {int(bad.sum()):,} of {len(bad):,} images, the first in position {int(bad.int().argmax())}, have "
+            f"{fault}. Leave them out, or mend them or what is declared."
         )
     half = " Are range and classes right?" if 2 * int(null.sum()) > len(null) else ""
     warn_once(
@@ -158,25 +159,23 @@ def _held(images: Any, what: str, labeled: bool, progress: Progress) -> _Held:
         if "images" not in found:
             raise DataError(
                 f"{what} has the parts {', '.join(map(str, images))}, and none of them is called "
-                f"{', '.join(_NAMES['images'])}. Give the part that holds the images."
+                f"{', '.join(_NAMES['images'])}. Give one of them: {what}[{next(iter(images), '')!r}]."
             )
         held = _held(found["images"], what, False, progress)
         return held._replace(labels=found.get("labels"), classes=found.get("classes")) if labeled else held
     if isinstance(images, Tensor | np.ndarray | Image.Image) or hasattr(images, "__array__"):
         pixels = _numbers(images, what, whole=True)
-        return _items(pixels, what, labeled, progress) if pixels.dtype == object else _Held(pixels, _leads(images))
-    if hasattr(images, "dataset") and hasattr(images, "batch_size"):
-        raise DataError(f"{what} is a {type(images).__name__}, which draws and changes. Give its data set: .dataset.")
+        if pixels.dtype == object:
+            return _items(pixels, what, labeled, progress)
+        return _Held(pixels, isinstance(images, Tensor))
     if not hasattr(images, "__getitem__") or isinstance(images, bytes):
+        if hasattr(images, "dataset"):  # of torch: what it draws, and how often, is not its images
+            raise DataError(f"{what} is a {type(images).__name__}. Give its data set, .dataset.")
         raise DataError(
             f"{what} must be a folder, an npz file, an array or a tensor of numbers, a list of images, or a data set "
             f"with a length, got {described(images)}."
         )
     return _items(images, what, labeled, progress)
-
-
-def _leads(image: Any) -> bool:
-    return isinstance(image, Tensor)
 
 
 def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Held:
@@ -188,7 +187,8 @@ def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Held:
     pixels: list[np.ndarray[Any, Any]] = []
     labels: list[Any] = []
     fields: tuple[str, str | None] | None = None
-    features, first = getattr(source, "features", None) or {}, None
+    features, tensors = getattr(source, "features", None), False  # of Hugging Face; others call their inputs so
+    features = features if isinstance(features, Mapping) else {}
     for index in range(num):
         place, item = f"{what}[{index}]", source[index]
         if isinstance(item, tuple) and len(item) > 2 and hasattr(item, "_asdict"):
@@ -201,7 +201,7 @@ def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Held:
         if isinstance(item, tuple) or (isinstance(item, list) and len(item) == 2 and not isinstance(item[0], list)):
             item, *label = item
             labels += label
-        first = item if index == 0 else first
+        tensors = isinstance(item, Tensor) if index == 0 else tensors
         pixels.append(_numbers(item, place))
         if pixels[-1].shape != pixels[0].shape or pixels[-1].dtype != pixels[0].dtype:
             raise DataError(
@@ -215,7 +215,7 @@ def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Held:
         raise DataError(f"{what} has a label for {len(labels):,} of {num:,} images. Give one for each, or for none.")
     names = getattr(features.get(fields[1]), "names", None) if fields else getattr(source, "classes", None)
     names = names if isinstance(names, list | tuple) else None
-    return _Held(np.stack(pixels), _leads(first), labels if labeled and labels else None, names or None)
+    return _Held(np.stack(pixels), tensors, labels if labeled and labels else None, names or None)
 
 
 def _fields(item: Mapping[str, Any], features: Mapping[str, Any], what: str, labeled: bool) -> tuple[str, str | None]:
@@ -277,7 +277,8 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
         if names.ndim != 1 or names.dtype.kind not in "US":
             raise DataError(f"{path}: classes are {names.dtype} {names.shape}, expected texts in one row.")
         try:
-            check_class_names(names.astype(str).tolist())
+            read["classes"] = names.astype(str)
+            check_class_names(read["classes"].tolist())
         except (UnicodeDecodeError, DataError) as error:
             raise DataError(f"{path}: {error}") from error
     if "images" not in read:
@@ -309,7 +310,7 @@ def _numbers(image: Any, what: str, whole: bool = False) -> np.ndarray[Any, Any]
             array = np.asarray(image)
     except InputError:
         raise
-    except (OSError, SyntaxError, ValueError, TypeError, RuntimeError) as error:  # a damaged picture, a ragged list
+    except DAMAGE as error:  # of a picture; or a ragged list, or a tensor without numbers
         reason = " ".join(str(error).split())[:120]
         raise DataError(f"{what} is {described(image)}, which holds no image that can be read ({reason}).") from error
     if array.dtype.kind in "buif" or (whole and array.dtype == object and array.ndim == 1):
@@ -346,15 +347,16 @@ def _channels_first(images: np.ndarray[Any, Any], first_if_both: bool, what: str
     shape = images.shape
     if shape[:1] == (0,):
         raise DataError(f"{what} holds no images. Give at least one.")
-    if images.ndim == 3 and shape[2] not in (3, 4):
+    color = images.ndim == 3 and shape[2] in (3, 4) and min(shape[:2]) > 4
+    if images.ndim == 3 and not color:
         images = images[:, None]
     elif images.ndim == 4 and shape[3] in (1, 3) and not (first_if_both and shape[1] in (1, 3)):
         images = images.transpose(0, 3, 1, 2)
     if images.ndim == 4 and images.shape[1] in (1, 3) and 0 not in shape:
         return images
     way_out = "Reshape rows of pixels."
-    if len(shape) == 3:
-        way_out = "If it is one color image, give it in a list."
+    if color:
+        way_out = "Give one color image in a list, and N grey ones of that width as (N, 1, H, W)."
     elif len(shape) == 4 and {shape[1], shape[-1]} & {2, 4}:
         way_out = "Pictures of PIL with an alpha channel are taken, and lie on white: [PIL.Image.fromarray(each), ...]."
     raise DataError(

@@ -78,7 +78,7 @@ def read_images(
         device=device,
         pixel_range=pixel_range,
         module=module,
-        classes=classes if name.endswith(".npz") else None,
+        classes=classes if isinstance(source, str | os.PathLike) else None,
         what=what,
         labeled=bool(classes),
         progress=progress,

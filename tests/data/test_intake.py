@@ -143,8 +143,8 @@ MEANINGLESS = {
     "an empty list": ([], "holds no images"),
     "no pixels": (GREY[:, :0], "have the shape (6, 0, 10)"),
     "rows of pixels": (GREY.reshape(NUM, 80), "Reshape rows of pixels"),
-    "one color image": (COLOR[0], "If it is one color image, give it in a list"),
-    "one picture": (pictures(COLOR)[0], "If it is one color image, give it in a list"),
+    "one color image": (COLOR[0], "Give one color image in a list"),
+    "one picture": (pictures(COLOR)[0], "Give one color image in a list"),
     "alpha": (np.zeros((4, 8, 8, 4), np.uint8), "[PIL.Image.fromarray(each), ...]"),
     "alpha first": (np.zeros((4, 2, 8, 8), np.uint8), "[PIL.Image.fromarray(each), ...]"),
     "batches": ([COLOR, COLOR], "have the shape (2, 6, 8, 10, 3)"),
@@ -153,7 +153,7 @@ MEANINGLESS = {
     "grey and color": ([pictures()[0], pictures(COLOR)[0]], "all must be alike"),
     "a ragged list": ([[[1, 2, 3], [4]]], "holds no image that can be read"),
     "paths": (["a.png", "b.png"], "images[0] is a path. Give the folder that holds the images"),
-    "a loader": (DataLoader(TensorDataset(UNIT)), "Give its data set: .dataset"),
+    "a loader": (DataLoader(TensorDataset(UNIT)), "Give its data set, .dataset"),
     "a stream": (Stream(), "without a length"),
     "triples": ([(GREY[0], 1, 2)], "images[0] is a tuple of 3"),
     "some labels": ([(GREY[0], 1), GREY[1]], "a label for 1 of 2 images"),
@@ -299,7 +299,14 @@ def test_a_hugging_face_data_set_of_several_labels_says_how_to_choose():
 
 def test_the_parts_of_a_hugging_face_data_set_are_named():
     data = HuggingFace({"image": pictures()}, {})
-    assert "has the parts train, test" in refusal({"train": data, "test": data})
+    assert "Give one of them: images['train']" in refusal({"train": data, "test": data})
+
+
+def test_a_torch_data_set_may_call_its_inputs_features():
+    class Own(TensorDataset):
+        features = torch.zeros(2)
+
+    assert np.array_equal(pixels(Own(torch.from_numpy(GREY))), GREY)
 
 
 def test_lists_of_mappings_and_named_tuples_are_taken():
