@@ -25,6 +25,7 @@ import torch
 from PIL import Image
 
 from idpgan.data.images import Images
+from idpgan.data.labels import NONE
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.errors import DataError
 from idpgan.memory import check_room, let_go, zeros
@@ -44,7 +45,7 @@ DAMAGE = (  # exceptions of Pillow's decoders for incomplete images
 warnings.filterwarnings("error", category=Image.DecompressionBombWarning)  # refuses over 89 million pixels
 CHUNK = 64  # images per task of a thread
 Shape = tuple[int, int, int]  # (C, H, W)
-UNWANTED = -1  # label of a file whose class is not on the list
+UNWANTED = NONE  # label of a file whose class is not on the list
 
 
 class Files(NamedTuple):

@@ -21,6 +21,7 @@ import numpy as np
 from PIL import Image, ImageOps
 
 from idpgan.data.image_files import DAMAGE, EXTENSIONS, entries, walk
+from idpgan.data.labels import spelled
 from idpgan.data.metadata import CUT_FROM, FILE_NAME, LABEL, METADATA, PERSON, file_problems, read_table, some_of
 from idpgan.errors import DataError
 
@@ -223,7 +224,7 @@ def _columns_of(labels: LabelTable, source: Path, names: Sequence[str]) -> dict[
     if problems:
         raise DataError(f"{table.path} {' '.join(problems)}")
     return {
-        name: [rows[photo][index] if photo in rows else "" for photo in names]
+        name: [(str if name == PERSON else spelled)(rows[photo][index]) if photo in rows else "" for photo in names]
         for index, name in enumerate(table.columns)
         if name in wanted
     }
