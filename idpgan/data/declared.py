@@ -164,7 +164,8 @@ def shown(value: Any) -> str:
 def warn_of_spellings(people: Iterable[str], where: str) -> None:
     """Warn of people who may be one, written in several ways, or nobody: each spelling is a person of its own."""
     people = list(people)
-    found = [" = ".join(group) for group in spellings(people)] + sorted(BLANKS & set(people))
+    found = [" = ".join(map(shown, group)) for group in spellings(people)]
+    found += [shown(name) for name in sorted(BLANKS & set(people) - {""})]
     if found:
         warn_once(
             f"{where}: people written {'; '.join(found[:10])}{'; ...' * (len(found) > 10)} are taken as they are "

@@ -20,6 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageOps
 
+from idpgan.data.declared import warn_of_spellings
 from idpgan.data.image_files import DAMAGE, EXTENSIONS, entries, walk
 from idpgan.data.labels import spelled
 from idpgan.data.metadata import CUT_FROM, FILE_NAME, LABEL, METADATA, PERSON, file_problems, read_table, some_of
@@ -183,6 +184,7 @@ def _values(
             for name, person, has_label in zip(names, found[PERSON], labelled, strict=True)
             if not person and (has_label or not labels.only_labelled)
         ]
+        warn_of_spellings(found[PERSON], str(labels.path or source))
         if lacking:
             raise DataError(
                 f"{lacking[0]} has no person in {labels.path} ({len(lacking)} of {len(names)} photos have none: "

@@ -214,7 +214,7 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> _Data:
     if rows.people is not None:
         why = "photos in the column cut_from" if rows.of_photos else "names in the column person"
         same = [] if rows.of_photos else spellings(rows.person_names)
-        why += f"; one person each? {'; '.join(' = '.join(group) for group in same[:3])}" if same else ""
+        why += f"; one person each? {'; '.join(' = '.join(map(shown, group)) for group in same[:3])}" if same else ""
         settings["num_people"] = Setting(len(rows.person_names), why)
     settings |= _looks(root, rows.paths)
     if columns and not any(map(class_values, rows.values)):

@@ -222,7 +222,7 @@ def labels_of(
         )
     if NONE in meant:
         raise DataError(
-            f"{path}: {what} are in [{found[0]}, {found[-1]}], and the {len(names)} known classes are "
+            f"{path}: {found[meant.index(NONE)]} among the {what} is none of the {len(names)} known classes, which are "
             f"{', '.join(names[:20])}{', ...' * (len(names) > 20)}."
         )
     return torch.tensor(meant, dtype=torch.int64)[torch.from_numpy(order.reshape(-1).astype(np.int64))], names

@@ -252,7 +252,7 @@ class Generator(nn.Module):
             except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths
                 raise InputError(f"labels must be {num} integers in a row, got {checks.described(labels)}.") from error
             if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
-                raise InputError(f"labels must be names or integers, got {given.dtype}.")
+                raise InputError(f"labels must be integers or names, got {given.dtype}.")
             distinct, order = given.to(torch.int64).unique(return_inverse=True)
             given = torch.tensor([asked_for(value, self.classes) for value in distinct.tolist()])[order]
         if given.ndim == 0:
