@@ -17,10 +17,6 @@ name.
 from __future__ import annotations
 
 import os
-import struct
-import tokenize
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -32,13 +28,13 @@ from torch import Tensor
 
 from idpgan.checks import described
 from idpgan.config import nearest_hint
-from idpgan.data import folder
-from idpgan.data.declared import warn_once
+from idpgan.data import folder, npz
+from idpgan.data.declared import warn_of_spellings, warn_once
 from idpgan.data.image_files import DAMAGE, decoded
-from idpgan.data.images import Images, check_class_names
+from idpgan.data.images import Images
+from idpgan.data.labels import NONE, are_ambiguous, in_order, places, spelled
 from idpgan.data.metadata import MOST_CLASSES
 from idpgan.errors import DataError, InputError
-from idpgan.memory import check_memory
 from idpgan.progress import Progress, silent
 
 RANGES = {"bytes": (0.0, 255.0), "unit": (0.0, 1.0), "symmetric": (-1.0, 1.0)}
@@ -46,16 +42,6 @@ AUTO = "auto"  # of images that are measured: found by the darkest and the brigh
 Range = str | Sequence[float] | None
 _TOLERANCE = 1e-3  # of the range: rounding that lies beyond its ends
 _ROWS = 4096  # converted at once
-_NONE = -1  # the label of an image that has none of the classes
-_NAMES = {  # of an array or a column: ours, DPImageBench's, those of numpy.savez without names, scikit-learn's, others'
-    "images": ("images", "image", "img", "pixel_values", "x", "samples", "arr_0"),
-    "labels": ("labels", "label", "y", "target", "targets", "arr_1"),
-    "classes": ("classes", "target_names"),
-}
-_DAMAGE = (  # what NumPy and zipfile raise on files that are not archives; encrypted parts are a RuntimeError
-    OSError, ValueError, EOFError, LookupError, TypeError, SyntaxError, ArithmeticError, AttributeError, RuntimeError,
-    MemoryError, struct.error, tokenize.TokenError, zlib.error, zipfile.BadZipFile,
-)  # fmt: skip
 
 
 class _Held(NamedTuple):
@@ -64,7 +50,8 @@ class _Held(NamedTuple):
     pixels: np.ndarray[Any, Any]
     channels_first: bool  # where both ends could be the channels
     labels: Any = None
-    classes: Sequence[str] | None = None
+    classes: Sequence[str] | None = None  # names that a data set brings, in the order of its labels
+    named: Mapping[str, np.ndarray[Any, Any]] | None = None  # labels that stand beside their classes or as positions
 
 
 def gathered(
@@ -87,8 +74,9 @@ def gathered(
             ``images``, perhaps ``labels`` and ``classes``; a folder (its path); or a pair of images and labels.
         labels: N whole numbers or texts; None takes those of the source, or makes the images unlabeled.
         people: Who is on each image, N whole numbers or texts.
-        classes: Names of the classes; those in an npz file come first. Labels that are numbers are positions in them,
-            texts are their names. None: the names that the source brings, or the values that the labels have, in order.
+        classes: Names of the classes, which labels mean as `idpgan.data.labels` says; those in an npz file come first.
+            None: the values that the labels have, in order; or the names that a data set brings, whose labels are then
+            positions.
         pixel_range: What black and white are in numbers that are not bytes: "unit" [0, 1], "symmetric" [-1, 1],
             "bytes" [0, 255], or two numbers. It is never taken from private images; "auto" takes it from images that
             are measured, if it is clear, and is the default of npz files among these.
@@ -108,8 +96,8 @@ def gathered(
         what, path = f"{what} ({images})", Path(images)
         if path.is_dir():
             images = folder.read_all(path, None, progress)
-        elif is_npz(path) and path.is_file():
-            images = read_npz(path)
+        elif npz.is_npz(path) and path.is_file():
+            images = npz.read(path)
             classes = None if "classes" in images else classes
             pixel_range = AUTO if pixel_range is None and not private else pixel_range
         else:
@@ -121,14 +109,19 @@ def gathered(
     if isinstance(labels, np.ma.MaskedArray) or isinstance(people, np.ma.MaskedArray):
         raise DataError(f"{what}: labels or people are a masked array. Give texts, and blanks where nothing is known.")
     held = _held(images, what, labeled and labels is None, progress)
-    labels = held.labels if labels is None else labels
     pixels = _channels_first(held.pixels, held.channels_first, what)
     limits = _limits(pixels, pixel_range, what, private)
     values, outside = _bytes(pixels, limits)
     numbers, names, unlabeled = None, tuple[str, ...](), None
-    if labels is not None and labeled:
-        numbers, names, unlabeled = _labels(labels, held.classes if classes is None else classes, len(values), what)
-    who = None if people is None else _numbered(people, len(values), "people")[0]
+    if held.named is not None:
+        numbers, names = _labels_of(held.named, len(values), tuple(classes or ()), what)
+    elif labeled and (labels is not None or held.labels is not None):
+        labels = held.labels if labels is None else labels
+        numbers, names, unlabeled = _labels(labels, classes, held.classes, len(values), what)
+    who = None
+    if people is not None:
+        who, known = _numbered(people, len(values), "people")
+        warn_of_spellings(map(str, known), "people")
     made = Images(values, numbers, names, who)
     null = outside if unlabeled is None else outside | unlabeled
     if not bool(null.any()):
@@ -155,14 +148,17 @@ def gathered(
 def _held(images: Any, what: str, labeled: bool, progress: Progress) -> _Held:
     """Return what a source in memory holds."""
     if isinstance(images, Mapping):
-        found = _named(images)
+        found = npz.named(images)
         if "images" not in found:
             raise DataError(
                 f"{what} has the parts {', '.join(map(str, images))}, and none of them is called "
-                f"{', '.join(_NAMES['images'])}. Give one of them: {what}[{next(iter(images), '')!r}]."
+                f"{', '.join(npz.NAMES['images'])}. Give one of them: {what}[{next(iter(images), '')!r}]."
             )
         held = _held(found["images"], what, False, progress)
-        return held._replace(labels=found.get("labels"), classes=found.get("classes")) if labeled else held
+        beside = {kind: np.asarray(each) for kind, each in found.items() if kind != "images"} if labeled else {}
+        if beside.keys() >= {"labels", "classes"} or "positions" in beside:
+            return held._replace(named=beside)
+        return held._replace(labels=beside.get("labels"))
     if isinstance(images, Tensor | np.ndarray | Image.Image) or hasattr(images, "__array__"):
         pixels = _numbers(images, what, whole=True)
         if pixels.dtype == object:
@@ -226,8 +222,8 @@ def _fields(item: Mapping[str, Any], features: Mapping[str, Any], what: str, lab
         return isinstance(value, Image.Image) or getattr(value, "ndim", 0) >= 2 or nested
 
     images = [field for field, value in item.items() if is_image(value)]
-    images = [field for field in images if field in _NAMES["images"]] or images
-    labels = [field for field in item if field in _NAMES["labels"] or hasattr(features.get(field), "names")]
+    images = [field for field in images if field in npz.NAMES["images"]] or images
+    labels = [field for field in item if field in npz.NAMES["labels"] or hasattr(features.get(field), "names")]
     for kind, found, wanted in (("image", images, 1), ("label", labels, len(labels[:1]))):
         if len(found) != wanted and (kind == "image" or labeled):
             raise DataError(
@@ -235,55 +231,6 @@ def _fields(item: Mapping[str, Any], features: Mapping[str, Any], what: str, lab
                 f"images and labels as lists: [item[FIELD] for item in {what}]."
             )
     return images[0], labels[0] if labeled and labels else None
-
-
-def _named(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return images, labels and classes under one of their `_NAMES`."""
-    chosen = {kind: next((name for name in names if name in source), None) for kind, names in _NAMES.items()}
-    return {kind: source[name] for kind, name in chosen.items() if name is not None}
-
-
-def is_npz(path: str | os.PathLike[str]) -> bool:
-    """Tell by its name whether a path means an npz file; a folder may be called so, too."""
-    return os.fspath(path).endswith(".npz") and not os.path.isdir(path)
-
-
-def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Read images, labels and classes of an npz file, as plain numbers and texts only.
-
-    Raises:
-        InputError: If it is no such file, or holds no images. Pickled objects are never loaded.
-    """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            known = {name for names in _NAMES.values() for name in names}
-            sizes = [item.file_size for item in archive.infolist() if item.filename.removesuffix(".npy") in known]
-        check_memory(2 * sum(sizes), f"{path}, unpacked,", "Save fewer images at once.")
-        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            read = _named(arrays)
-    except InputError:
-        raise
-    except _DAMAGE as error:
-        reason = " ".join(str(error).split())[:200]
-        raise DataError(
-            f"{path} cannot be read as an npz file of plain arrays ({reason}). Pickled objects are refused, because "
-            "loading them runs code: save numbers with numpy.savez."
-        ) from error
-    for name, array in read.items():
-        if not isinstance(array, np.ndarray):  # an entry without an array header is read as bytes
-            raise DataError(f"{path}: '{name}' is not an array. Save numbers with numpy.savez.")
-    if "classes" in read:
-        names = read["classes"]
-        if names.ndim != 1 or names.dtype.kind not in "US":
-            raise DataError(f"{path}: classes are {names.dtype} {names.shape}, expected texts in one row.")
-        try:
-            read["classes"] = names.astype(str)
-            check_class_names(read["classes"].tolist())
-        except (UnicodeDecodeError, DataError) as error:
-            raise DataError(f"{path}: {error}") from error
-    if "images" not in read:
-        raise DataError(f"{path} holds no array 'images', x, samples or arr_0. Save images=... with numpy.savez.")
-    return read
 
 
 # Numbers -----------------------------------------------------------------------------------------------------------
@@ -420,38 +367,93 @@ def _bytes(pixels: np.ndarray[Any, Any], limits: tuple[float, float]) -> tuple[T
 # Labels ------------------------------------------------------------------------------------------------------------
 
 
+def _labels_of(
+    arrays: Mapping[str, np.ndarray[Any, Any]], num: int, classes: tuple[str, ...], source: str
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the positions of labels in the classes, and these: the arrays' own names, if there are any, come first.
+
+    Raises:
+        DataError: If names, labels and positions do not fit together, or nothing says whether numbers that could be
+            either are names or positions, as in files of earlier versions.
+    """
+    names = tuple(map(str, arrays["classes"].tolist())) if "classes" in arrays else classes
+    what = "positions" if "positions" in arrays else "labels"
+    if arrays[what].shape != (num,) or arrays[what].dtype.kind not in ("iu" if what == "positions" else "iuU"):
+        raise DataError(
+            f"{source}: {what} are {arrays[what].dtype} of the shape {arrays[what].shape}, expected integers of the "
+            f"shape ({num},): one for each image."
+        )
+    distinct, order = np.unique(arrays[what], return_inverse=True)
+    found = distinct.tolist()
+    meant, inside = places(found, names), [value if value in range(len(names)) else NONE for value in found]
+    if what == "positions" or ("classes" in arrays and NONE in meant):  # earlier versions call positions labels
+        meant = inside
+    elif "classes" in arrays and NONE not in inside and meant != inside and distinct.dtype.kind != "U":
+        raise DataError(
+            f"{source}: labels {', '.join(map(str, found[:10]))} could be names or positions in classes. Save "
+            "positions=... beside them, or labels=... as texts."
+        )
+    if NONE in meant:
+        raise DataError(
+            f"{source}: {found[meant.index(NONE)]} among the {what} is none of the {len(names)} known classes, which "
+            f"are {', '.join(names[:20])}{', ...' * (len(names) > 20)}."
+        )
+    return torch.tensor(meant, dtype=torch.int64)[torch.from_numpy(order.reshape(-1).astype(np.int64))], names
+
+
 def _labels(
-    labels: Any, classes: Sequence[str] | None, num: int, what: str
+    labels: Any, classes: Sequence[str] | None, own: Sequence[str] | None, num: int, what: str
 ) -> tuple[Tensor, tuple[str, ...], Tensor | None]:
-    """Return positions in the classes, their names, and which images have none of them."""
-    numbers, values = _numbered(labels, num, f"labels of {what}")
-    if classes is None:
-        if len(values) > min(MOST_CLASSES, max(num // 2, 2)):
+    """Return positions in the classes, their names, and which images have none of them.
+
+    Raises:
+        DataError: If the labels cannot be classes, or no image at all has one.
+    """
+    numbers, values = _numbered(labels, num, f"labels of {what}", floats=True)
+    names = tuple(map(str, own if classes is None and own is not None else classes or ()))
+    whole = all(isinstance(value, int) or value == "" for value in values)
+    if own is not None and whole and NONE not in places(own, names):
+        values = [str(own[value]) if value != "" and 0 <= value < len(own) else "" for value in values]
+    elif names and whole and are_ambiguous(names):
+        raise DataError(
+            f"classes are {', '.join(names[:20])}: a number could be the name of one and the position of another. Give "
+            "the names of the classes as labels, as texts."
+        )
+    if not names:
+        names = tuple(in_order({spelled(value) for value in values} - {""}))
+        if len(names) > min(MOST_CLASSES, max(num // 2, 2)):
             raise DataError(
-                f"labels have {len(values):,} values for {num:,} {what}, too many to be classes. Name the classes "
+                f"labels have {len(names):,} values for {num:,} {what}, too many to be classes. Name the classes "
                 "(classes=[...]), or leave the labels out."
             )
-        return numbers, tuple(map(str, values)), None
-    names = tuple(map(str, classes))
-    places = {name: place for place, name in enumerate(names)}
-    if all(isinstance(value, int) for value in values):
-        position = [value if 0 <= value < len(names) else _NONE for value in values]
-    else:
-        position = [places.get(str(value), _NONE) for value in values]
-    found = torch.tensor(position, dtype=torch.int64)[numbers]
-    return found.clamp(min=0), names, found == _NONE
+    found = torch.tensor(places(values, names), dtype=torch.int64)[numbers]
+    if bool((found == NONE).all()):
+        raise DataError(
+            f"none of the {num:,} labels of {what} is one of the classes ({', '.join(names[:20]) or 'labels are blank'}). Name "
+            "the classes as the labels do (classes=[...])."
+        )
+    return found.clamp(min=0), names, found == NONE
 
 
-def _numbered(values: Any, num: int, what: str) -> tuple[Tensor, list[Any]]:
-    """Return the place of each value among the sorted distinct ones, and these; whole numbers or texts."""
+def _numbered(values: Any, num: int, what: str, floats: bool = False) -> tuple[Tensor, list[Any]]:
+    """Return the place of each value among the sorted distinct ones, and these; whole numbers or texts.
+
+    With ``floats`` whole numbers may be floating point ones, and values may be missing, as pandas has them: a blank.
+    """
     array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
         array = array.astype(str)
+    listed = array.tolist() if floats and array.ndim == 1 and array.dtype.kind in "fO" else []
+    if listed and all(isinstance(value, str | int | float) or not spelled(value) for value in listed):
+        array = np.array([spelled(value) for value in listed])
     if array.shape != (num,) or array.dtype.kind not in "biuU":
         one_hot = " Give the number of the class, not a row of zeros and a one." if array.ndim == 2 else ""
         raise DataError(
             f"{what} must be {num:,} whole numbers or texts, one for each image, got {array.dtype} {array.shape}."
             f"{one_hot}"
         )
-    distinct, places = np.unique(array, return_inverse=True)
-    return torch.from_numpy(places.reshape(-1).astype(np.int64)), distinct.tolist()
+    distinct, order = np.unique(array, return_inverse=True)
+    found = distinct.tolist()
+    if listed and not any(isinstance(value, str) for value in listed):
+        found = [int(text) if text.lstrip("-").isdecimal() else text for text in found]
+    return torch.from_numpy(order.reshape(-1).astype(np.int64)), found

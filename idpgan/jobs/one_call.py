@@ -12,8 +12,9 @@ import torch
 
 from idpgan.config import nearest_hint
 from idpgan.data.images import to_unit
-from idpgan.data.intake import Range, gathered, is_npz
+from idpgan.data.intake import Range, gathered
 from idpgan.data.load import Split
+from idpgan.data.npz import is_npz
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.jobs.fit import FittedGenerator

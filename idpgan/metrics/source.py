@@ -59,7 +59,7 @@ def read_images(
 
     Args:
         source: As of `read_foreign`. A folder has one folder of images per class, named like the class, or unlabeled
-            images; the labels of an npz file without ``classes`` are positions in those of the data set.
+            images; the labels of an npz file without ``classes`` mean those of the data set (`idpgan.data.labels`).
         image_shape: (C, H, W) of the data set.
         classes: Classes of the data set; none drops all labels.
         num, seed, device, pixel_range, module, what: As of `read_foreign`.
@@ -90,13 +90,7 @@ def read_images(
         )
     if images.labels is None or not classes:
         return Images(images.images)
-    unknown = sorted(set(images.classes) - set(classes))
-    if unknown:
-        raise DataError(
-            f"{name} has the class '{unknown[0]}', which is none of the data set's ({', '.join(classes)}). "
-            "Name the classes alike."
-        )
-    return numbered_by(images, classes)  # as the data set does, by the names of the classes
+    return numbered_by(images, classes, name)
 
 
 def read_foreign(

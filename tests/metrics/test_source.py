@@ -92,12 +92,12 @@ BAD = {
     "pickled labels": ({"images": pixels(), "labels": np.array([None] * 6, dtype=object)}, "Pickled"),
     "fewer labels": ({"images": pixels(), "labels": np.zeros(5, int)}, r"must be 6 whole .* got int64 \(5,\)"),
     "one-hot labels": ({"images": pixels(), "labels": np.zeros((6, 3), int)}, r"int64 \(6, 3\)"),
-    "float labels": ({"images": pixels(), "labels": np.zeros(6)}, "got float64"),
-    "unknown label": ({"images": pixels(), "labels": np.full(6, 3)}, "6 of 6 images, .* none of the 3 classes"),
-    "negative label": ({"images": pixels(), "labels": np.full(6, -1)}, "none of the 3 classes"),
+    "float labels": ({"images": pixels(), "labels": np.full(6, 0.5)}, "none of the 6 labels"),
+    "unknown label": ({"images": pixels(), "labels": np.array([0, 1, 2, 2, 3, 3])}, "2 of 6 images, .* none of the 3 classes"),
+    "negative label": ({"images": pixels(), "labels": np.full(6, -1)}, "none of the 6 labels"),
     "unknown class": (
         {"images": pixels(), "labels": np.zeros(6, int), "classes": np.array(["cat", "gnu"])},
-        "class 'gnu', which is none of the data set's",
+        "class 'gnu', which is none of the real ones",
     ),
     "one class twice": (
         {"images": pixels(), "labels": np.zeros(6, int), "classes": np.array(["cat", "cat"])},
@@ -189,7 +189,7 @@ def test_a_folder_without_classes_is_unlabeled(tmp_path):
 @pytest.mark.parametrize(
     ("names", "shape", "message"),
     [
-        (["cat", "gnu"], GREY, "class 'gnu', which is none of the data set's"),
+        (["cat", "gnu"], GREY, "class 'gnu', which is none of the real ones"),
         (["cat", "dog"], (1, 9, 9), r"\(1, 9, 9\), but the data set has \(1, 8, 10\)"),
     ],
 )

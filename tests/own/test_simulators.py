@@ -54,7 +54,7 @@ def rng(seed=0):
 
 @pytest.mark.parametrize("name", ["draw", "Painter", "turner", "network"])
 def test_the_release_holds_the_images_and_no_code(tmp_path, monkeypatch, name):
-    config = config_of(name, model={"licence": "CC0 <b>"})
+    config = config_of(name, model={"license": "CC0 <b>"})
     jobs.start(config, tmp_path / "run")
     monkeypatch.setitem(sys.modules, HERE, None)  # any import of it fails from here on
     found = verify(tmp_path / "run")
