@@ -429,8 +429,8 @@ def _labels(
     found = torch.tensor(places(values, names), dtype=torch.int64)[numbers]
     if bool((found == NONE).all()):
         raise DataError(
-            f"none of the {num:,} labels of {what} is one of the classes ({', '.join(names[:20]) or 'labels are blank'}). Name "
-            "the classes as the labels do (classes=[...])."
+            f"none of the {num:,} labels of {what} is one of the classes "
+            f"({', '.join(names[:20]) or 'labels are blank'}). Name the classes as the labels do (classes=[...])."
         )
     return found.clamp(min=0), names, found == NONE
 
