@@ -41,7 +41,7 @@ RANGES = {"bytes": (0.0, 255.0), "unit": (0.0, 1.0), "symmetric": (-1.0, 1.0)}
 AUTO = "auto"  # of images that are measured: found by the darkest and the brightest pixel, or refused
 Range = str | Sequence[float] | None
 _TOLERANCE = 1e-3  # of the range: rounding that lies beyond its ends
-_ROWS = 4096  # converted at once
+_VALUES = 1 << 22  # converted at once
 
 
 class _Held(NamedTuple):
@@ -94,14 +94,10 @@ def gathered(
         images = images.as_images()
     if isinstance(images, str | os.PathLike):
         what, path = f"{what} ({images})", Path(images)
-        if path.is_dir():
-            images = folder.read_all(path, None, progress)
-        elif npz.is_npz(path) and path.is_file():
-            images = npz.read(path)
-            classes = None if "classes" in images else classes
-            pixel_range = AUTO if pixel_range is None and not private else pixel_range
-        else:
+        if not path.is_dir() and not (npz.is_npz(path) and path.is_file()):
             raise InputError(f"{what}: there is neither a folder nor an npz file. Name one, or give images in memory.")
+        pixel_range = AUTO if pixel_range is None and not private else pixel_range
+        images = folder.read_all(path, None, progress) if path.is_dir() else npz.read(path)
     if isinstance(images, Images):
         if labels is not None or people is not None:
             raise InputError(f"{what}: labels and people are for arrays; this source says them itself. Leave them out.")
@@ -122,12 +118,18 @@ def gathered(
     if people is not None:
         who, known = _numbered(people, len(values), "people")
         warn_of_spellings(map(str, known), "people")
-    made = Images(values, numbers, names, who)
+    return _without_faults(Images(values, numbers, names, who), outside, unlabeled, limits, what, private)
+
+
+def _without_faults(
+    images: Images, outside: Tensor, unlabeled: Tensor | None, limits: tuple[float, float], what: str, private: bool
+) -> Images:
+    """Return images in which those at fault are null records; refuse any where nothing is released."""
     null = outside if unlabeled is None else outside | unlabeled
     if not bool(null.any()):
-        return made
+        return images
     if not private:
-        bad, fault = null, f"none of the {len(names)} classes"
+        bad, fault = null, f"none of the {len(images.classes)} classes"
         if bool(outside.any()):
             bad, fault = outside, f"numbers that are not finite or outside of [{limits[0]:g}, {limits[1]:g}]"
         raise DataError(
@@ -139,7 +141,7 @@ def gathered(
         f"{int(null.sum())} of {len(null)} {what} have numbers outside the declared range or none of the classes and "
         f"stand as null records: they keep their positions and count in N.{half}"
     )
-    return made.zeroed_out(null)
+    return images.zeroed_out(null)
 
 
 # What holds the images ---------------------------------------------------------------------------------------------
@@ -356,11 +358,12 @@ def _bytes(pixels: np.ndarray[Any, Any], limits: tuple[float, float]) -> tuple[T
         return torch.from_numpy(np.array(pixels, order="C")), torch.from_numpy(bad)
     made = np.empty(pixels.shape, dtype=np.uint8)
     slack = _TOLERANCE * (high - low)
-    for start in range(0, len(pixels), _ROWS):
-        part = pixels[start : start + _ROWS].astype(np.float64)
-        bad[start : start + _ROWS] = ~((part >= low - slack) & (part <= high + slack)).all((1, 2, 3))  # NaN is neither
+    rows = max(1, _VALUES // pixels[0].size)
+    for start in range(0, len(pixels), rows):
+        part = pixels[start : start + rows].astype(np.float64)
+        bad[start : start + rows] = ~((part >= low - slack) & (part <= high + slack)).all((1, 2, 3))  # NaN is neither
         part = np.nan_to_num(part, copy=False, nan=low).clip(low, high)
-        made[start : start + _ROWS] = np.floor((part - low) * (255.0 / (high - low)) + 0.5)
+        made[start : start + rows] = np.floor((part - low) * (255.0 / (high - low)) + 0.5)
     return torch.from_numpy(made), torch.from_numpy(bad)
 
 

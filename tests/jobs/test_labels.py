@@ -240,7 +240,7 @@ def test_labels_as_pandas_has_them(missing):
     )
     texts = gathered(images, np.array(["b", "a", missing] * 2, dtype=object))
     assert (texts.classes, texts.is_null.sum()) == (("a", "b"), 2)
-    with pytest.raises(InputError, match="none of the 6 labels is one of the classes"):
+    with pytest.raises(InputError, match="none of the 6 labels of images is one of the classes"):
         gathered(images, ["A", "B", "C"] * 2, classes=["a", "b"])
 
 
