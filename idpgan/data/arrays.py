@@ -157,9 +157,7 @@ def gathered(
         labels = found if labels is None else labels
     pixels = _channels_first(_array(images, what), isinstance(images, Tensor), what)
     values, bad = _bytes(pixels, _range(pixels, pixel_range, what))
-    numbers, names, unlabeled = (None, (), None)
-    if labels is not None:
-        numbers, names, unlabeled = _labels(labels, classes, own, len(values), what)
+    numbers, names, unlabeled = (None, (), None) if labels is None else _labels(labels, classes, own, len(values), what)
     who = None
     if people is not None:
         who, named = _numbered(people, len(values), "people")

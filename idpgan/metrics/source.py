@@ -145,8 +145,9 @@ def images_of(arrays: Mapping[str, np.ndarray[Any, Any]], source: Path | str, pi
     if "images" not in arrays:
         raise DataError(f"{source} holds no array 'images', x, samples or arr_0. Save images=... with numpy.savez.")
     shape, labels = _shape_of(arrays["images"], source), arrays.get("labels")
-    named = labels is not None and labels.dtype.kind in "iuU"
-    return _fitted(arrays, shape, tuple(in_order(map(str, np.unique(labels))) if named else ()), pixel_range, source)
+    if labels is None or labels.dtype.kind not in "iuU":
+        return _fitted(arrays, shape, (), pixel_range, source)
+    return _fitted(arrays, shape, tuple(in_order(map(str, np.unique(labels)))), pixel_range, source)
 
 
 def _shape_of(images: np.ndarray[Any, Any], source: Path | str) -> tuple[int, int, int]:
