@@ -269,7 +269,10 @@ def scanned(root: Path, config: DataConfig | None = None) -> Files:
     if not (root / METADATA).is_file():
         return _joined(*scan(root))
     label, rows = _rows_of(root, config)
-    named = config.classes or () if config else class_values(rows.values[0]) if label else ()
+    named: Sequence[str] = config.classes or () if config else ()
+    if label and not config:  # a value that is a folder's name too is no blank: a release may have the class NA
+        values = set(rows.values[0])
+        named = in_order({value if value and (root / value).is_dir() else spelled(value) for value in values} - {""})
     files = _labeled_rows(label, named, rows)
     keep = [index for index in range(len(rows.paths)) if not files.labels or files.labels[index] != UNWANTED]
     if not keep:

@@ -87,8 +87,8 @@ def test_folders_that_are_numbers_and_spellings_of_people_are_said(run, tmp_path
     monkeypatch.chdir(tmp_path)
     fill(tmp_path / "images", names=[f"{number}/{{}}.png" for number in (10, 9, 2)])
     assert tomllib.loads(run("init", "images")[1])["data"]["classes"] == ["2", "9", "10"]
-    metadata(tmp_path / "faces", "file_name,text,person", lambda i: f"text {i},{PEOPLE[i // 5]}")
-    assert 'one person each? "Anna" = "anna"' in run("init", "faces")[1]
+    metadata(tmp_path / "album", "file_name,text,person", lambda i: f"text {i},{PEOPLE[i // 5]}")
+    assert 'one person each? "Anna" = "anna"' in run("init", "album")[1]
 
 
 @pytest.mark.parametrize("kind", ["mood", "orl"])

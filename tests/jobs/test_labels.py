@@ -256,6 +256,15 @@ def test_an_old_export_is_read_by_position_where_only_that_fits(tmp_path):
         read([0, 1, 2], ["0", "1", "10", "2"])  # classes in the order of texts
 
 
+def test_an_export_keeps_classes_whose_names_look_like_blanks(tmp_path):
+    made = build_generator(ModelConfig(width=2, latent_dim=2), (1, 8, 8), 3)
+    made.classes = ("NA", "DE", "1.0")
+    save_generator(tmp_path / "made", made)
+    draw(tmp_path / "made", 6, tmp_path / "out", seed=0)
+    data = SyntheticDataset(tmp_path / "out")
+    assert (data.classes, sorted(data.labels.tolist())) == (made.classes, [0, 0, 1, 1, 2, 2])
+
+
 def test_two_folders_of_one_number_are_refused(tmp_path):
     for name in ("1", "01", "2"):
         (tmp_path / name).mkdir()
