@@ -181,7 +181,7 @@ def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Held:
     try:
         num = len(source)
     except TypeError as error:
-        raise DataError(f"{what} is a {type(source).__name__} without a length. Give a data set with one.") from error
+        raise DataError(f"{what}: a {type(source).__name__} without a length. Give a data set with one.") from error
     pixels: list[np.ndarray[Any, Any]] = []
     labels: list[Any] = []
     fields: tuple[str, str | None] | None = None
