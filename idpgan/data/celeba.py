@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from idpgan.data.config import DataConfig
-from idpgan.data.image_files import Files, open_image, planes, read_files
+from idpgan.data.image_files import Files, decode, planes, read_files
 from idpgan.data.source import Found, Read, Refused, warn_of_null
 from idpgan.errors import DataError
 from idpgan.progress import Progress, silent
@@ -111,14 +111,9 @@ def _decode(path: Path, channels: int, side: int) -> np.ndarray:
     """Cut and shrink one picture to uint8 (C, side, side)."""
     from PIL import Image
 
-    image, mode = open_image(path, channels, decode=True)
-    if image.size != ALIGNED:
-        raise DataError(
-            f"{path} is {image.width} x {image.height}, but aligned CelebA pictures are {ALIGNED[0]} x {ALIGNED[1]}. "
-            'Replace it by the original, or read the pictures as they are with data.name = "folder".'
-        )
+    pixels = decode(path, channels, ALIGNED[::-1])
     left, top = (ALIGNED[0] - CUT) // 2, (ALIGNED[1] - CUT) // 2
-    cut = image.convert(mode).crop((left, top, left + CUT, top + CUT))
+    cut = Image.fromarray(pixels.transpose(1, 2, 0).squeeze()).crop((left, top, left + CUT, top + CUT))
     return planes(cut.resize((side, side), Image.Resampling.BILINEAR))
 
 

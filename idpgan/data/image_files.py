@@ -1,33 +1,42 @@
 """Image files: listing them below a folder, reading their headers, and decoding their pixels.
 
-Formats are those of torchvision (`EXTENSIONS`), 8 bits a channel. Only hidden files and folders are left out: every
-name that begins with a dot, ``Thumbs.db``, ``desktop.ini``, what `idpgan sample` writes beside its images (`EXPORTED`),
-and ledgers of folders (`LEDGER`).
+Every picture is decoded here (`decoded`), whoever reads it, as it is meant to be seen: turned by its EXIF orientation,
+transparency blended with white, 16 bits a channel brought to 8, and palettes, CMYK and the like converted by Pillow.
+Color profiles are not applied. Only `FORMATS` are opened, whatever a file's name, and none of them starts another
+program.
+
+Left out of every folder (`entries`, `walk`): names that begin with a dot, ``Thumbs.db``, ``desktop.ini``, what file
+systems leave behind (`LEFTOVERS`), what `idpgan sample` writes beside its images (`EXPORTED`), and ledgers of folders
+(`LEDGER`).
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import math
 import os
 import stat
 import struct
-import warnings
+import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import torch
 from PIL import Image
 
 from idpgan.data.images import Images
+from idpgan.data.labels import NONE
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.errors import DataError
-from idpgan.memory import check_room, let_go, zeros
+from idpgan.memory import GIB, check_room, free_memory, let_go, zeros
 from idpgan.progress import Progress, silent
 
 _LOG = logging.getLogger(__name__)
@@ -35,16 +44,43 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 EXPORTED = ("manifest.json", "readme.md", "privacy.json")  # what `idpgan sample` puts beside its class folders
 HIDDEN = ("thumbs.db", "desktop.ini", *EXPORTED)
 LEDGER = ".ledger.json"  # suffix to a folder's name: the file beside it that lists its publications
+FORMATS = (
+    "JPEG",
+    "PNG",
+    "PPM",
+    "BMP",
+    "TIFF",
+    "WEBP",
+    "GIF",
+    "JPEG2000",
+    "AVIF",
+    "PSD",
+    "DIB",
+    "TGA",
+)  # Pillow's names
 MODES = {1: "L", 3: "RGB"}
-CONVERTIBLE = ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK")  # 8 bits a channel: Pillow would clip 16 bits at 255
-DAMAGE = (  # exceptions of Pillow's decoders for incomplete images
+GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")  # modes of pictures without color
+MOST_PIXELS = 250_000_000  # of a picture; those of telephones have up to 200 million
+_PIXEL_BYTES = 16  # most memory of a pixel while its picture is decoded
+_PNG = b"\x89PNG\r\n\x1a\n"
+_SMALL = 1 << 22  # bytes of a picture that is decoded without asking for memory
+_TURNS = {  # EXIF orientation -> what turns the picture upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+_SUBFILE, _SUBFILE_OLD, _BITS, _PHOTOMETRIC, _MAX_SAMPLE = 254, 255, 258, 262, 281  # tags of TIFF
+DAMAGE = (  # exceptions of Pillow's decoders for incomplete images; a warning is one where the host makes it so
     OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError,
-    RuntimeError, struct.error, zlib.error, Image.DecompressionBombError, Image.DecompressionBombWarning,
+    RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError, Warning,
 )  # fmt: skip
-warnings.filterwarnings("error", category=Image.DecompressionBombWarning)  # refuses over 89 million pixels
 CHUNK = 64  # images per task of a thread
 Shape = tuple[int, int, int]  # (C, H, W)
-UNWANTED = -1  # label of a file whose class is not on the list
+UNWANTED = NONE  # label of a file whose class is not on the list
 
 
 class Files(NamedTuple):
@@ -89,51 +125,237 @@ def _is_visible(name: str) -> bool:
     return not name.startswith(".") and name.lower() not in HIDDEN
 
 
-def open_image(
-    path: Path, channels: int | None, decode: bool = False, size: tuple[int, int] | None = None
-) -> tuple[Image.Image, str]:
-    """Open an image, decoded or not, and return it with its target mode; a wrong size (H, W) is refused first."""
-    try:
+# One picture ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[Image.Image]:
+    """Open a picture; inside the block its header is known, and `decoded` reads its pixels.
+
+    Raises:
+        DataError: If it cannot be used; the message is the rest of a sentence that begins with the file's name.
+    """
+    with _damage_refused():
         if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
-            raise DataError(f"{path} has an image's name, but is a folder, pipe, socket or device. Replace it.")
-        with Image.open(path) as image:
-            # The second picture of an MPO photograph is a preview of the first.
-            frames = 1 if image.format == "MPO" else getattr(image, "n_frames", 1)
-            kind = next((str(tile.args) for tile in image.tile if ";16" in str(tile.args)), image.mode)
-            if decode and size in (None, (image.height, image.width)):
-                image.load()
+            raise DataError("is not a plain file, but a folder, pipe, socket or device; replace it")
+        file = path.open("rb")
+    with file:
+        with _damage_refused():
+            picture = _identified(file, path)
+            _turn_to_the_page(picture)
+            if picture.width * picture.height > MOST_PIXELS:
+                raise DataError(f"has more than {MOST_PIXELS:,} pixels; make it smaller")
+            _white(picture)
+        yield picture
+
+
+def decoded(picture: Image.Image) -> Image.Image:
+    """Decode a picture as it is meant to be seen: upright, on white, with 8 bits a channel, grey (L) or RGB.
+
+    Args:
+        picture: As `opened`, or made by any other program of the user; its current frame is taken.
+
+    Raises:
+        DataError: As `opened`.
+    """
+    with _damage_refused():
+        picture.load()
+        turn = turn_of(picture)
+        flat = on_white(picture)
+        return flat if turn is None else flat.transpose(turn)
+
+
+def turn_of(picture: Image.Image) -> Image.Transpose | None:
+    """Return what turns a picture upright by its EXIF or XMP orientation; None if nothing does, or none is known."""
+    if picture.format == "TIFF":
+        return None  # Pillow turns it while it decodes, and tells the turned size before
+    try:  # that of PNG would decode the whole picture first; `_identified` puts its notes in front
+        return _TURNS.get(Image.Image.getexif(picture).get(0x0112, 1))
+    except DAMAGE:
+        return None
+
+
+def on_white(picture: Image.Image) -> Image.Image:
+    """Return a decoded picture as L or RGB of 8 bits a channel; what is transparent is blended with white.
+
+    Raises:
+        DataError: If nothing says what its numbers mean.
+    """
+    white, mode = _white(picture), picture.mode
+    if mode == "I" or mode.startswith("I;16"):
+        values = np.asarray(picture).astype(np.uint32).clip(max=white)  # (H, W)
+        grey = (values * 255 + white // 2) // white
+        if picture.format == "TIFF" and picture.tag_v2.get(_PHOTOMETRIC) == 0:  # white is zero
+            grey = 255 - grey
+        grey[values == picture.info.get("transparency", -1)] = 255
+        return Image.fromarray(grey.astype(np.uint8))
+    if mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in picture.info:
+        above = picture if mode == "RGBA" else picture.convert("RGBA")
+        below = Image.new("RGBA", above.size, "white")
+        below.alpha_composite(above)
+        picture = below
+    wanted = "L" if mode in GREY else "RGB"
+    return picture if picture.mode == wanted else picture.convert(wanted)
+
+
+@contextmanager
+def _damage_refused() -> Iterator[None]:
+    """Refuse what Pillow cannot read, in the words of `opened`."""
+    try:
+        yield
     except DataError:
         raise
     except DAMAGE as error:
         reason = getattr(error, "strerror", None) or str(error)  # the system's message without the file name
-        raise DataError(f"Cannot read the image {path}: {reason}. Replace it.") from error
-    if size not in (None, (image.height, image.width)):
-        raise DataError(f"{path} is {image.width} x {image.height}, expected {size[1]} x {size[0]}.")
-    if frames > 1:
-        raise DataError(f"{path} holds {frames} images. Save each as a file of its own.")
-    if kind not in (MODES.values() if channels is None else CONVERTIBLE):
-        raise DataError(
-            f"{path} has the mode {kind}, expected 8-bit grey (L) or RGB. "
-            + ("Convert it." if kind not in CONVERTIBLE else "Set data.channels to 1 (grey) or 3 (RGB) to convert.")
-        )
-    return image, image.mode if channels is None else MODES[channels]
+        raise DataError(f"cannot be decoded: {' '.join(reason.split())[:200]}; replace it") from error
+
+
+def _identified(file: BinaryIO, path: Path) -> Image.Image:
+    """Open a file of one of `FORMATS` by its first bytes.
+
+    `Image.open` would also ask the warning filters and the limit of pixels that the calling program may have set.
+    """
+    Image.init()
+    first = file.read(16)
+    if not first:
+        raise DataError("is empty; replace it")
+    file = _plain_png(file) if first.startswith(_PNG) else file
+    for form in FORMATS:
+        factory, accepts = Image.OPEN.get(form, (None, None))
+        if factory is None or (accepts is None and path.suffix.lower() != f".{form.lower()}"):  # TGA has no first bytes
+            continue
+        known = accepts is None or accepts(first)
+        if known and not isinstance(known, str):  # a text says that this Pillow was built without the format
+            file.seek(0)
+            with contextlib.suppress(SyntaxError, IndexError, TypeError, struct.error):
+                return factory(file, "")
+    raise DataError("is not a picture that can be read here; convert it to JPEG or PNG")
+
+
+def _plain_png(file: BinaryIO) -> BinaryIO:
+    """Return a PNG without profile and notes, which are not used and of which Pillow refuses large ones.
+
+    What may hold the orientation is put before the pixels: so it is known before these are decoded.
+    """
+    file.seek(0)
+    content = file.read()
+    front, rest, place = [content[:33]], list[bytes](), 33  # signature and IHDR
+    while place + 12 <= len(content):
+        length, kind = struct.unpack(">I4s", content[place : place + 8])
+        chunk, place = content[place : place + length + 12], place + length + 12
+        if kind == b"eXIf" or chunk[8:].startswith((b"Raw profile type exif", b"XML:com.adobe.xmp")):
+            front.append(chunk)
+        elif kind not in (b"iCCP", b"tEXt", b"zTXt", b"iTXt"):
+            rest.append(chunk)
+    return io.BytesIO(b"".join((*front, *rest, content[place:])))
+
+
+def _turn_to_the_page(picture: Image.Image) -> None:
+    """Find the one picture of a file beside its previews, masks and layers; refuse a file of several."""
+    # The second picture of an MPO photograph is a preview of the first; those of a PSD are its layers.
+    pages = list(range(1 if picture.format in ("MPO", "PSD") else getattr(picture, "n_frames", 1)))
+    if picture.format == "TIFF" and len(pages) > 1:
+        full = []
+        for page in pages:
+            picture.seek(page)
+            kind = picture.tag_v2.get(_SUBFILE, 0)  # bits: 1 reduced, 2 page of several, 4 mask, 8 depth
+            if not kind & (1 | 4 | 8) and picture.tag_v2.get(_SUBFILE_OLD) != 2:
+                full.append(page)
+        pages = full or pages
+        picture.seek(pages[0])
+    if len(pages) > 1:
+        raise DataError(f"holds {len(pages)} pictures; save each as a file of its own")
+
+
+def _white(picture: Image.Image) -> int:
+    """Return the number that means white; refuse a picture of which nothing says it."""
+    mode, tags = picture.mode, getattr(picture, "tag_v2", {})
+    if mode in ("F", "LAB", "HSV") or (mode == "I" and picture.format not in ("PNG", "PPM")):
+        raise DataError(f"has pixels of mode {mode}, whose range nothing says; save it with 8 or 16 bits a channel")
+    bits = max(tags.get(_BITS, (8,)))
+    white = (1 << bits) - 1 if 8 < bits < 16 else 65535
+    declared = max(np.atleast_1d(tags.get(_MAX_SAMPLE, white)).tolist()) if bits > 8 else white
+    if 255 <= declared < white and declared & (declared + 1) == 0:  # 12 bits in 16; other numbers are statistics
+        white = declared
+    if mode == "I" or mode.startswith("I;16"):
+        return white
+    if white < 65535:  # Pillow has taken the upper 8 of 16
+        raise DataError(f"has colors from 0 to {white} in {bits} bits; save it with 8 or 16 bits a channel")
+    return 255
+
+
+class _Room:
+    """Memory for pictures that are decoded at once: half of what is free, whatever the number of threads."""
+
+    def __init__(self) -> None:
+        self._taken, self._most = 0, 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, picture: Image.Image) -> Iterator[None]:
+        """Hold what a picture needs; wait until others have given back enough, or all where it is larger than that."""
+        need = picture.width * picture.height * _PIXEL_BYTES
+        if need <= _SMALL:
+            yield
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: not self._taken or self._taken + need <= self._most)
+            if not self._taken:
+                self._most = (free_memory() or 4 * GIB) // 2
+            self._taken += need
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._taken -= need
+                self._changed.notify_all()
+
+
+ROOM = _Room()
 
 
 def header(path: Path, channels: int | None) -> Shape:
-    """Read (C, H, W) from a file's header; grey and black-and-white images have one channel. Raises like `decode`."""
-    image, mode = open_image(path, channels or 3)
-    grey = image.mode in ("1", "L", "LA") if channels is None else mode == "L"
-    return 1 if grey else 3, image.height, image.width
+    """Read (C, H, W) from a file's header, as `decode` would return it; raises like `decode`."""
+    with _named(path), opened(path) as picture:
+        turn, (width, height) = turn_of(picture), picture.size
+        if turn in (_TURNS[5], _TURNS[6], _TURNS[7], _TURNS[8]):
+            width, height = height, width
+        grey = picture.mode in GREY if channels is None else channels == 1
+        return 1 if grey else 3, height, width
 
 
 def decode(path: Path, channels: int | None, size: tuple[int, int] | None = None) -> np.ndarray:
-    """Decode one image to uint8 (C, H, W); None keeps the image's own channels or size.
+    """Decode one picture to uint8 (C, H, W), see `decoded`; None keeps the picture's own channels or size.
 
     Raises:
-        DataError: If it is not a whole image of 8 bits a channel, or not of the size (H, W).
+        DataError: If it is not a whole picture, or not of the size (H, W).
     """
-    image, mode = open_image(path, channels, decode=True, size=size)
-    return planes(image.convert(mode))
+    with _named(path), opened(path) as picture, ROOM.taken(picture):
+        if size not in (None, picture.size, picture.size[::-1]):  # refused before it is decoded, turned or not
+            raise DataError(_wrong(picture, size))
+        image = as_channels(decoded(picture), channels)
+        if size not in (None, image.size[::-1]):
+            raise DataError(_wrong(image, size))
+        return planes(image)
+
+
+@contextmanager
+def _named(path: Path) -> Iterator[None]:
+    """Put the file's name before a refusal."""
+    try:
+        yield
+    except DataError as error:
+        raise DataError(f"{path} {error}.") from error
+
+
+def _wrong(picture: Image.Image, size: tuple[int, int]) -> str:
+    return f"is {picture.width} x {picture.height}, expected {size[1]} x {size[0]}"
+
+
+def as_channels(image: Image.Image, channels: int | None) -> Image.Image:
+    """Return a decoded picture in grey (1) or color (3), or as it is (None)."""
+    mode = image.mode if channels is None else MODES[channels]
+    return image if image.mode == mode else image.convert(mode)
 
 
 def planes(image: Image.Image) -> np.ndarray:

@@ -1,8 +1,7 @@
 """Prepare a folder of photos as images of one size: the new file names, from names alone, and the pixels.
 
-A photo is rotated by its EXIF orientation; 16 bits a channel are divided by 257; transparency is blended with white;
-Pillow converts palettes, CMYK and the like. The photo is then center-cropped, or its faces are cut out (`eyes`), and
-resized by Lanczos with antialiasing. Color profiles are not applied. Location, date and preview are dropped.
+A photo is decoded as every picture is (`image_files.decoded`), center-cropped, or its faces are cut out (`eyes`), and
+resized by Lanczos with antialiasing. Location, date and preview are dropped.
 """
 
 from __future__ import annotations
@@ -10,17 +9,17 @@ from __future__ import annotations
 import csv
 import io
 import itertools
-import os
-import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
-from PIL import Image, ImageOps
+from PIL import Image
 
-from idpgan.data.image_files import DAMAGE, EXTENSIONS, entries, walk
+from idpgan.data.declared import warn_of_spellings
+from idpgan.data.image_files import EXTENSIONS, ROOM, as_channels, decoded, entries, opened, walk
+from idpgan.data.labels import spelled
 from idpgan.data.metadata import CUT_FROM, FILE_NAME, LABEL, METADATA, PERSON, file_problems, read_table, some_of
 from idpgan.errors import DataError
 
@@ -29,7 +28,6 @@ SUFFIXES = (  # names alone make files photos, so that an unreadable one keeps i
     *(".avif", ".dib", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpx", ".mpo", ".pbm", ".pnm", ".psd", ".tga"),
     *(".arw", ".cr2", ".dng", ".heic", ".heif", ".nef"),  # not readable here; each is refused with advice
 )
-MOST_PIXELS = 250_000_000  # pixels of a photo; at most 16 bytes each
 _DRAFT = 2  # a JPEG is decoded to at least this multiple of the target size
 _GAP = 3.0  # `reducing_gap` of Pillow's two-step resize; the quality is that of one step
 
@@ -182,6 +180,7 @@ def _values(
             for name, person, has_label in zip(names, found[PERSON], labelled, strict=True)
             if not person and (has_label or not labels.only_labelled)
         ]
+        warn_of_spellings(found[PERSON], str(labels.path or source))
         if lacking:
             raise DataError(
                 f"{lacking[0]} has no person in {labels.path} ({len(lacking)} of {len(names)} photos have none: "
@@ -223,7 +222,7 @@ def _columns_of(labels: LabelTable, source: Path, names: Sequence[str]) -> dict[
     if problems:
         raise DataError(f"{table.path} {' '.join(problems)}")
     return {
-        name: [rows[photo][index] if photo in rows else "" for photo in names]
+        name: [(str if name == PERSON else spelled)(rows[photo][index]) if photo in rows else "" for photo in names]
         for index, name in enumerate(table.columns)
         if name in wanted
     }
@@ -232,53 +231,26 @@ def _columns_of(labels: LabelTable, source: Path, names: Sequence[str]) -> dict[
 # Pixels -----------------------------------------------------------------------------------------------------------
 
 
-@contextmanager
-def large_photos() -> Iterator[None]:
-    """Admit photos of up to `MOST_PIXELS` inside the block; Pillow's limit refuses photos of some telephones."""
-    most = Image.MAX_IMAGE_PIXELS
-    Image.MAX_IMAGE_PIXELS = MOST_PIXELS
-    try:
-        yield
-    finally:
-        Image.MAX_IMAGE_PIXELS = most
-
-
 def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: str) -> tuple[np.ndarray, tuple[int, int]]:
-    """Decode, turn, cut and resize one photo; arguments, result and errors as of `open_photo` and `cut`."""
-    return cut(open_photo(path, channels, _DRAFT * max(size)), size, crop)
+    """Decode, cut and resize one photo; arguments, result and errors as of `open_photo` and `cut`."""
+    with open_photo(path, channels, _DRAFT * max(size)) as photo:
+        return cut(photo, size, crop)
 
 
-def open_photo(path: Path, channels: int, least: int) -> Image.Image:
-    """Decode one photo upright, as L or RGB of 8 bits a channel.
+@contextmanager
+def open_photo(path: Path, channels: int, least: int) -> Iterator[Image.Image]:
+    """Decode one photo to L or RGB; its memory counts as taken until the block ends.
 
     Args:
         least: px: a JPEG with larger sides may be decoded at a fraction of its size that has at least these.
 
     Raises:
-        DataError: If the file cannot be used; the message is a sentence that continues the file name.
+        DataError: If the file cannot be used; the message is the rest of a sentence that begins with the file's name.
     """
-    try:
-        if not stat.S_ISREG(os.stat(path).st_mode):  # opening a pipe would wait for its writer
-            raise DataError("is not a plain file")
-        if not os.path.getsize(path):
-            raise DataError("is empty")
-        with Image.open(path) as opened:
-            if opened.format != "MPO" and getattr(opened, "n_frames", 1) > 1:
-                raise DataError(f"holds {getattr(opened, 'n_frames', 0)} pictures; save one as a file of its own")
-            opened.draft(None, (least, least))
-            opened.load()
-            form = opened.format
-            image = _eight_bits(ImageOps.exif_transpose(opened), form)
-    except DataError:
-        raise
-    except Image.UnidentifiedImageError:
-        raise DataError("is not a picture that can be read here; convert it to JPEG or PNG") from None
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise DataError(f"has more than {MOST_PIXELS:,} pixels; make it smaller") from None
-    except DAMAGE as error:
-        reason = getattr(error, "strerror", None) or str(error)  # the system's message without the file name
-        raise DataError(f"cannot be decoded: {' '.join(reason.split())[:200]}") from error
-    return image.convert("L" if channels == 1 else "RGB")
+    with opened(path) as picture:
+        picture.draft(None, (least, least))
+        with ROOM.taken(picture):
+            yield as_channels(decoded(picture), channels)
 
 
 def cut(photo: Image.Image, size: tuple[int, int], crop: str) -> tuple[np.ndarray, tuple[int, int]]:
@@ -298,18 +270,3 @@ def cut(photo: Image.Image, size: tuple[int, int], crop: str) -> tuple[np.ndarra
     box = left, top, photo.width - left, photo.height - top
     resized = photo.resize((size[1], size[0]), Image.Resampling.LANCZOS, box=box, reducing_gap=_GAP)
     return np.asarray(resized), (round(box[3] - box[1]), round(box[2] - box[0]))
-
-
-def _eight_bits(image: Image.Image, form: str | None) -> Image.Image:
-    """Return a picture of 8 bits a channel without transparency."""
-    mode = image.mode
-    if mode == "F" or (mode == "I" and form not in ("PNG", "PPM")):  # these are 16-bit images in old versions of Pillow
-        raise DataError(f"has pixels of mode {mode}, whose range nothing says; save it with 8 or 16 bits a channel")
-    if mode == "I" or mode.startswith("I;16"):
-        return Image.fromarray(((np.asarray(image).astype(np.uint32) + 128) // 257).astype(np.uint8))
-    if mode in ("LA", "La", "PA", "RGBA", "RGBa") or "transparency" in image.info:
-        above = image.convert("RGBA")
-        below = Image.new("RGBA", above.size, "white")
-        below.alpha_composite(above)
-        return below.convert("RGB")
-    return image if mode in ("L", "RGB") else image.convert("RGB")

@@ -9,15 +9,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
-from torch.utils.data import Dataset
 
 from idpgan.attacks.attack import Attack, Knowledge, Membership, run_attack
 from idpgan.attacks.best import best_of, corrected, least_images
@@ -25,21 +23,19 @@ from idpgan.attacks.distances import nearest_neighbors
 from idpgan.attacks.independence import check_independent
 from idpgan.attacks.registry import select_attacks
 from idpgan.data.images import Images
+from idpgan.data.intake import Range
 from idpgan.data.metadata import METADATA, read_rows
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable, write_private_json
 from idpgan.jobs.attack import CAUTION
+from idpgan.jobs.fit import FittedGenerator
 from idpgan.jobs.options import AttackOptions, given
-from idpgan.metrics.source import images_of, read_foreign
+from idpgan.metrics.source import read_foreign
 from idpgan.progress import Progress, silent
 from idpgan.release.outputs import check_output
 from idpgan.report.attacked_images import COPIES, FORMAT, ImagesAttack
 from idpgan.run import describe_environment
-
-Source = str | Path | Tensor | np.ndarray[Any, Any] | Images | Dataset[Any]
-"""Images of somebody: a folder, an npz file, a run or a release, an array (N, H, W), (N, H, W, C) or (N, C, H, W) of
-uint8 or floating point, `Images`, or a torch Dataset of images or (image, label)."""
 
 LEAST_SAMPLES, LEAST_REFERENCE = 3, 40
 _COINCIDENCE = 0.01  # share of images that may be equal by chance: tiny or drawn ones
@@ -47,16 +43,17 @@ _FACTS = "synthetic", "members", "others", "reference"
 
 
 def attack(
-    synthetic: Source,
-    members: Source,
-    others: Source,
-    reference: Source | None = None,
+    synthetic: Any,
+    members: Any,
+    others: Any,
+    reference: Any = None,
     *,
     attacks: Sequence[str] | str = "all",
     most: int = 10_000,
     samples: int = 10_000,
     confidence: float = 0.95,
     seed: int = 0,
+    pixel_range: Range = None,
     device: str = "auto",
     progress: Progress = silent,
 ) -> ImagesAttack:
@@ -65,7 +62,7 @@ def attack(
     Nothing is written, and nothing is charged: this is for the curator, who has the private images.
 
     Args:
-        synthetic: The made images, or a run or release that draws them.
+        synthetic: The made images, as `idpgan.evaluate` takes them, or what draws them.
         members: Images that they were made from; all or some.
         others: Images of the same kind that were not used, from the same source: a difference in source would be found
             in the place of membership.
@@ -75,6 +72,7 @@ def attack(
         samples: Images that are drawn, where ``synthetic`` draws them.
         confidence: Of all intervals together.
         seed: Of what attacks draw, and of the choice where there are more images than are judged.
+        pixel_range: Of images that are not bytes; see `idpgan.evaluate`.
 
     Raises:
         InputError: If images cannot be read or compared, are on two sides, or are too few to show anything.
@@ -88,7 +86,8 @@ def attack(
     names = (attacks,) if isinstance(attacks, str) else tuple(attacks)
     options = AttackOptions(attacks=names, most=most, samples=samples, confidence=confidence, seed=seed, device=device)
     given_as = dict(zip(_FACTS, (synthetic, members, others, reference), strict=True))
-    return _attack({name: source for name, source in given_as.items() if source is not None}, options, progress)
+    sources = {name: source for name, source in given_as.items() if source is not None}
+    return _attack(sources, pixel_range, options, progress)
 
 
 def attack_foreign(synthetic: Path, options: AttackOptions, progress: Progress = silent) -> ImagesAttack:
@@ -109,7 +108,7 @@ def attack_foreign(synthetic: Path, options: AttackOptions, progress: Progress =
     if options.out is not None:
         check_output(options.out, FORMAT, tuple(read.values()))
         check_writable(options.out)
-    return _attack(read, options, progress)
+    return _attack(read, options.pixel_range, options, progress)
 
 
 def write_images_attack(found: ImagesAttack, out: Path | None) -> None:
@@ -118,11 +117,15 @@ def write_images_attack(found: ImagesAttack, out: Path | None) -> None:
         write_private_json(out, found.to_json())
 
 
-def _attack(sources: dict[str, Any], options: AttackOptions, progress: Progress) -> ImagesAttack:
+def _attack(sources: dict[str, Any], pixel_range: Range, options: AttackOptions, progress: Progress) -> ImagesAttack:
     started, device = time.monotonic(), resolve_device(options.device, "--device")
     rows = [row for row in select_attacks(options.attacks) if set(row.needs) <= _POSSIBLE]
     people: dict[str, int] = {}
-    read = {name: _read(name, source, people, options, device, progress) for name, source in sources.items()}
+    drawn: Any = {"num": options.samples or 10_000, "seed": options.seed, "device": device}
+    read = {
+        name: _read(name, source, people, pixel_range=pixel_range, progress=progress, **drawn)
+        for name, source in sources.items()
+    }
     images, notes = _chosen(read, options)
     knowledge = _knowledge(read, options.seed, device)
     possible = [row for row in rows if row.missing(knowledge, images) is None]
@@ -159,27 +162,11 @@ def _called(name: str, source: Any) -> str:
     return str(source) if isinstance(source, str | Path) else f"{name} ({type(source).__name__})"
 
 
-def _read(
-    name: str, source: Any, people: dict[str, int], options: AttackOptions, device: torch.device, progress: Progress
-) -> Images:
+def _read(name: str, source: Any, people: dict[str, int], **how: Any) -> Images:
     """Return images of whatever describes them; their people are those of a folder's metadata.csv, by name."""
-    if isinstance(source, Images):
-        return source.existing()
-    if isinstance(source, str | Path):
-        path, drawn = Path(source), options.samples or 10_000
-        found = read_foreign(path, num=drawn, seed=options.seed, device=device, progress=progress)
-        return _with_people(found, path, people)
-    if isinstance(source, Dataset):
-        items = [source[index] for index in range(len(source))]  # type: ignore[arg-type]
-        pixels = [item[0] if isinstance(item, tuple | list) else item for item in items]
-        source = np.stack([np.asarray(each) for each in pixels]) if pixels else np.zeros((0, 1, 1), np.uint8)
-    array = source.detach().cpu().numpy() if isinstance(source, Tensor) else source
-    if not isinstance(array, np.ndarray):
-        raise InputError(
-            f"{name} must be a folder, an npz file, an array, a tensor or a Dataset of images, got "
-            f"{type(source).__name__}."
-        )
-    return images_of({"images": array}, name)
+    source = source.generator if isinstance(source, FittedGenerator) else source
+    found = read_foreign(source, what=name, labeled=name == "synthetic", **how)  # other classes may be called otherwise
+    return _with_people(found, Path(source), people) if isinstance(source, str | os.PathLike) else found
 
 
 def _with_people(images: Images, path: Path, people: dict[str, int]) -> Images:

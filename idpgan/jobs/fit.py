@@ -25,11 +25,12 @@ from torch import Tensor
 from idpgan.checks import typed
 from idpgan.config import apply_overrides, nearest_hint
 from idpgan.data import arrays
-from idpgan.data.arrays import Range, gathered
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import warn_once
 from idpgan.data.images import Images
+from idpgan.data.intake import Range, gathered
 from idpgan.data.load import known_shape
+from idpgan.data.npz import is_npz
 from idpgan.errors import InputError
 from idpgan.files import whole_folder
 from idpgan.jobs.init import facts_of
@@ -137,7 +138,7 @@ class FittedGenerator(Fitted):
         return self.generator.sample(num, labels, seed, purpose=purpose)
 
     def sample_labels(self, num: int) -> Tensor | None:
-        """Return the labels of ``sample(num)``, int64 (num,); None for unlabeled images."""
+        """Return the labels of ``sample(num)``, int64 (num,), as `Generator.sample_labels`; None if unlabeled."""
         return self.generator.sample_labels(num)
 
     def __repr__(self) -> str:
@@ -160,16 +161,24 @@ class FittedClassifier(Fitted):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names, in the order of what `predict` returns."""
+        """Names, in the order of the columns of `probabilities`."""
         return self.classifier.classes
 
     def predict(self, images: Any, *, pixel_range: Range = None) -> Tensor:
-        """Return the likeliest class of each image, int64 (N,), an index into `classes`; images as `fit` takes them."""
-        return self.classifier.predict(gathered(images, pixel_range=pixel_range).images)
+        """Return the likeliest class of each image, int64 (N,), by its number; images as `fit` takes them.
+
+        The number is what the class is called by, 1 to 10 for labels 1 to 10; where labels were texts, its position in
+        `classes`.
+        """
+        return self.classifier.predict(gathered(images, pixel_range=pixel_range, labeled=False).images)
+
+    def predict_names(self, images: Any, *, pixel_range: Range = None) -> list[str]:
+        """Return the name of the likeliest class of each image; images as `fit` takes them."""
+        return self.classifier.predict_names(gathered(images, pixel_range=pixel_range, labeled=False).images)
 
     def probabilities(self, images: Any, *, pixel_range: Range = None) -> Tensor:
         """Return the probability of each class, (N, K); images as `fit` takes them."""
-        return self.classifier.probabilities(gathered(images, pixel_range=pixel_range).images)
+        return self.classifier.probabilities(gathered(images, pixel_range=pixel_range, labeled=False).images)
 
 
 def fit(
@@ -192,8 +201,9 @@ def fit(
     """Train a private generator of images, and release it.
 
     Args:
-        images: A NumPy array or a tensor (N, H, W), (N, H, W, C) or (N, C, H, W), a torch data set, or a folder of
-            images (its path), which is read and split as `idpgan init` proposes. Of images in memory all are used.
+        images: A NumPy array or a tensor (N, H, W), (N, H, W, C) or (N, C, H, W), a list of images or PIL pictures, a
+            torch or Hugging Face data set, an npz file (its path; see `idpgan.data.intake.gathered`), or a folder of
+            images (its path), which is read and split as `idpgan init` proposes. Of the others all images are used.
         labels: Classes of images in memory, N whole numbers or texts; None = those of a data set, or unlabeled.
         epsilon: Above 0; see `unit`.
         delta: Below 1/N; None = the smaller of 1e-5 and 1 / (10 N).
@@ -204,7 +214,7 @@ def fit(
         out: A new run folder, which the commands take; None = a folder that goes with this process.
         device: "auto", "cpu", "cuda" or "cuda:1".
         progress: Show it on stderr.
-        classes: Names of the classes; see `idpgan.data.arrays.gathered`. They are public, and released.
+        classes: Names of the classes; see `idpgan.data.intake.gathered`. They are public, and released.
         pixel_range: What black and white are in images that are not bytes: "unit", "symmetric", "bytes", or two
             numbers. It is never taken from the images.
         settings: Further settings of the config, each ``"section.key=value"``.
@@ -347,7 +357,7 @@ def _check(method: str, family: str, given: _Given) -> None:
 
 def _folder(images: Any) -> Path | None:
     """Return the folder that was named; None for images in memory."""
-    if not isinstance(images, str | os.PathLike):
+    if not isinstance(images, str | os.PathLike) or is_npz(images):
         return None
     path = Path(images)
     if not path.is_dir():
@@ -394,9 +404,10 @@ def _with_public(table: dict[str, Any], facts: Facts, given: _Given, file: Path)
         return table, facts
     root = _folder(given.public)
     if root is None:
-        pair = given.public if isinstance(given.public, tuple) and len(given.public) == 2 else (given.public, None)
-        root, names = file, None if pair[1] is None else facts.shape.classes
-        arrays.write(root, gathered(*pair, pixel_range=given.pixel_range, classes=names, what="public images"))
+        root, labeled = file, isinstance(given.public, tuple) and len(given.public) == 2
+        names = facts.shape.classes if labeled else None
+        public = gathered(given.public, pixel_range=given.pixel_range, classes=names, what="public images")
+        arrays.write(root, public)
     table = {**table, "public_root": str(root.absolute())}
     return table, dataclasses.replace(facts, shape=known_shape(DataConfig.model_validate(table)))
 

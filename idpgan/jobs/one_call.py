@@ -11,12 +11,12 @@ from typing import Any
 import torch
 
 from idpgan.config import nearest_hint
-from idpgan.data import folder
-from idpgan.data.arrays import Range, gathered
-from idpgan.data.images import Images, numbered_by, to_unit
+from idpgan.data.images import to_unit
+from idpgan.data.intake import Range, gathered
 from idpgan.data.load import Split
+from idpgan.data.npz import is_npz
 from idpgan.device import resolve_device
-from idpgan.errors import DataError, InputError
+from idpgan.errors import InputError
 from idpgan.jobs.fit import FittedGenerator
 from idpgan.jobs.options import PublishOptions
 from idpgan.jobs.process_ledger import charge, records_of, say
@@ -29,11 +29,10 @@ from idpgan.privacy.folder_ledger import FolderLedger
 from idpgan.privacy.guarantee import Relation, parse_unit
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.plan import Budget
-from idpgan.progress import Progress, shown
+from idpgan.progress import shown
 from idpgan.publish.best import best_method
 from idpgan.publish.publisher import Release
 from idpgan.publish.publisher import release as release_images
-from idpgan.release.dataset import SyntheticDataset
 
 
 def publish_images(
@@ -53,8 +52,8 @@ def publish_images(
     """Publish every image by itself under differential privacy.
 
     Args:
-        images: In memory, as `idpgan.fit` takes them; or a folder (its path), which is published as by `idpgan publish`
-            and whose ledger adds up.
+        images: In memory or an npz file, as `idpgan.fit` takes them; or a folder (its path), which is published as by
+            `idpgan publish` and whose ledger adds up.
         epsilon: Of this publication, per unit.
         unit: "pixel", "column" or "image": what one neighbor changes.
         method: A publisher of `idpgan methods`; "best" = by tests on drawn faces.
@@ -79,7 +78,7 @@ def publish_images(
         >>> made.to_uint8().shape, 3.9 < made.privacy.proven.epsilon <= 4
         (torch.Size([2, 16, 16]), True)
     """
-    if isinstance(images, str | os.PathLike):
+    if isinstance(images, str | os.PathLike) and not is_npz(images):
         if out is None:
             raise InputError(f"out is missing: the folder {images} is published to a new folder. Name it.")
         if pixel_range is not None:
@@ -96,7 +95,7 @@ def publish_images(
                 if together := charge(records_of(named.folder), paid.events, paid.delta, *paid.pair):
                     say(together)
     with shown(off=not progress) as show:
-        held = gathered(images, pixel_range=pixel_range, progress=show)
+        held = gathered(images, pixel_range=pixel_range, labeled=False, progress=show)
     values = to_unit(held.images).to(resolve_device(device, "device"))
     values = values if values.shape[1] == 3 else values[:, 0]
     if method == BEST:
@@ -145,15 +144,16 @@ def evaluate(
         synthetic: What `idpgan.fit` returned or `idpgan.load_generator` loaded, from which images are drawn; a
             `SyntheticDataset`; a pair (images, labels) or images alone, in memory as `idpgan.fit` takes them; or a path
             that `idpgan evaluate` takes.
-        real: Images that were not trained on, best: a pair (images, labels), images alone, a torch data set, or a
-            folder (its path). All of them judge the utility.
+        real: Images that were not trained on, best: a pair (images, labels), images alone, a data set, or a folder or
+            an npz file (its path). All of them judge the utility.
         train: Real images to fit the networks that look at images; None takes every other one of ``real``, and the rest
             judges fidelity.
         only: Measure just this: "utility", "inception" or "fidelity".
         num: Images to draw from a generator; None = as many as are real, at least 1,000.
         seeds: Fits of each classifier; None = 3.
         classifiers: Kinds of them for utility: "cnn", "resnet", "logistic".
-        pixel_range: Of images in memory that are not bytes; see `idpgan.fit`.
+        pixel_range: Of images that are not bytes, see `idpgan.fit`; or "auto", the default of npz files: found by the
+            darkest and the brightest pixel, or refused.
 
     Returns:
         Its ``results`` by name; `str` of it is a table.
@@ -163,9 +163,17 @@ def evaluate(
     """
     where = resolve_device(device, "device")
     with shown(off=not progress) as show:
-        judges = _real(real, "real", pixel_range, show)
-        known = None if train is None else numbered_by(_real(train, "train", pixel_range, show), judges.classes)
-        images = _under_test(synthetic, judges, num, pixel_range, show)
+        measured: Any = {"pixel_range": pixel_range, "progress": show}
+        judges = gathered(real, what="real", private=False, **measured)
+        like = judges.image_shape, judges.classes
+        known = None if train is None else read_images(train, *like, what="train", **measured)
+        source = synthetic.generator if isinstance(synthetic, FittedGenerator) else synthetic
+        is_path = isinstance(source, str | os.PathLike)
+        drawn = isinstance(source, Generator) or (is_path and kind_of(Path(source)) == "generator")
+        if num is not None and not drawn:
+            raise InputError(f"num = {num} is for generators: all of these images are taken. Leave it out.")
+        num = max(len(judges), 1000) if num is None else num
+        images = read_images(source, *like, num=num, what="synthetic", **measured)
         wanted = [only] if only else list(default_metrics(judges.classes if images.labels is not None else ()))
         if wanted[0] not in METRICS:
             raise InputError(f"only = '{only}' is unknown. {nearest_hint(wanted[0], METRICS)}")
@@ -183,45 +191,3 @@ def evaluate(
         ]
     results = {name: result for each in made for name, result in each.results.items()}
     return Evaluation(results, "test", tuple(dict.fromkeys(note for each in made for note in each.notes)))
-
-
-def _real(source: Any, what: str, pixel_range: Range, progress: Progress) -> Images:
-    """Return real images, wherever they are."""
-    if isinstance(source, Images):
-        return source
-    if isinstance(source, str | os.PathLike):
-        if not Path(source).is_dir():
-            raise InputError(f"{what}: there is no folder {source}. Name one of images, or give arrays.")
-        return folder.read_all(Path(source), None, progress)
-    pair = source if isinstance(source, tuple) and len(source) == 2 else (source, None)
-    return gathered(*pair, pixel_range=pixel_range, what=what, progress=progress)
-
-
-def _under_test(source: Any, judges: Images, num: int | None, pixel_range: Range, progress: Progress) -> Images:
-    """Return the images under test, labeled as the real ones are."""
-    generator = source.generator if isinstance(source, FittedGenerator) else source
-    drawn = isinstance(generator, Generator) or (
-        isinstance(source, str | os.PathLike) and kind_of(Path(source)) == "generator"
-    )
-    if num is not None and not drawn:
-        raise InputError(f"num = {num} is for generators: all of these images are taken. Leave it out.")
-    num = max(len(judges), 1000) if num is None else num
-    if isinstance(source, str | os.PathLike):
-        where: Any = {"num": num, "progress": progress}
-        where["pixel_range"] = pixel_range if isinstance(pixel_range, str) else "auto"
-        return read_images(Path(source), judges.image_shape, judges.classes, **where)
-    if isinstance(generator, Generator):
-        images = generator.sample_images(num, seed=0, progress=progress)
-    elif isinstance(source, SyntheticDataset):
-        images = Images(source.images, source.labels, source.classes)
-    else:
-        images = _real(source, "synthetic", pixel_range, progress)
-    if images.labels is None or not judges.classes:
-        return Images(images.images)
-    unknown = sorted(set(images.classes) - set(judges.classes))
-    if unknown:
-        raise DataError(
-            f"synthetic has the class '{unknown[0]}', which is none of the real ones ({', '.join(judges.classes)}). "
-            "Name the classes alike."
-        )
-    return numbered_by(images, judges.classes)

@@ -29,6 +29,7 @@ FolderAndSettings = Annotated[tuple[str, ...], Argument(metavar="DIR [option=val
 FolderLedgerFile = Annotated[
     Path | None, Option(metavar="FILE", help="Ledger of DIR; default: DIR.ledger.json beside it.")
 ]
+RANGE = "Of images that are not bytes: unit [0, 1], symmetric [-1, 1], bytes [0, 255] or auto."
 
 
 def option(default: T, text: str, *flags: str, metavar: str | None = None) -> T:
@@ -159,6 +160,7 @@ class AttackOptions:
     confidence: float = option(0.95, "Of each interval.")
     seed: int = option(0, "Of generated images and attacks.")
     data_root: Path | None = option(None, "Where the data set lies now (data.root).")
+    pixel_range: str = option("auto", f"With --members: {RANGE}", "--range")
     out: Path | None = option(None, "With --members: JSON file to write.")
     device: Device = "auto"
 
@@ -169,6 +171,8 @@ class AttackOptions:
             raise InputError(f"--shadows {self.shadows} must be even and at least 4: half of them know each record.")
         if self.out is not None and self.members is None:
             raise InputError("--out is for --members: a run's result goes to its attack.json.")
+        if self.pixel_range != "auto" and self.members is None:
+            raise InputError("--range is for --members: a run's images are bytes.")
         if not 0 < self.confidence < 1:
             raise InputError(f"--confidence {self.confidence} must be in (0, 1).")
         _refuse_below(self, samples=3, most=2, most_costly=2)
@@ -196,7 +200,7 @@ class EvaluateOptions:
     splits: int = option(10, "Splits of the inception score.")
     features: str = option("auto", "Network of the fidelity: auto, classifier, autoencoder or inception-v3.")
     weights: Path | None = option(None, "Weights file of inception-v3.")
-    pixel_range: str = option("auto", "Of float images: unit [0, 1], symmetric [-1, 1] or auto.", "--range")
+    pixel_range: str = option("auto", RANGE, "--range")
     device: Device = "auto"
     module: str | None = option(None, "Code of a generator of its makers' own, package.module:Class.")
     cache: Path | None = option(None, "Cache folder; default: $IDPGAN_CACHE or ~/.cache/idpgan.")

@@ -21,7 +21,7 @@ from idpgan.data.eyes import SEARCHED, Finder, face_finder, registered
 from idpgan.data.image_files import decode
 from idpgan.data.images import make_grid, png_bytes
 from idpgan.data.metadata import METADATA, PERSON
-from idpgan.data.photos import Photo, Planned, cut, large_photos, metadata_csv, open_photo, photo_pixels, plan
+from idpgan.data.photos import Photo, Planned, cut, metadata_csv, open_photo, photo_pixels, plan
 from idpgan.errors import DataError, InputError
 from idpgan.files import check_writable, whole_folder
 from idpgan.jobs.options import PrepareOptions
@@ -107,7 +107,7 @@ def prepare(source: Path, out: Path, options: PrepareOptions, progress: Progress
         shape = (1 if options.grey else 3, *options.sides)
         check_writable(out, len(planned.photos) * math.prod(shape))
         remove_leftovers(out)  # photos that a kill left in a hidden folder
-        with whole_folder(out) as part, large_photos():
+        with whole_folder(out) as part:
             made = _make_all(planned, _Making(part, shape, options, find), progress)
             if all(photo.refused for photo in made):
                 raise DataError(
@@ -162,13 +162,13 @@ class _Making(NamedTuple):
         if self.find is None:
             pixels, sides = photo_pixels(path, channels, size, self.options.crop)
             return pixels, min(sides[0] / size[0], sides[1] / size[1]), ""
-        photo = open_photo(path, channels, 2 * max(*SEARCHED, *size))
-        faces = self.find(np.asarray(photo.convert("L")), self.options.faces)
-        if number < len(faces):
-            return *registered(photo, faces[number], size), "eyes" if faces[number].seen else "face"
-        if self.options.not_found == "null" or number > 0:
-            raise DataError(_NOT_FOUND)
-        pixels, sides = cut(photo, size, "center")
+        with open_photo(path, channels, 2 * max(*SEARCHED, *size)) as photo:
+            faces = self.find(np.asarray(photo.convert("L")), self.options.faces)
+            if number < len(faces):
+                return *registered(photo, faces[number], size), "eyes" if faces[number].seen else "face"
+            if self.options.not_found == "null" or number > 0:
+                raise DataError(_NOT_FOUND)
+            pixels, sides = cut(photo, size, "center")
         return pixels, min(sides[0] / size[0], sides[1] / size[1]), "middle"
 
 

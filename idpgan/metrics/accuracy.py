@@ -69,7 +69,7 @@ def measure_accuracy(classifier: PrivateClassifier, images: Images) -> Accuracy:
     if images.labels is None or len(images) == 0:
         raise InputError("There are no labeled images to judge by.")
     labels = images.labels
-    right = classifier.predict(images.images).to(labels.device).eq(labels).cpu()
+    right = classifier.logits(images.images).argmax(1).to(labels.device).eq(labels).cpu()
     people = images.identities
     draws = np.unique(images.digests() if people is None else people.cpu().numpy(), return_inverse=True)[1]
     interval, majority = _interval(right.double().numpy(), draws), int(labels.bincount().max()) / len(images)

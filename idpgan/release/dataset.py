@@ -7,17 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from idpgan.checks import typed, whole
-from idpgan.data import folder
 from idpgan.data.images import Images, notebook_png, numbered_by, to_float
+from idpgan.data.intake import gathered
 from idpgan.errors import DataError, InputError
 from idpgan.files import parse_json, read_plain
-from idpgan.metrics.source import kind_of, load_arrays
+from idpgan.metrics.source import kind_of
 from idpgan.models.checkpoint import MOST_TEXT_BYTES
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import PrivacyReport
@@ -90,6 +88,10 @@ class SyntheticDataset(Dataset[Any]):
         image = self.transform(self.images[index])
         return image if self.labels is None else (image, int(self.labels[index]))
 
+    def as_images(self) -> Images:
+        """Return all of them at once."""
+        return Images(self.images, self.labels, self.classes)
+
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.images.shape[1:]))
         classes = f"{len(self.classes):,} classes" if self.classes else "unlabeled"
@@ -114,25 +116,10 @@ def _exported(source: Path) -> tuple[Images, PrivacyReport | None]:
             raise InputError(f"{path} is not a manifest of the format {FORMAT!r}. Export the images again.")
     stated = manifest.get("privacy")
     report = None if stated is None else read_report(stated, f"privacy of {MANIFEST}")
-    images = _of_npz(source) if source.is_file() else folder.read_all(source, None)
+    images = gathered(source, private=False)
     counts = manifest.get("classes")
     if images.labels is None or not counts:
         return images, report
     if not isinstance(counts, dict) or not set(images.classes) <= set(counts):
         raise DataError(f"{path} does not name all classes of the images beside it. Export them again.")
     return numbered_by(images, tuple(counts)), report  # an export may lack some classes of the manifest
-
-
-def _of_npz(path: Path) -> Images:
-    """Read an npz file as `idpgan sample` writes it."""
-    arrays = load_arrays(path)
-    pixels, labels = arrays.get("images"), arrays.get("labels")
-    if pixels is None or pixels.ndim != 4 or pixels.dtype != np.uint8:
-        raise DataError(f"{path} holds no array 'images', uint8 (N, H, W, C). Write it with idpgan sample.")
-    images = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
-    if labels is None or "classes" not in arrays:
-        return Images(images)
-    classes = tuple(map(str, arrays["classes"].tolist()))
-    if labels.dtype.kind not in "iu" or (len(labels) and not 0 <= labels.min() <= labels.max() < len(classes)):
-        raise DataError(f"{path}: labels are not whole numbers below the {len(classes)} classes. Export it again.")
-    return Images(images, torch.from_numpy(labels.astype(np.int64)), classes)

@@ -171,6 +171,10 @@ def test_one_command_attacks_an_npz_of_another_tool(folders, call):
     assert code == 0, printed
     assert "LEAK FOUND" in printed
     assert json.loads(out.read_text())["best"]["auc"]["value"] > 0.99
+    np.savez(folders / "made.npz", x=PLANTED[300:].numpy() * 1.0)
+    code, printed = call(folders / "made.npz", *sides[:4])
+    assert (code, "(--range)" in printed, printed.count("\n")) == (2, True, 1)
+    assert call(folders / "made.npz", *sides[:4], "--range", "bytes", "--no-progress")[0] == 0
 
 
 def refusal(*arguments, **options):
@@ -188,9 +192,11 @@ def test_bad_input_is_one_line():
     assert "3 are needed" in refusal(FRESH[:2], MEMBERS, OTHERS)
     assert "'nearest-sampel'" in refusal(FRESH, MEMBERS, OTHERS, attacks=["nearest-sampel"])
     assert "expected (N, H, W)" in refusal(np.zeros((4, 5)), MEMBERS, OTHERS)
-    assert "must be a folder, an npz file" in refusal([[1, 2]], MEMBERS, OTHERS)
+    assert "expected (N, H, W)" in refusal([[1, 2]], MEMBERS, OTHERS)
+    assert "must be a folder, an npz file" in refusal(7, MEMBERS, OTHERS)
     assert "does not exist" in refusal("nowhere.npz", MEMBERS, OTHERS)
-    assert "could be meant as" in refusal(np.full((9, 8, 8), 0.2), MEMBERS, OTHERS)
+    assert "is not said" in refusal(FRESH / 255, MEMBERS, OTHERS)
+    assert "is not clear" in refusal(np.full((9, 8, 8), 0.2), MEMBERS, OTHERS, pixel_range="auto")
     assert "needs the person on each image" in refusal(FRESH, MEMBERS, OTHERS, attacks=["person-set"])
     assert "None of these attacks" in refusal(FRESH, MEMBERS, OTHERS, attacks=["critic-score"])
 
@@ -206,7 +212,9 @@ def test_the_least_that_can_show_anything_is_stated_and_right():
     assert not best_of([sure[1]] * rows, beside=1).leak
 
 
-@pytest.mark.parametrize("options", [("--members", "a"), ("--others", "a"), ("--out", "a.json"), ("--shadows", "3")])
+@pytest.mark.parametrize(
+    "options", [("--members", "a"), ("--others", "a"), ("--out", "a.json"), ("--shadows", "3"), ("--range", "unit")]
+)
 def test_options_that_do_not_go_together_are_refused(options, tmp_path, call):
     code, printed = call(tmp_path, *options)
     assert code == 2

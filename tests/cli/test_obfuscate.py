@@ -161,7 +161,7 @@ def test_landmarks_and_images_that_cannot_be_used_are_null_records(command, face
     assert command("gp-gan", "--keep", "mood", *TINY)[0] == 0
     assert "1 of 12 files cannot be used as declared" in caplog.text
     assert f"A landmark of {faces}/7.png is not a number of px" in caplog.text
-    assert f"Cannot read the image {faces}/3.png" in caplog.text
+    assert f"{faces}/3.png cannot be decoded" in caplog.text
     assert len(list((tmp_path / "out" / "release" / "images").iterdir())) == 12
     assert command("obfuscator", "--keep", "mood", *TINY, out="again")[0] == 0
     assert len(FolderLedger.read(tmp_path / "faces.ledger.json", "faces").publications) == 2

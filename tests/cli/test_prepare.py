@@ -94,7 +94,7 @@ def test_positions_come_from_names_alone(tmp_path):
     prepare(source, tmp_path / "before", (28, 28), **keys)
     (source / "p02" / "3.webp").write_bytes(b"")
     done = prepare(source, tmp_path / "after", (28, 28), **keys)
-    assert done.refused == (("p02/3.png", "is empty"),)
+    assert done.refused == (("p02/3.png", "is empty; replace it"),)
     names = {path.relative_to(tmp_path / "before") for path in (tmp_path / "before").rglob("*.png")}
     kept = {path.relative_to(tmp_path / "after") for path in (tmp_path / "after").rglob("*.png")}
     assert {str(path) for path in names - kept} == {"p02/3.png"}
@@ -224,7 +224,7 @@ def test_a_file_is_named_once_in_a_line(run, tmp_path):
     source = write(tmp_path / "photos", people=1)
     (source / "gone.png").symlink_to(tmp_path / "nowhere.png")
     out = run("prepare", source, tmp_path / "out", "--size", "28", "--folders", "none")[1]
-    assert "gone.png cannot be decoded: No such file or directory\n" in out
+    assert "gone.png cannot be decoded: No such file or directory; replace it\n" in out
 
 
 def test_places_that_are_refused(run, tmp_path):

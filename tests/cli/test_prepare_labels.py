@@ -109,3 +109,9 @@ def test_all_photos_that_would_get_one_name_are_told(photos):
         Image.new("L", (40, 40)).save(photos / name)
     with pytest.raises(ValueError, match=r"a/0.bmp and a/0.png would both become a/0.png; b/3.jpg and b/3.png"):
         jobs.prepare(photos, photos.parent / "out", PrepareOptions("28", folders="none"))
+
+
+def test_blanks_and_numbers_of_pandas_are_written_in_one_way(photos):
+    done = prepared(photos, ["file_name,age", "a/0.png,30.0", "b/1.png,nan", "a/2.png,<NA>"], only_labelled=True)
+    assert rows(done) == ["file_name,age", "a/0.png,30"]
+    assert done.unlabelled == 5

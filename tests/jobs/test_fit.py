@@ -12,7 +12,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import idpgan
-from idpgan.data import arrays
+from idpgan.data import arrays, intake
 from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.jobs import fit as fit_module
@@ -83,7 +83,7 @@ KINDS = {
 def test_every_kind_of_input_gives_the_same_images(kind):
     images, labels = KINDS[kind]()
     said = {} if kind not in ("floats", "data set of floats") else {"pixel_range": "unit"}
-    held = arrays.gathered(images, labels, **said)
+    held = intake.gathered(images, labels, **said)
     assert torch.equal(held.images[:, 0], torch.from_numpy(GREY))
     assert held.labels.tolist() == LABELS.tolist()
     assert held.classes == (("cat", "dog") if kind in ("data set of pictures", "texts") else ("0", "1"))
@@ -91,16 +91,16 @@ def test_every_kind_of_input_gives_the_same_images(kind):
 
 def test_colors_are_found_where_they_are():
     color = np.zeros((4, 9, 10, 3), np.uint8)
-    assert arrays.gathered(color).image_shape == (3, 9, 10)
-    assert arrays.gathered(color.transpose(0, 3, 1, 2)).image_shape == (3, 9, 10)
-    assert arrays.gathered(torch.zeros(4, 3, 9, 3, dtype=torch.uint8)).image_shape == (3, 9, 3)
-    assert arrays.gathered(np.zeros((4, 3, 9, 3), np.uint8)).image_shape == (3, 3, 9)
+    assert intake.gathered(color).image_shape == (3, 9, 10)
+    assert intake.gathered(color.transpose(0, 3, 1, 2)).image_shape == (3, 9, 10)
+    assert intake.gathered(torch.zeros(4, 3, 9, 3, dtype=torch.uint8)).image_shape == (3, 9, 3)
+    assert intake.gathered(np.zeros((4, 3, 9, 3), np.uint8)).image_shape == (3, 3, 9)
 
 
 def test_what_is_not_in_the_declared_range_is_a_null_record_and_no_error():
     floats = GREY / 255.0
     floats[3, 2, 2], floats[5, 0, 0], floats[7, 0, 0] = np.nan, 1.5, 1.0005
-    held = arrays.gathered(
+    held = intake.gathered(
         floats, np.where(np.arange(NUM) == 9, "bird", "cat"), classes=["cat", "dog"], pixel_range="unit"
     )
     assert torch.nonzero(held.null)[:, 0].tolist() == [3, 5, 9]
@@ -113,13 +113,13 @@ def test_the_range_never_comes_from_the_images():
     floats = GREY / 255.0
     other = floats.copy()
     other[0] = 0.001
-    one, two = (arrays.gathered(values, pixel_range=(0, 2)).images[1:] for values in (floats, other))
+    one, two = (intake.gathered(values, pixel_range=(0, 2)).images[1:] for values in (floats, other))
     assert torch.equal(one, two)
 
 
 REFUSED = {
     "no range": ({"images": GREY / 255.0}, "what is black and what is white"),
-    "unknown range": ({"images": GREY / 255.0, "pixel_range": "percent"}, "Known: bytes, unit, symmetric"),
+    "unknown range": ({"images": GREY / 255.0, "pixel_range": "percent"}, "Known: bytes, symmetric, unit"),
     "one number": ({"pixel_range": (1, 1)}, "the first below the second"),
     "rows of pixels": ({"images": GREY.reshape(NUM, 64)}, "Reshape rows of pixels"),
     "no such folder": ({"images": "photos", "labels": None}, "There is no folder photos"),
@@ -331,7 +331,7 @@ def test_data_sets_go_round(tmp_path):
         images, labels = next(iter(DataLoader(data, batch_size=8)))
         assert (images.shape, images.dtype, labels.tolist()) == ((8, 1, 8, 8), torch.float32, [0, 1] * 4)
         assert data.classes == ("cat", "dog")
-        held = arrays.gathered(data, pixel_range="symmetric")
+        held = intake.gathered(data, pixel_range="symmetric")
         assert (held.classes, torch.equal(held.images, data.images)) == (("cat", "dog"), True)
 
 
@@ -351,7 +351,7 @@ def test_evaluate_takes_pairs_and_names_classes_alike():
 
 
 def test_a_tensor_dataset_without_labels_is_unlabeled_images():
-    held = arrays.gathered(TensorDataset(torch.zeros(3, 1, 8, 8)), pixel_range="unit")
+    held = intake.gathered(TensorDataset(torch.zeros(3, 1, 8, 8)), pixel_range="unit")
     assert held.image_shape == (1, 8, 8)
     assert held.classes == ()
 
@@ -359,9 +359,9 @@ def test_a_tensor_dataset_without_labels_is_unlabeled_images():
 def test_errors_say_the_way_out():
     ten = np.zeros((10, 8, 8), np.uint8)
     with pytest.raises(InputError, match=r"holds no images"):
-        arrays.gathered(ten[:0])
+        intake.gathered(ten[:0])
     with pytest.raises(InputError, match=r"too many to be classes\. Name the classes"):
-        arrays.gathered(ten, np.arange(10))
+        intake.gathered(ten, np.arange(10))
     with pytest.raises(InputError, match=r"`idpgan\.fit_classifier` does"):
         idpgan.fit(ten, epsilon=1, method="dp-sgd")
     with pytest.raises(InputError, match=r"`idpgan\.fit` does"):

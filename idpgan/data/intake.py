@@ -1,0 +1,462 @@
+"""The one way in for images that a caller holds: arrays, tensors, lists, data sets, mappings, npz files and folders.
+
+`gathered` makes `Images` of them, by one set of rules:
+
+    layout    (N, H, W), (N, H, W, C) or (N, C, H, W), C = 1 or 3; where both ends could be the channels, those of
+              tensors come first, those of arrays last
+    range     bytes and truth values need no word; what black and white are in other numbers is declared
+    pictures  of PIL stand upright (EXIF), transparent pixels lie on white, colors are RGB
+    faults    an image with a number that is not finite or not in the range, or with a label that is none of the
+              classes: a null record where something is released, because an error would tell of that image; refused
+              where something is measured
+
+Whatever is public is declared by the caller: number and shape by the images themselves, the classes by the labels or by
+name.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image, ImageOps
+from torch import Tensor
+
+from idpgan.checks import described
+from idpgan.config import nearest_hint
+from idpgan.data import folder, npz
+from idpgan.data.declared import warn_of_spellings, warn_once
+from idpgan.data.image_files import DAMAGE, decoded
+from idpgan.data.images import Images
+from idpgan.data.labels import NONE, are_ambiguous, in_order, places, spelled
+from idpgan.data.metadata import MOST_CLASSES
+from idpgan.errors import DataError, InputError
+from idpgan.progress import Progress, silent
+
+RANGES = {"bytes": (0.0, 255.0), "unit": (0.0, 1.0), "symmetric": (-1.0, 1.0)}
+AUTO = "auto"  # of images that are measured: found by the darkest and the brightest pixel, or refused
+Range = str | Sequence[float] | None
+_TOLERANCE = 1e-3  # of the range: rounding that lies beyond its ends
+_VALUES = 1 << 22  # converted at once
+
+
+class _Held(NamedTuple):
+    """What a source holds."""
+
+    pixels: np.ndarray[Any, Any]
+    channels_first: bool  # where both ends could be the channels
+    labels: Any = None
+    classes: Sequence[str] | None = None  # names that a data set brings, in the order of its labels
+    named: Mapping[str, np.ndarray[Any, Any]] | None = None  # labels that stand beside their classes or as positions
+
+
+def gathered(
+    images: Any,
+    labels: Any = None,
+    *,
+    people: Any = None,
+    classes: Sequence[str] | None = None,
+    pixel_range: Range = None,
+    what: str = "images",
+    private: bool = True,
+    labeled: bool = True,
+    progress: Progress = silent,
+) -> Images:
+    """Return images of any source as `Images`, on the CPU.
+
+    Args:
+        images: A NumPy array or a tensor; a list of images or PIL pictures, of pairs (image, label), or of mappings
+            with such fields; a torch or Hugging Face data set; a mapping of arrays or an npz file (its path) with
+            ``images``, perhaps ``labels`` and ``classes``; a folder (its path); or a pair of images and labels.
+        labels: N whole numbers or texts; None takes those of the source, or makes the images unlabeled.
+        people: Who is on each image, N whole numbers or texts.
+        classes: Names of the classes, which labels mean as `idpgan.data.labels` says; those in an npz file come first.
+            None: the values that the labels have, in order; or the names that a data set brings, whose labels are then
+            positions.
+        pixel_range: What black and white are in numbers that are not bytes: "unit" [0, 1], "symmetric" [-1, 1],
+            "bytes" [0, 255], or two numbers. It is never taken from private images; "auto" takes it from images that
+            are measured, if it is clear, and is the default of npz files among these.
+        what: Name of the argument, for errors.
+        private: Whether something is released, so that an image that cannot be used becomes a null record; else all
+            images are measured, and it is refused.
+        labeled: Whether labels of the source are wanted.
+
+    Raises:
+        InputError: If shape or type cannot be images, the range is not said, or labels and people are not N.
+    """
+    if labels is None and isinstance(images, tuple) and len(images) == 2:
+        images, labels = images
+    if hasattr(images, "as_images"):
+        images = images.as_images()
+    if isinstance(images, str | os.PathLike):
+        what, path = f"{what} ({images})", Path(images)
+        if not path.is_dir() and not (npz.is_npz(path) and path.is_file()):
+            raise InputError(f"{what}: there is neither a folder nor an npz file. Name one, or give images in memory.")
+        pixel_range = AUTO if pixel_range is None and not private else pixel_range
+        images = folder.read_all(path, None, progress) if path.is_dir() else npz.read(path)
+    if isinstance(images, Images):
+        if labels is not None or people is not None:
+            raise InputError(f"{what}: labels and people are for arrays; this source says them itself. Leave them out.")
+        return images if private else images.existing()
+    if isinstance(labels, np.ma.MaskedArray) or isinstance(people, np.ma.MaskedArray):
+        raise DataError(f"{what}: labels or people are a masked array. Give texts, and blanks where nothing is known.")
+    held = _held(images, what, labeled and labels is None, progress)
+    pixels = _channels_first(held.pixels, held.channels_first, what)
+    limits = _limits(pixels, pixel_range, what, private)
+    values, outside = _bytes(pixels, limits)
+    numbers, names, unlabeled = None, tuple[str, ...](), None
+    if held.named is not None:
+        numbers, names = _labels_of(held.named, len(values), tuple(classes or ()), what)
+    elif labeled and (labels is not None or held.labels is not None):
+        labels = held.labels if labels is None else labels
+        numbers, names, unlabeled = _labels(labels, classes, held.classes, len(values), what)
+    who = None
+    if people is not None:
+        who, known = _numbered(people, len(values), "people")
+        warn_of_spellings(map(str, known), "people")
+    return _without_faults(Images(values, numbers, names, who), outside, unlabeled, limits, what, private)
+
+
+def _without_faults(
+    images: Images, outside: Tensor, unlabeled: Tensor | None, limits: tuple[float, float], what: str, private: bool
+) -> Images:
+    """Return images in which those at fault are null records; refuse any where nothing is released."""
+    null = outside if unlabeled is None else outside | unlabeled
+    if not bool(null.any()):
+        return images
+    if not private:
+        bad, fault = null, f"none of the {len(images.classes)} classes"
+        if bool(outside.any()):
+            bad, fault = outside, f"numbers that are not finite or outside of [{limits[0]:g}, {limits[1]:g}]"
+        raise DataError(
+            f"{what}: {int(bad.sum()):,} of {len(bad):,} images, the first in position {int(bad.int().argmax())}, have "
+            f"{fault}. Leave them out, or mend them or what is declared."
+        )
+    half = " Are range and classes right?" if 2 * int(null.sum()) > len(null) else ""
+    warn_once(
+        f"{int(null.sum())} of {len(null)} {what} have numbers outside the declared range or none of the classes and "
+        f"stand as null records: they keep their positions and count in N.{half}"
+    )
+    return images.zeroed_out(null)
+
+
+# What holds the images ---------------------------------------------------------------------------------------------
+
+
+def _held(images: Any, what: str, labeled: bool, progress: Progress) -> _Held:
+    """Return what a source in memory holds."""
+    if isinstance(images, Mapping):
+        found = npz.named(images)
+        if "images" not in found:
+            raise DataError(
+                f"{what} has the parts {', '.join(map(str, images))}, and none of them is called "
+                f"{', '.join(npz.NAMES['images'])}. Give one of them: {what}[{next(iter(images), '')!r}]."
+            )
+        held = _held(found["images"], what, False, progress)
+        beside = {kind: np.asarray(each) for kind, each in found.items() if kind != "images"} if labeled else {}
+        if beside.keys() >= {"labels", "classes"} or "positions" in beside:
+            return held._replace(named=beside)
+        return held._replace(labels=beside.get("labels"))
+    if isinstance(images, Tensor | np.ndarray | Image.Image) or hasattr(images, "__array__"):
+        pixels = _numbers(images, what, whole=True)
+        if pixels.dtype == object:
+            return _items(pixels, what, labeled, progress)
+        return _Held(pixels, isinstance(images, Tensor))
+    if not hasattr(images, "__getitem__") or isinstance(images, bytes):
+        if hasattr(images, "dataset"):  # of torch: what it draws, and how often, is not its images
+            raise DataError(f"{what} is a {type(images).__name__}. Give its data set, .dataset.")
+        raise DataError(
+            f"{what} must be a folder, an npz file, an array or a tensor of numbers, a list of images, or a data set "
+            f"with a length, got {described(images)}."
+        )
+    return _items(images, what, labeled, progress)
+
+
+def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Held:
+    """Return all images of a sequence, stacked, and their labels where its items have some."""
+    try:
+        num = len(source)
+    except TypeError as error:
+        raise DataError(f"{what}: a {type(source).__name__} without a length. Give a data set with one.") from error
+    pixels: list[np.ndarray[Any, Any]] = []
+    labels: list[Any] = []
+    fields: tuple[str, str | None] | None = None
+    features, tensors = getattr(source, "features", None), False  # of Hugging Face; others call their inputs so
+    features = features if isinstance(features, Mapping) else {}
+    for index in range(num):
+        place, item = f"{what}[{index}]", source[index]
+        if isinstance(item, tuple) and len(item) > 2 and hasattr(item, "_asdict"):
+            item = item._asdict()
+        if isinstance(item, Mapping):
+            fields = fields or _fields(item, features, what, labeled)
+            item = tuple(item.get(field) for field in fields if field is not None)
+        if isinstance(item, tuple) and len(item) not in (1, 2):
+            raise DataError(f"{place} is a tuple of {len(item)}. Make each item an image, or a pair (image, label).")
+        if isinstance(item, tuple) or (isinstance(item, list) and len(item) == 2 and not isinstance(item[0], list)):
+            item, *label = item
+            labels += label
+        tensors = isinstance(item, Tensor) if index == 0 else tensors
+        pixels.append(_numbers(item, place))
+        if pixels[-1].shape != pixels[0].shape or pixels[-1].dtype != pixels[0].dtype:
+            raise DataError(
+                f"{place} is {described(pixels[-1])}, and the first is {described(pixels[0])}: all must be alike. "
+                "Resize or convert them."
+            )
+        progress("read images", index + 1, num)
+    if not pixels:
+        raise DataError(f"{what} holds no images. Give at least one.")
+    if labeled and labels and len(labels) < num:
+        raise DataError(f"{what} has a label for {len(labels):,} of {num:,} images. Give one for each, or for none.")
+    names = getattr(features.get(fields[1]), "names", None) if fields else getattr(source, "classes", None)
+    names = names if isinstance(names, list | tuple) else None
+    return _Held(np.stack(pixels), tensors, labels if labeled and labels else None, names or None)
+
+
+def _fields(item: Mapping[str, Any], features: Mapping[str, Any], what: str, labeled: bool) -> tuple[str, str | None]:
+    """Choose the fields of image and label among those of a data set's first item."""
+
+    def is_image(value: Any) -> bool:
+        nested = isinstance(value, list) and bool(value) and isinstance(value[0], list)
+        return isinstance(value, Image.Image) or getattr(value, "ndim", 0) >= 2 or nested
+
+    images = [field for field, value in item.items() if is_image(value)]
+    images = [field for field in images if field in npz.NAMES["images"]] or images
+    labels = [field for field in item if field in npz.NAMES["labels"] or hasattr(features.get(field), "names")]
+    for kind, found, wanted in (("image", images, 1), ("label", labels, len(labels[:1]))):
+        if len(found) != wanted and (kind == "image" or labeled):
+            raise DataError(
+                f"{what} has the fields {', '.join(map(str, item))}, and which one is the {kind} is not clear. Give "
+                f"images and labels as lists: [item[FIELD] for item in {what}]."
+            )
+    return images[0], labels[0] if labeled and labels else None
+
+
+# Numbers -----------------------------------------------------------------------------------------------------------
+
+
+def _numbers(image: Any, what: str, whole: bool = False) -> np.ndarray[Any, Any]:
+    """Return an array of numbers, whatever held it; a whole source may be a row of objects."""
+    if isinstance(image, str | os.PathLike):
+        raise DataError(
+            f"{what} is a path. Give the folder that holds the images, or pictures: [PIL.Image.open(path) for path in "
+            "paths]."
+        )
+    if isinstance(image, np.ma.MaskedArray):
+        raise DataError(
+            f"{what} is a masked array, and what a masked pixel looks like is not said. Give .filled(VALUE), or leave "
+            "out what is masked."
+        )
+    try:
+        if isinstance(image, Image.Image):
+            array = np.asarray(_upright(image, what))
+        elif isinstance(image, Tensor):
+            array = _strided(image).numpy()
+        else:
+            array = np.asarray(image)
+    except InputError:
+        raise
+    except DAMAGE as error:  # of a picture; or a ragged list, or a tensor without numbers
+        reason = " ".join(str(error).split())[:120]
+        raise DataError(f"{what} is {described(image)}, which holds no image that can be read ({reason}).") from error
+    if array.dtype.kind in "buif" or (whole and array.dtype == object and array.ndim == 1):
+        return array
+    raise DataError(
+        f"{what} must be a folder, an npz file, an array or a tensor of numbers, a list of images, or a data set, got "
+        f"{described(image)}. Pixels are whole or floating point numbers."
+    )
+
+
+def _strided(tensor: Tensor) -> Tensor:
+    """Return a tensor of any kind as plain numbers on the CPU, of a kind that NumPy has."""
+    tensor = tensor.detach()
+    tensor = tensor.dequantize() if tensor.is_quantized else tensor
+    tensor = tensor if tensor.layout is torch.strided else tensor.to_dense()
+    known = not tensor.is_floating_point() or tensor.dtype in (torch.float16, torch.float32, torch.float64)
+    return (tensor if known else tensor.float()).cpu().resolve_neg()
+
+
+def _upright(picture: Image.Image, what: str) -> Image.Image:
+    """Return a picture as it is meant to be seen, L or RGB; one of other than bytes keeps its numbers."""
+    if picture.format != "MPO" and getattr(picture, "n_frames", 1) > 1:
+        raise DataError(f"{what} holds {getattr(picture, 'n_frames', 0)} pictures. Give each by itself.")
+    if picture.mode in ("F", "I") or picture.mode.startswith("I;16"):
+        return ImageOps.exif_transpose(picture)  # what is black and what is white is declared, as of an array
+    try:
+        return decoded(picture)
+    except DataError as error:
+        raise DataError(f"{what} {error}.") from error
+
+
+def _channels_first(images: np.ndarray[Any, Any], first_if_both: bool, what: str) -> np.ndarray[Any, Any]:
+    """Return (N, C, H, W)."""
+    shape = images.shape
+    if shape[:1] == (0,):
+        raise DataError(f"{what} holds no images. Give at least one.")
+    color = images.ndim == 3 and shape[2] in (3, 4) and min(shape[:2]) > 4
+    if images.ndim == 3 and not color:
+        images = images[:, None]
+    elif images.ndim == 4 and shape[3] in (1, 3) and not (first_if_both and shape[1] in (1, 3)):
+        images = images.transpose(0, 3, 1, 2)
+    if images.ndim == 4 and images.shape[1] in (1, 3) and 0 not in shape:
+        return images
+    way_out = "Reshape rows of pixels."
+    if color:
+        way_out = "Give one color image in a list, and N grey ones of that width as (N, 1, H, W)."
+    elif len(shape) == 4 and {shape[1], shape[-1]} & {2, 4}:
+        way_out = "Pictures of PIL with an alpha channel are taken, and lie on white: [PIL.Image.fromarray(each), ...]."
+    raise DataError(
+        f"{what} have the shape {tuple(shape)}, expected (N, H, W), (N, H, W, C) or (N, C, H, W) with C = 1 grey or 3 "
+        f"colors. {way_out}"
+    )
+
+
+def _limits(pixels: np.ndarray[Any, Any], said: Range, what: str, private: bool) -> tuple[float, float]:
+    """Return what black and white are, as declared; bytes and truth values need no word."""
+    own = {np.dtype(np.uint8): "bytes", np.dtype(bool): "unit"}.get(pixels.dtype)
+    if isinstance(said, str) and said not in RANGES and (private or said != AUTO):
+        known = RANGES if private else (*RANGES, AUTO)
+        raise InputError(f"The pixel range '{said}' is unknown. {nearest_hint(said, known)} Or give two numbers.")
+    if own and (said is None or (isinstance(said, str) and not private)):  # beside others' floats bytes stay bytes
+        return RANGES[own]
+    ways_out = 'pixel_range="unit" for [0, 1], "symmetric" for [-1, 1], "bytes" for [0, 255] (--range)'
+    if said is None or (said == AUTO and pixels.dtype.kind != "f"):
+        raise DataError(
+            f"{what} are {pixels.dtype}, and what is black and what is white in them is not said: it is never taken "
+            f"from the images. Give {ways_out}, or two numbers such as (0, 16)."
+        )
+    if said == AUTO:
+        finite = pixels[np.isfinite(pixels)]
+        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+        if 0 <= low <= 0.05 and 0.5 < high <= 1:
+            return RANGES["unit"]
+        if -1 <= low <= -0.5 and high <= 1:
+            return RANGES["symmetric"]
+        raise DataError(
+            f"{what} are in [{low:g}, {high:g}], and what is black and what is white in them is not clear. Give "
+            f"{ways_out}; clip what lies outside."
+        )
+    if isinstance(said, str):
+        return RANGES[said]
+    try:
+        low, high = map(float, said)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"pixel_range = {said!r} must be two numbers, black and white.") from error
+    if not (np.isfinite([low, high]).all() and low < high):
+        raise DataError(f"pixel_range = ({low:g}, {high:g}) must be two finite numbers, the first below the second.")
+    return low, high
+
+
+def _bytes(pixels: np.ndarray[Any, Any], limits: tuple[float, float]) -> tuple[Tensor, Tensor]:
+    """Return uint8 pixels, and which images have a number that is not finite or beyond the limits; all are copies."""
+    low, high = limits
+    bad = np.zeros(len(pixels), dtype=bool)
+    if pixels.dtype == np.uint8 and limits == RANGES["bytes"]:
+        return torch.from_numpy(np.array(pixels, order="C")), torch.from_numpy(bad)
+    made = np.empty(pixels.shape, dtype=np.uint8)
+    slack = _TOLERANCE * (high - low)
+    rows = max(1, _VALUES // pixels[0].size)
+    for start in range(0, len(pixels), rows):
+        part = pixels[start : start + rows].astype(np.float64)
+        bad[start : start + rows] = ~((part >= low - slack) & (part <= high + slack)).all((1, 2, 3))  # NaN is neither
+        part = np.nan_to_num(part, copy=False, nan=low).clip(low, high)
+        made[start : start + rows] = np.floor((part - low) * (255.0 / (high - low)) + 0.5)
+    return torch.from_numpy(made), torch.from_numpy(bad)
+
+
+# Labels ------------------------------------------------------------------------------------------------------------
+
+
+def _labels_of(
+    arrays: Mapping[str, np.ndarray[Any, Any]], num: int, classes: tuple[str, ...], source: str
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the positions of labels in the classes, and these: the arrays' own names, if there are any, come first.
+
+    Raises:
+        DataError: If names, labels and positions do not fit together, or nothing says whether numbers that could be
+            either are names or positions, as in files of earlier versions.
+    """
+    names = tuple(map(str, arrays["classes"].tolist())) if "classes" in arrays else classes
+    what = "positions" if "positions" in arrays else "labels"
+    if arrays[what].shape != (num,) or arrays[what].dtype.kind not in ("iu" if what == "positions" else "iuU"):
+        raise DataError(
+            f"{source}: {what} are {arrays[what].dtype} of the shape {arrays[what].shape}, expected integers of the "
+            f"shape ({num},): one for each image."
+        )
+    distinct, order = np.unique(arrays[what], return_inverse=True)
+    found = distinct.tolist()
+    meant, inside = places(found, names), [value if value in range(len(names)) else NONE for value in found]
+    if what == "positions" or ("classes" in arrays and NONE in meant):  # earlier versions call positions labels
+        meant = inside
+    elif "classes" in arrays and NONE not in inside and meant != inside and distinct.dtype.kind != "U":
+        raise DataError(
+            f"{source}: labels {', '.join(map(str, found[:10]))} could be names or positions in classes. Save "
+            "positions=... beside them, or labels=... as texts."
+        )
+    if NONE in meant:
+        raise DataError(
+            f"{source}: {found[meant.index(NONE)]} among the {what} is none of the {len(names)} known classes, which "
+            f"are {', '.join(names[:20])}{', ...' * (len(names) > 20)}."
+        )
+    return torch.tensor(meant, dtype=torch.int64)[torch.from_numpy(order.reshape(-1).astype(np.int64))], names
+
+
+def _labels(
+    labels: Any, classes: Sequence[str] | None, own: Sequence[str] | None, num: int, what: str
+) -> tuple[Tensor, tuple[str, ...], Tensor | None]:
+    """Return positions in the classes, their names, and which images have none of them.
+
+    Raises:
+        DataError: If the labels cannot be classes, or no image at all has one.
+    """
+    numbers, values = _numbered(labels, num, f"labels of {what}", floats=True)
+    names = tuple(map(str, own if classes is None and own is not None else classes or ()))
+    whole = all(isinstance(value, int) or value == "" for value in values)
+    if own is not None and whole and NONE not in places(own, names):
+        values = [str(own[value]) if value != "" and 0 <= value < len(own) else "" for value in values]
+    elif names and whole and are_ambiguous(names):
+        raise DataError(
+            f"classes are {', '.join(names[:20])}: a number could be the name of one and the position of another. Give "
+            "the names of the classes as labels, as texts."
+        )
+    if not names:
+        names = tuple(in_order({spelled(value) for value in values} - {""}))
+        if len(names) > min(MOST_CLASSES, max(num // 2, 2)):
+            raise DataError(
+                f"labels have {len(names):,} values for {num:,} {what}, too many to be classes. Name the classes "
+                "(classes=[...]), or leave the labels out."
+            )
+    found = torch.tensor(places(values, names), dtype=torch.int64)[numbers]
+    if bool((found == NONE).all()):
+        raise DataError(
+            f"none of the {num:,} labels of {what} is one of the classes "
+            f"({', '.join(names[:20]) or 'labels are blank'}). Name the classes as the labels do (classes=[...])."
+        )
+    return found.clamp(min=0), names, found == NONE
+
+
+def _numbered(values: Any, num: int, what: str, floats: bool = False) -> tuple[Tensor, list[Any]]:
+    """Return the place of each value among the sorted distinct ones, and these; whole numbers or texts.
+
+    With ``floats`` whole numbers may be floating point ones, and values may be missing, as pandas has them: a blank.
+    """
+    array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
+        array = array.astype(str)
+    listed = array.tolist() if floats and array.ndim == 1 and array.dtype.kind in "fO" else []
+    if listed and all(isinstance(value, str | int | float) or not spelled(value) for value in listed):
+        array = np.array([spelled(value) for value in listed])
+    if array.shape != (num,) or array.dtype.kind not in "biuU":
+        one_hot = " Give the number of the class, not a row of zeros and a one." if array.ndim == 2 else ""
+        raise DataError(
+            f"{what} must be {num:,} whole numbers or texts, one for each image, got {array.dtype} {array.shape}."
+            f"{one_hot}"
+        )
+    distinct, order = np.unique(array, return_inverse=True)
+    found = distinct.tolist()
+    if listed and not any(isinstance(value, str) for value in listed):
+        found = [int(text) if text.lstrip("-").isdecimal() else text for text in found]
+    return torch.from_numpy(order.reshape(-1).astype(np.int64)), found
