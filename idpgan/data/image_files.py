@@ -31,6 +31,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
+from PIL.TiffImagePlugin import TiffImageFile
 
 from idpgan.data.images import Images
 from idpgan.data.source import Refused, warn_of_null
@@ -166,7 +167,7 @@ def decoded(picture: Image.Image) -> Image.Image:
 
 def turn_of(picture: Image.Image) -> Image.Transpose | None:
     """Return what turns a picture upright by its EXIF or XMP orientation; None if nothing does, or none is known."""
-    if picture.format == "TIFF":
+    if isinstance(picture, TiffImageFile):
         return None  # Pillow turns it while it decodes, and tells the turned size before
     try:  # that of PNG would decode the whole picture first; `_identified` puts its notes in front
         return _TURNS.get(Image.Image.getexif(picture).get(0x0112, 1))
@@ -184,7 +185,7 @@ def on_white(picture: Image.Image) -> Image.Image:
     if mode == "I" or mode.startswith("I;16"):
         values = np.asarray(picture).astype(np.uint32).clip(max=white)  # (H, W)
         grey = (values * 255 + white // 2) // white
-        if picture.format == "TIFF" and picture.tag_v2.get(_PHOTOMETRIC) == 0:  # white is zero
+        if isinstance(picture, TiffImageFile) and picture.tag_v2.get(_PHOTOMETRIC) == 0:  # white is zero
             grey = 255 - grey
         grey[values == picture.info.get("transparency", -1)] = 255
         return Image.fromarray(grey.astype(np.uint8))
@@ -223,10 +224,10 @@ def _identified(file: BinaryIO, path: Path) -> Image.Image:
         factory, accepts = Image.OPEN.get(form, (None, None))
         if factory is None or (accepts is None and path.suffix.lower() != f".{form.lower()}"):  # TGA has no first bytes
             continue
-        known = accepts is None or accepts(first)
-        if known and not isinstance(known, str):  # a text says that this Pillow was built without the format
-            file.seek(0)
-            with contextlib.suppress(SyntaxError, IndexError, TypeError, struct.error):
+        with contextlib.suppress(SyntaxError, IndexError, TypeError, struct.error):
+            known = accepts is None or accepts(first)
+            if known and not isinstance(known, str):  # a text says that this Pillow was built without the format
+                file.seek(0)
                 return factory(file, "")
     raise DataError("is not a picture that can be read here; convert it to JPEG or PNG")
 
@@ -253,7 +254,7 @@ def _turn_to_the_page(picture: Image.Image) -> None:
     """Find the one picture of a file beside its previews, masks and layers; refuse a file of several."""
     # The second picture of an MPO photograph is a preview of the first; those of a PSD are its layers.
     pages = list(range(1 if picture.format in ("MPO", "PSD") else getattr(picture, "n_frames", 1)))
-    if picture.format == "TIFF" and len(pages) > 1:
+    if isinstance(picture, TiffImageFile) and len(pages) > 1:
         full = []
         for page in pages:
             picture.seek(page)
