@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import declared_shape, own_root, shown, warn_once
+from idpgan.data.declared import declared_shape, own_root, shown, warn_of_leftovers, warn_once
 from idpgan.data.face_folder import known_layout
 from idpgan.data.image_files import EXTENSIONS, UNWANTED, Files, decode, entries, in_words, read_files, walk
 from idpgan.data.images import Images, attribute_classes
@@ -35,6 +35,7 @@ from idpgan.data.source import Found, Read
 from idpgan.errors import DataError
 from idpgan.progress import Progress, silent
 
+_PARTS = {"train", "test", "val", "valid", "validation"}  # names of folders that alone are no classes
 _PERSON_FILE = re.compile(r"(?P<name>[A-Z][^_/]*(_[A-Z][^_/]*)+)/(?P=name)_\d+$")  # Ada_King/Ada_King_01.jpg, as in LFW
 
 
@@ -101,14 +102,16 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files
         raise DataError(
             f"There is no folder {root}. Name the folder of images: data.root, --data-root, or public_root."
         )
+    warn_of_leftovers(root)
     names = {path.name for path in entries(root)}
-    if not names & {"train", "test"}:
-        return _scan_classes(root, classes), None
     if names != {"train", "test"}:
-        raise DataError(
-            f"{root} holds {', '.join(sorted(names))}: a folder with train/ or test/ must hold both and nothing else. "
-            "Move the rest away, or name one of the folders itself."
-        )
+        parts = [root / name for name in names & {"train", "test"} if (root / name).is_dir()]
+        if names and (names <= _PARTS or any(path.is_dir() for part in parts for path in entries(part))):
+            raise DataError(
+                f"{root} holds {', '.join(sorted(names))}: the parts of a set are train/ and test/, both of them and "
+                "nothing else, each with its classes below. Move the rest away, or name one of the folders itself."
+            )
+        return _scan_classes(root, classes), None  # also where a class is called train
     train, test = _scan_classes(root / "train", classes), _scan_classes(root / "test", classes)
     if train.classes != test.classes:
         different = ", ".join(sorted(set(train.classes) ^ set(test.classes)))

@@ -22,7 +22,7 @@ import struct
 import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,6 +43,10 @@ _LOG = logging.getLogger(__name__)
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision
 EXPORTED = ("manifest.json", "readme.md", "privacy.json")  # what `idpgan sample` puts beside its class folders
 HIDDEN = ("thumbs.db", "desktop.ini", *EXPORTED)
+LEFTOVERS = (  # what file systems, network storage and archives of a Mac leave beside pictures, in lower case
+    "@eadir", "#recycle", "#snapshot", "@recycle", "$recycle.bin", "recycler", "system volume information",
+    "lost+found", "__macosx",
+)  # fmt: skip
 LEDGER = ".ledger.json"  # suffix to a folder's name: the file beside it that lists its publications
 FORMATS = (
     "JPEG",
@@ -102,16 +106,36 @@ def walk(folder: Path, *, ledgers: bool = False) -> list[Path]:
         raise DataError(f"Cannot list the folder {error.filename}: {error.strerror}.") from error
 
     files: list[str] = []
-    seen: set[tuple[int, int]] = set()
+    seen: dict[tuple[int, int], str] = {}
     for place, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
-        found = os.stat(place)
-        if (found.st_dev, found.st_ino) in seen:
-            raise DataError(f"{place} leads to a folder that is read already: remove the link.")
-        seen.add((found.st_dev, found.st_ino))
+        status = os.stat(place)
+        first = seen.setdefault((status.st_dev, status.st_ino), place)
+        if first != place:
+            ways = [way for end in (place, first) for way in (end, *map(str, Path(end).parents)) if os.path.islink(way)]
+            link, other = (ways[0], place if ways[0] == first else first) if ways else (place, first)
+            raise DataError(f"{link} leads to {other}, which is read as well: remove the link.")
         folders[:] = filter(_is_visible, folders)
         wanted = [name for name in filter(_is_visible, names) if name.endswith(LEDGER) == ledgers]
         files += [os.path.join(place, name) for name in wanted]
     return [Path(file) for file in sorted(files, key=os.path.split)]
+
+
+def leftovers(root: Path, suffixes: Sequence[str] = EXTENSIONS) -> dict[str, int]:
+    """Count the image files in hidden folders and `LEFTOVERS`, by the name of that folder; links are not followed."""
+    counts = dict[str, int]()
+    for place, folders, _ in os.walk(root):
+        for name in (name for name in sorted(folders) if not _is_visible(name)):
+            inside = (file for _, _, files in os.walk(os.path.join(place, name)) for file in files)
+            found = sum(os.path.splitext(file)[1].lower() in suffixes for file in inside)
+            if found:
+                counts[name] = counts.get(name, 0) + found
+        folders[:] = filter(_is_visible, folders)
+    return counts
+
+
+def in_folders(counts: Mapping[str, int]) -> str:
+    """Return what `leftovers` has counted, in words."""
+    return ", ".join(f"{name} ({count:,})" for name, count in counts.items())
 
 
 def entries(folder: Path) -> list[Path]:
@@ -121,8 +145,8 @@ def entries(folder: Path) -> list[Path]:
 
 
 def _is_visible(name: str) -> bool:
-    """Distinguish the user's files and folders from those that operating systems create."""
-    return not name.startswith(".") and name.lower() not in HIDDEN
+    """Distinguish the user's files and folders from those that systems create."""
+    return not name.startswith(".") and name.lower() not in (*HIDDEN, *LEFTOVERS)
 
 
 # One picture ------------------------------------------------------------------------------------------------------

@@ -17,14 +17,15 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from idpgan.data.image_files import EXTENSIONS, ROOM, as_channels, decoded, entries, opened, walk
+from idpgan.data.image_files import EXTENSIONS, ROOM, as_channels, decoded, entries, leftovers, opened, walk
 from idpgan.data.metadata import CUT_FROM, FILE_NAME, LABEL, METADATA, PERSON, file_problems, read_table, some_of
 from idpgan.errors import DataError
 
+RAW = (".arw", ".cr2", ".dng", ".heic", ".heif", ".nef")  # not readable here; each is refused with advice
 SUFFIXES = (  # names alone make files photos, so that an unreadable one keeps its position
     *EXTENSIONS,
     *(".avif", ".dib", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpx", ".mpo", ".pbm", ".pnm", ".psd", ".tga"),
-    *(".arw", ".cr2", ".dng", ".heic", ".heif", ".nef"),  # not readable here; each is refused with advice
+    *RAW,
 )
 _DRAFT = 2  # a JPEG is decoded to at least this multiple of the target size
 _GAP = 3.0  # `reducing_gap` of Pillow's two-step resize; the quality is that of one step
@@ -45,6 +46,8 @@ class Planned(NamedTuple):
     photos: tuple[Photo, ...]
     columns: tuple[str, ...]  # columns after file_name: labels, then the person, or the photo
     left_out: tuple[Path, ...]  # files that are not photos by their names
+    twins: tuple[Path, ...]  # files of `RAW` beside a readable one of the same name: one shot in two files
+    leftovers: dict[str, int]  # as `image_files.leftovers` counts them
     unlabelled: int = 0  # photos that were left out because they have no label
 
 
@@ -75,7 +78,8 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
 
     Args:
         source: The folder; hidden files are left out.
-        folders: Meaning of its subfolders: "label", "person" or "none"; None = not given.
+        folders: Meaning of its subfolders: "label", "person" or "none"; None = not given. Where folders lie in folders,
+            "label:2" or "person:2" says that those of the second level are meant.
         labels: The table of labels, maybe with a column ``person``.
         faces: Rows of every photo, whatever it shows. With several the column ``cut_from`` names the photo of a row.
 
@@ -89,7 +93,10 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
     if labels.path is None and (source / METADATA).is_file():
         labels = labels._replace(path=source / METADATA)
     files = [path for path in walk(source) if path != labels.path]
-    photos = [path for path in files if path.suffix.lower() in SUFFIXES]
+    named = [path for path in files if path.suffix.lower() in SUFFIXES]
+    readable = {path.with_suffix("") for path in named if path.suffix.lower() not in RAW}
+    twins = tuple(path for path in named if path.suffix.lower() in RAW and path.with_suffix("") in readable)
+    photos = [path for path in named if path not in set(twins)]
     if not photos:
         raise DataError(f"{source} holds no photos ({' '.join(SUFFIXES)}). Name another folder.")
     names = [path.relative_to(source).as_posix() for path in photos]
@@ -111,6 +118,8 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
         tuple(rows),
         columns,
         tuple(path for path in files if path.suffix.lower() not in SUFFIXES),
+        twins,
+        leftovers(source, SUFFIXES),
         len(photos) - len(kept),
     )
 
@@ -164,8 +173,8 @@ def _values(
             "a class), --folders person (a folder is a person), --folders none, or a table with --labels."
         )
     found = {} if labels.path is None else _columns_of(labels, source, names)
-    if folders in ("label", "person"):
-        column = LABEL if folders == "label" else PERSON
+    if folders not in (None, "none"):
+        column = LABEL if folders.startswith("label") else PERSON
         if column in found:
             raise DataError(f"{labels.path} has a column '{column}', and --folders {folders} makes one too. Give one.")
         found[column] = _of_folders(source, parts, folders)
@@ -187,17 +196,32 @@ def _values(
 
 
 def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) -> list[str]:
-    """Return each photo's subfolder; refuse a photo that lies in none, and a subfolder without a photo."""
-    beside = next((part for part in parts if len(part) == 1), None)
+    """Return the folder of each photo on the level that is meant; refuse a photo without one, and an empty folder."""
+    meaning, _, number = folders.partition(":")
+    levels = max(map(len, parts)) - 1
+    if levels > 1 and not number:
+        known = [list(dict.fromkeys(part[k] for part in parts if len(part) > k + 1)) for k in range(levels)]
+        raise DataError(
+            f"{source} has folders in folders, and which of them is a {meaning} is not said. Give --folders "
+            + ", or ".join(
+                f"{meaning}:{k} ({len(names):,} there: {', '.join(names[:3])}{', ...' * (len(names) > 3)})"
+                for k, names in enumerate(known, start=1)
+            )
+            + "."
+        )
+    level = int(number or 1)
+    beside = next((part for part in parts if len(part) <= level), None)
     if beside is not None:
         raise DataError(
-            f"{source / beside[0]} lies beside the subfolders that --folders {folders} reads. Move it into one."
+            f"{source.joinpath(*beside)} lies beside the subfolders that --folders {folders} reads. Move it into one."
         )
-    used = {part[0] for part in parts}
-    empty = next((path for path in entries(source) if path.is_dir() and path.name not in used), None)
+    used, places = {part[:level] for part in parts}, [source]
+    for _ in range(level):
+        places = [path for place in places for path in entries(place) if path.is_dir()]
+    empty = next((path for path in places if path.relative_to(source).parts not in used), None)
     if empty is not None:
-        raise DataError(f"{empty} holds no photo, but --folders {folders} makes a {folders} of it. Remove the folder.")
-    return [part[0] for part in parts]
+        raise DataError(f"{empty} holds no photo, but --folders {folders} makes a {meaning} of it. Remove the folder.")
+    return [part[level - 1] for part in parts]
 
 
 def _columns_of(labels: LabelTable, source: Path, names: Sequence[str]) -> dict[str, list[str]]:
@@ -244,6 +268,8 @@ def open_photo(path: Path, channels: int, least: int) -> Iterator[Image.Image]:
     Raises:
         DataError: If the file cannot be used; the message is the rest of a sentence that begins with the file's name.
     """
+    if path.suffix.lower() in RAW:  # some show a small preview to who reads them as TIFF
+        raise DataError("is not a picture that can be read here; convert it to JPEG or PNG")
     with opened(path) as picture:
         picture.draft(None, (least, least))
         with ROOM.taken(picture):

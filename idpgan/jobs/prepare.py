@@ -57,6 +57,8 @@ class Prepared:
         enlarged: Photos that were smaller than wanted.
         all_grey: Whether no photo has a color, although colors were kept.
         left_out: Files that are not photos by their names.
+        twins: Raw files of a camera beside a readable file of the same name, which was taken.
+        leftovers: Photos in hidden folders and in what file systems leave behind, by the name of the folder.
         unlabelled: Photos that were left out because they have no label.
         aligned: How many photos were put in place by their "eyes", by the box of the "face" or by the "middle" of the
             photo, and in how many "none" is found; empty where no face was looked for.
@@ -72,6 +74,8 @@ class Prepared:
     enlarged: int
     all_grey: bool
     left_out: tuple[str, ...]
+    twins: tuple[str, ...]
+    leftovers: dict[str, int]
     unlabelled: int
     aligned: dict[str, int]
 
@@ -217,6 +221,8 @@ def _report(out: Path, planned: Planned, made: list[_Made], shape: tuple[int, in
         enlarged=sum(result.enlarged for result in made),
         all_grey=shape[0] == 3 and all(result.grey for result in made),
         left_out=tuple(path.relative_to(source).as_posix() for path in planned.left_out),
+        twins=tuple(path.relative_to(source).as_posix() for path in planned.twins),
+        leftovers=planned.leftovers,
         unlabelled=planned.unlabelled,
         aligned=_aligned(made),
     )
