@@ -30,9 +30,20 @@ from idpgan.data.declared import declared_shape, own_root, shown, warn_of_leftov
 from idpgan.data.face_folder import known_layout
 from idpgan.data.image_files import EXTENSIONS, UNWANTED, Files, decode, entries, in_words, read_files, walk
 from idpgan.data.images import Images, attribute_classes
-from idpgan.data.metadata import LABEL, METADATA, MOST_CLASSES, Rows, bits, class_values, read_rows
+from idpgan.data.metadata import (
+    LABEL,
+    METADATA,
+    MOST_CLASSES,
+    Rows,
+    bits,
+    class_values,
+    read_rows,
+    tables_in,
+    warn_of_case,
+)
 from idpgan.data.source import Found, Read
 from idpgan.errors import DataError
+from idpgan.files import pasted
 from idpgan.progress import Progress, silent
 
 _PARTS = {"train", "test", "val", "valid", "validation"}  # names of folders that alone are no classes
@@ -102,6 +113,11 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files
         raise DataError(
             f"There is no folder {root}. Name the folder of images: data.root, --data-root, or public_root."
         )
+    for table in tables_in(root):
+        raise DataError(
+            f"{table} is not read from there, and without it nobody knows who is on which image. Let idpgan prepare "
+            f"{pasted(root)} OUT --size SIDE read it: it makes one {METADATA} with all its columns, person too."
+        )
     warn_of_leftovers(root)
     names = {path.name for path in entries(root)}
     if names != {"train", "test"}:
@@ -163,6 +179,7 @@ def _joined(train: Files, test: Files | None) -> Files:
 def _listed_rows(root: Path, config: DataConfig) -> tuple[Found, Files]:
     """List the rows of metadata.csv, with their people and attributes, and check all declared keys."""
     label, rows = _rows_of(root, config)
+    warn_of_case(root, rows.paths)
     if not rows.paths:
         raise DataError(f"{root / METADATA} names no images. Give it a row for each.")
     if config.num_people is not None and rows.people is None:

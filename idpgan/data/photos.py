@@ -18,7 +18,18 @@ import numpy as np
 from PIL import Image
 
 from idpgan.data.image_files import EXTENSIONS, ROOM, as_channels, decoded, entries, leftovers, opened, walk
-from idpgan.data.metadata import CUT_FROM, FILE_NAME, LABEL, METADATA, PERSON, file_problems, read_table, some_of
+from idpgan.data.metadata import (
+    CUT_FROM,
+    FILE_NAME,
+    LABEL,
+    PERSON,
+    composed,
+    file_problems,
+    joined,
+    read_table,
+    some_of,
+    tables_in,
+)
 from idpgan.errors import DataError
 
 RAW = (".arw", ".cr2", ".dng", ".heic", ".heif", ".nef")  # not readable here; each is refused with advice
@@ -55,7 +66,8 @@ class LabelTable(NamedTuple):
     """A table of labels, and how it is read.
 
     Attributes:
-        path: CSV file; None = the folder's own metadata.csv, if it has one.
+        path: CSV file, or one of JSON lines; None = the folder's own metadata.csv or metadata.jsonl, or those of the
+            folders in it, such as train and test, if there are any.
         file_column: Its column of files, as paths below the folder.
         label_column: The one column of labels to take, beside ``person``; None = all columns.
         person_column: Its column of people; None = ``person``, if it has one.
@@ -90,9 +102,9 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
     """
     if not source.is_dir():
         raise DataError(f"There is no folder {source}. Name the folder of photos.")
-    if labels.path is None and (source / METADATA).is_file():
-        labels = labels._replace(path=source / METADATA)
-    files = [path for path in walk(source) if path != labels.path]
+    tables = tables_in(source) if labels.path is None else []
+    labels = labels._replace(path=tables[0]) if tables else labels
+    files = [path for path in walk(source) if path not in (labels.path, *tables)]
     named = [path for path in files if path.suffix.lower() in SUFFIXES]
     readable = {path.with_suffix("") for path in named if path.suffix.lower() not in RAW}
     twins = tuple(path for path in named if path.suffix.lower() in RAW and path.with_suffix("") in readable)
@@ -100,7 +112,7 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
     if not photos:
         raise DataError(f"{source} holds no photos ({' '.join(SUFFIXES)}). Name another folder.")
     names = [path.relative_to(source).as_posix() for path in photos]
-    columns, values, labelled = _values(source, names, folders, labels)
+    columns, values, labelled = _values(source, names, folders, labels, tables)
     kept = [index for index in range(len(photos)) if labelled[index] or not labels.only_labelled]
     if not kept:
         raise DataError(f"{labels.path} has a label for none of the {len(photos):,} photos. Name another column.")
@@ -139,6 +151,10 @@ def _targets(names: Sequence[str]) -> list[str]:
             name.encode()
         except UnicodeEncodeError as error:
             raise DataError(f"{name!a} is not UTF-8 text. Rename the photo or its folder.") from error
+        if "\\" in name:
+            raise DataError(
+                f"{name} holds a \\, which divides folders on other systems. Rename the photo or its folder."
+            )
         target = str(PurePosixPath(name).with_suffix(".png"))
         if target in targets:
             twice.append(f"{targets[target]} and {name} would both become {target}")
@@ -162,7 +178,7 @@ def metadata_csv(planned: Planned, refused: Sequence[bool]) -> str:
 
 
 def _values(
-    source: Path, names: Sequence[str], folders: str | None, labels: LabelTable
+    source: Path, names: Sequence[str], folders: str | None, labels: LabelTable, tables: Sequence[Path]
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[bool]]:
     """Return the columns, each photo's values of them, and which photos have a label."""
     parts = [PurePosixPath(name).parts for name in names]
@@ -172,7 +188,7 @@ def _values(
             f"{source} has subfolders ({some}, ...), and what they mean is not said. Give --folders label (a folder is "
             "a class), --folders person (a folder is a person), --folders none, or a table with --labels."
         )
-    found = {} if labels.path is None else _columns_of(labels, source, names)
+    found = {} if labels.path is None else _columns_of(labels, tables, source, names)
     if folders not in (None, "none"):
         column = LABEL if folders.startswith("label") else PERSON
         if column in found:
@@ -224,21 +240,31 @@ def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) ->
     return [part[level - 1] for part in parts]
 
 
-def _columns_of(labels: LabelTable, source: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the wanted columns of a table, each with a value for every photo; all that does not fit is one error."""
-    table = read_table(labels.path or source / METADATA, labels.file_column, labels.person_column)
+def _columns_of(labels: LabelTable, tables: Sequence[Path], source: Path, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the wanted columns of tables, each with a value for every photo; all that does not fit is one error."""
+    read = [read_table(path, labels.file_column, labels.person_column) for path in tables or [labels.path or source]]
+    table = joined(read, source) if tables else read[0]
     wanted = [name for name in table.columns if name != FILE_NAME]
     if labels.label_column is not None:
         table.column(labels.label_column)  # raises where there is none
         wanted = [name for name in wanted if name in (labels.label_column, PERSON)]
-    rows = {str(PurePosixPath(name)): row for name, row in zip(table.column(FILE_NAME), table.rows, strict=True)}
     problems, photos = file_problems(table), set(names)
-    gone = sorted(name for name in rows if name not in photos)
+    by_key = {key: name for name in reversed(names) for key in _keys(name)}
+    rows, gone = {}, []
+    for name, row in zip((str(PurePosixPath(name)) for name in table.column(FILE_NAME)), table.rows, strict=True):
+        if (
+            name not in photos and by_key.get(composed(name), name) != name
+        ):  # a Mac and others write accents in two ways
+            name = by_key[composed(name)]
+        rows[name] = row
+        if name not in photos:
+            near = next((by_key[key] for key in _keys(name) if key in by_key), None)
+            gone.append(name if near is None else f"{name} (did you mean {near}?)")
     if gone:
         problems.append(
-            f"names {some_of(gone)}, which {'is not a photo' if len(gone) == 1 else 'are not photos'} in {source} "
-            f"({len(gone)} of {len(rows)} rows). Write {labels.file_column} as a path below that folder, such as "
-            f"{names[0]}, and take out rows without a photo."
+            f"names {some_of(sorted(gone))}, which {'is not a photo' if len(gone) == 1 else 'are not photos'} in "
+            f"{source} ({len(gone)} of {len(rows)} rows). Write {labels.file_column} as a path below that folder, such "
+            f"as {names[0]}, and take out rows without a photo."
         )
     if problems:
         raise DataError(f"{table.path} {' '.join(problems)}")
@@ -247,6 +273,12 @@ def _columns_of(labels: LabelTable, source: Path, names: Sequence[str]) -> dict[
         for index, name in enumerate(table.columns)
         if name in wanted
     }
+
+
+def _keys(name: str) -> list[str]:
+    """Return what tells which photo a table may mean, nearest first: accents, case and slashes, the suffix."""
+    key = composed(name.replace("\\", "/")).casefold()
+    return [composed(name), key, str(PurePosixPath(key).with_suffix(""))]
 
 
 # Pixels -----------------------------------------------------------------------------------------------------------

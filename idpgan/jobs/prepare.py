@@ -10,7 +10,7 @@ from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,15 @@ from idpgan.data.images import make_grid, png_bytes
 from idpgan.data.metadata import METADATA, PERSON
 from idpgan.data.photos import Photo, Planned, cut, metadata_csv, open_photo, photo_pixels, plan
 from idpgan.errors import DataError, InputError
-from idpgan.files import check_writable, whole_folder
+from idpgan.files import (
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    check_writable,
+    whole_folder,
+    write_bytes_atomic,
+    write_private_json,
+    write_text_atomic,
+)
 from idpgan.jobs.options import PrepareOptions
 from idpgan.progress import Progress, silent
 from idpgan.release.folder import remove_leftovers
@@ -112,6 +120,7 @@ def prepare(source: Path, out: Path, options: PrepareOptions, progress: Progress
         check_writable(out, len(planned.photos) * math.prod(shape))
         remove_leftovers(out)  # photos that a kill left in a hidden folder
         with whole_folder(out) as part:
+            part.chmod(PRIVATE_FOLDER)
             made = _make_all(planned, _Making(part, shape, options, find), progress)
             if all(photo.refused for photo in made):
                 raise DataError(
@@ -119,10 +128,11 @@ def prepare(source: Path, out: Path, options: PrepareOptions, progress: Progress
                     f"{planned.photos[0].source.name}, {made[0].refused}. Name another folder."
                 )
             report = _report(out, planned, made, shape, source)
-            (part / METADATA).write_text(metadata_csv(planned, [bool(p.refused) for p in made]), encoding="utf-8")
-            (part / REPORT).write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+            table = metadata_csv(planned, [bool(photo.refused) for photo in made])
+            write_text_atomic(part / METADATA, table, mode=PRIVATE_FILE)
+            write_private_json(part / REPORT, report.to_json())
             if find is not None:
-                (part / SHEET).write_bytes(_sheet(planned, made, part, shape))
+                write_bytes_atomic(part / SHEET, _sheet(planned, made, part, shape), mode=PRIVATE_FILE)
     return report
 
 
@@ -155,7 +165,10 @@ class _Making(NamedTuple):
             pixels, found, placed_by = self._pixels(photo.source, photo.face)
         except DataError as error:
             return _Made(refused=str(error))
-        with open(self.part / photo.file_name, "xb") as file:  # two names may be the same file on this disk
+        flags = (
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        )  # two names may be one file on this disk
+        with os.fdopen(os.open(self.part / photo.file_name, flags, PRIVATE_FILE), "wb") as file:
             Image.fromarray(pixels).save(file, format="PNG")
         grey = self.shape[0] == 1 or bool((pixels == pixels[..., :1]).all())
         return _Made(hashlib.sha256(pixels.tobytes()).digest(), found < 1, grey, placed_by=placed_by)
@@ -179,8 +192,8 @@ class _Making(NamedTuple):
 def _make_all(planned: Planned, making: _Making, progress: Progress) -> list[_Made]:
     """Make the images on all cores; Pillow and OpenCV work outside the interpreter lock."""
     photos, made = planned.photos, list[_Made]()
-    for folder in {(making.part / photo.file_name).parent for photo in photos}:
-        folder.mkdir(parents=True, exist_ok=True)
+    for folder in sorted({folder for photo in photos for folder in PurePosixPath(photo.file_name).parents}):
+        (making.part / folder).mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
 
     def chunk(start: int) -> list[_Made]:
         return [making.image(photo) for photo in photos[start : start + _CHUNK]]

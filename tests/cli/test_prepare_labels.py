@@ -1,5 +1,9 @@
 """Tables of labels as people have them: any column names, photos without a label, and all mistakes told at once."""
 
+import json
+import re
+import unicodedata
+
 import pytest
 from PIL import Image
 
@@ -192,3 +196,50 @@ def test_what_systems_leave_behind_is_counted(run, photos):
     assert code == 0
     assert "6 of 6 photos are in" in out
     assert "what systems leave behind: .thumbnails (1), @eaDir (1), #recycle (1) photos." in out
+
+
+# Tables of other programs, and who may read what is made -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_tables_of_the_parts_of_a_set_keep_people(photos, suffix):
+    """As Hugging Face has them: each beside the files that it names."""
+    photos.joinpath("a").rename(photos / "train")
+    photos.joinpath("b").rename(photos / "test")
+    for part, first in (("train", 0), ("test", 1)):
+        names = [(f"{number}.png", "glad", f"p{number % 3}") for number in range(first, 6, 2)]
+        text = "file_name,mood,person\n" + "".join(",".join(name) + "\n" for name in names)
+        if suffix == "jsonl":
+            keys = ("file_name", "mood", "person")
+            text = "".join(json.dumps(dict(zip(keys, name, strict=True))) + "\n" for name in names)
+        (photos / part / f"metadata.{suffix}").write_text(text)
+    done = jobs.prepare(photos, photos.parent / "out", PrepareOptions("28"))
+    assert rows(done)[:2] == ["file_name,mood,person", "test/1.png,glad,p1"]
+    assert len(rows(done)) == 7
+    assert done.left_out == ()
+    if suffix == "csv":
+        (photos / "train" / "metadata.csv").write_text("file_name,mood\n0.png,glad\n")
+        with pytest.raises(ValueError, match="must have the same columns"):
+            jobs.prepare(photos, photos.parent / "more", PrepareOptions("28"))
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("a\\0.png", "a/0.png"), ("A/0.PNG", "a/0.png"), ("b/1.CR2", "b/1.png"), ("a/0.jpg", "a/0.png")]
+)
+def test_the_nearest_photo_is_named(photos, name, near):
+    with pytest.raises(ValueError, match=re.escape(f"{name} (did you mean {near}?)")):
+        prepared(photos, ["file_name,mood", f"{name},glad"])
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_accents_in_a_table(photos, forms):
+    table, disk = (unicodedata.normalize(form, "b/zo\u00eb.png") for form in forms)
+    picture(photos / disk)
+    assert f"{disk},glad" in rows(prepared(photos, ["file_name,mood", f"{table},glad"]))
+
+
+def test_what_is_made_is_for_its_owner_alone(photos):
+    done = jobs.prepare(photos, photos.parent / "out", PrepareOptions("28", folders="person"))
+    made = [done.out, *done.out.rglob("*")]
+    assert len(made) == 1 + 2 + 6 + 2
+    assert {oct(path.stat().st_mode & 0o777) for path in made} == {"0o700", "0o600"}
