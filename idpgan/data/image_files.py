@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import logging
 import math
 import os
 import stat
 import struct
 import threading
+import warnings
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -80,7 +82,7 @@ _TURNS = {  # EXIF orientation -> what turns the picture upright
 _SUBFILE, _SUBFILE_OLD, _BITS, _PHOTOMETRIC, _MAX_SAMPLE = 254, 255, 258, 262, 281  # tags of TIFF
 DAMAGE = (  # exceptions of Pillow's decoders for incomplete images; a warning is one where the host makes it so
     OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError,
-    RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError, Warning,
+    RuntimeError, struct.error, zlib.error, Image.DecompressionBombError, Warning,
 )  # fmt: skip
 CHUNK = 64  # images per task of a thread
 Shape = tuple[int, int, int]  # (C, H, W)
@@ -111,8 +113,9 @@ def walk(folder: Path, *, ledgers: bool = False) -> list[Path]:
         status = os.stat(place)
         first = seen.setdefault((status.st_dev, status.st_ino), place)
         if first != place:
-            ways = [way for end in (place, first) for way in (end, *map(str, Path(end).parents)) if os.path.islink(way)]
-            link, other = (ways[0], place if ways[0] == first else first) if ways else (place, first)
+            ends = ((Path(place), first), (Path(first), place))  # either may be the real one
+            ways = [(way, other) for end, other in ends for way in (end, *end.parents) if folder in way.parents]
+            link, other = next((way for way in ways if way[0].is_symlink()), (place, first))
             raise DataError(f"{link} leads to {other}, which is read as well: remove the link.")
         folders[:] = filter(_is_visible, folders)
         wanted = [name for name in filter(_is_visible, names) if name.endswith(LEDGER) == ledgers]
@@ -124,7 +127,7 @@ def leftovers(root: Path, suffixes: Sequence[str] = EXTENSIONS) -> dict[str, int
     """Count the image files in hidden folders and `LEFTOVERS`, by the name of that folder; links are not followed."""
     counts = dict[str, int]()
     for place, folders, _ in os.walk(root):
-        for name in (name for name in sorted(folders) if not _is_visible(name)):
+        for name in itertools.filterfalse(_is_visible, folders):
             inside = (file for _, _, files in os.walk(os.path.join(place, name)) for file in files)
             found = sum(os.path.splitext(file)[1].lower() in suffixes for file in inside)
             if found:
@@ -135,7 +138,7 @@ def leftovers(root: Path, suffixes: Sequence[str] = EXTENSIONS) -> dict[str, int
 
 def in_folders(counts: Mapping[str, int]) -> str:
     """Return what `leftovers` has counted, in words."""
-    return ", ".join(f"{name} ({count:,})" for name, count in counts.items())
+    return ", ".join(f"{name} ({count:,})" for name, count in sorted(counts.items()))
 
 
 def entries(folder: Path) -> list[Path]:
@@ -294,7 +297,7 @@ def _turn_to_the_page(picture: Image.Image) -> None:
 def _white(picture: Image.Image) -> int:
     """Return the number that means white; refuse a picture of which nothing says it."""
     mode, tags = picture.mode, getattr(picture, "tag_v2", {})
-    if mode in ("F", "LAB", "HSV") or (mode == "I" and picture.format not in ("PNG", "PPM")):
+    if mode in ("F", "LAB") or (mode == "I" and picture.format not in ("PNG", "PPM")):
         raise DataError(f"has pixels of mode {mode}, whose range nothing says; save it with 8 or 16 bits a channel")
     bits = max(tags.get(_BITS, (8,)))
     white = (1 << bits) - 1 if 8 < bits < 16 else 65535
@@ -431,7 +434,8 @@ def read_files(
         return refused
 
     refused: list[Refused] = []
-    with ThreadPoolExecutor() as pool:  # Pillow releases the interpreter lock while it decodes
+    # Pillow releases the interpreter lock while it decodes; the host's filters must not make errors of its warnings.
+    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor() as pool:
         for done, part in enumerate(pool.map(fill, range(0, len(paths), CHUNK)), start=1):
             refused += part
             let_go(stored)

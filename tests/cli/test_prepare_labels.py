@@ -195,7 +195,7 @@ def test_what_systems_leave_behind_is_counted(run, photos):
     code, out, _ = run("prepare", photos, photos.parent / "out", "--size", 28, "--folders", "person")
     assert code == 0
     assert "6 of 6 photos are in" in out
-    assert "what systems leave behind: .thumbnails (1), @eaDir (1), #recycle (1) photos." in out
+    assert "what systems leave behind: #recycle (1), .thumbnails (1), @eaDir (1) photos." in out
 
 
 # Tables of other programs, and who may read what is made -----------------------------------------------------------

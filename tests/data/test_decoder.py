@@ -147,6 +147,12 @@ def test_grey_of_more_than_eight_bits(tmp_path):
         assert abs(seen(tmp_path / "a.tif", 1) - GREY).max() <= 1, name
 
 
+def test_a_portable_graymap_says_what_is_white(tmp_path):
+    values = (GREY.astype(np.uint32) * 4095 // 255).astype(">u2").tobytes()
+    (tmp_path / "a.pgm").write_bytes(b"P5 60 40 4095\n" + values)
+    assert abs(seen(tmp_path / "a.pgm", 1) - GREY).max() <= 1
+
+
 def test_colors_of_twelve_bits_in_sixteen_are_refused(tmp_path):
     """Pillow takes the upper 8 bits of 16, and so would leave 4."""
     tiff(tmp_path / "a.tif", 60, 40, bytes(2 * 3 * 2400), t262=2, t277=3, t281=4095)
@@ -274,6 +280,19 @@ def test_the_limit_of_pixels_is_ours(tmp_path, monkeypatch):
             decode(tmp_path / "a.png", 3)
         with pytest.raises(DataError, match="has more than 2,399 pixels"):
             header(tmp_path / "a.png", 3)
+
+
+def test_warnings_of_pillow_decide_nothing(tmp_path):
+    """An orientation stands before a tag of which Pillow warns that it is cut off."""
+    exif = struct.pack("<2sHIH HHIHH HHII I", b"II", 42, 8, 2, 274, 3, 1, 6, 0, 271, 2, 100, 900, 0)
+    png(tmp_path / "1.png", oriented(6)[0], front=[(b"eXIf", exif)])
+    with pytest.warns(UserWarning, match="corrupt EXIF"):
+        config = declared(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        images = read_images([tmp_path / "1.png"], (3, 40, 60), lambda *_: None)
+    assert config.sides == (40, 60)
+    assert np.array_equal(images.images[0].permute(1, 2, 0).numpy(), np.asarray(scene()))
 
 
 def test_importing_changes_no_filter_of_the_host():

@@ -380,11 +380,14 @@ def test_what_systems_leave_behind_is_no_class_and_no_record(tmp_path, name, cap
     assert list(face_folder.scan(tmp_path)) == ["a", "b"]
 
 
-@pytest.mark.parametrize(("link", "real"), [("0link", "real"), ("zlink", "real"), ("a/b/back", "")])
-def test_a_link_is_named_and_not_the_folder_that_it_leads_to(tmp_path, link, real):
-    save(tmp_path / "real" / "1.png", picture(1))
-    (tmp_path / link).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / link).symlink_to(tmp_path / real)
-    expected = f"{tmp_path / link} leads to {tmp_path / real}, which is read as well: remove the link."
+@pytest.mark.parametrize("root", ["photos", "linked"])
+@pytest.mark.parametrize(("link", "real"), [("0link", "real"), ("zlink", "real"), ("a/b/back", ""), ("a/0/b", "real")])
+def test_a_link_is_named_and_not_the_folder_that_it_leads_to(tmp_path, root, link, real):
+    """Whichever is met first, and also where the folder itself is reached by a link, which is none of its own."""
+    save(tmp_path / "photos" / "real" / "1.png", picture(1))
+    (tmp_path / "photos" / link).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "photos" / link).symlink_to(tmp_path / "photos" / real)
+    (tmp_path / "linked").symlink_to("photos")
+    expected = f"{tmp_path / root / link} leads to {tmp_path / root / real}, which is read as well: remove the link."
     with pytest.raises(DataError, match=re.escape(expected)):
-        face_folder.tree(tmp_path)
+        face_folder.tree(tmp_path / root)
