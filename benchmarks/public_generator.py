@@ -139,7 +139,7 @@ def rows_of(folder: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             "simulator": "public_generator:draw",
             "latent_dim": 64,
             "codes": 1000,
-            "licence": "declared public for this benchmark",
+            "license": "declared public for this benchmark",
         },
         "method": {"name": "evolution", "threshold": 0.5, "first_variation": 0.5, "last_variation": 0.3},
         "training": {"device": "cpu", "steps": 3},

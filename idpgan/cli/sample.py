@@ -18,7 +18,8 @@ def sample(
     num: Annotated[int, typer.Option(help="Number of images.")],
     out: Annotated[Path, typer.Option(metavar="DIR|FILE.npz", help="A new folder of PNGs, or an .npz file.")],
     labels: Annotated[
-        str | None, typer.Option(help="Classes to draw: names or numbers, as cat,dog or 3,5; default: all, equally.")
+        str | None,
+        typer.Option(help="Classes to draw: names or numbers, as cat,dog or 3,5, or position 0; default: all."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="The same seed draws the same images.")] = None,
     soft_labels: Annotated[

@@ -28,8 +28,9 @@ from torch import Tensor
 
 from idpgan.checks import described
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import own_root, shown, warn_once
+from idpgan.data.declared import own_root, shown, warn_of_spellings, warn_once
 from idpgan.data.images import Images
+from idpgan.data.labels import NONE, are_ambiguous, in_order, places, spelled
 from idpgan.data.metadata import MOST_CLASSES
 from idpgan.data.source import Found, Read
 from idpgan.errors import ConfigError, DataError
@@ -40,7 +41,6 @@ SUFFIX = ".safetensors"
 RANGES = {"bytes": (0.0, 255.0), "unit": (0.0, 1.0), "symmetric": (-1.0, 1.0)}
 _TOLERANCE = 1e-3  # of the range: rounding that lies beyond its ends
 _ROWS = 4096  # converted at once
-_NONE = -1  # the label of an image that has none of the classes
 Range = str | tuple[float, float] | None
 
 
@@ -141,8 +141,8 @@ def gathered(
             of PIL pictures; or a torch data set of images or of pairs (image, label).
         labels: N whole numbers or texts; None takes those of a data set, or makes the images unlabeled.
         people: Who is on each image, N whole numbers or texts.
-        classes: Names of the classes. Labels that are numbers are positions in them, texts are their names. None: the
-            values that the labels have, in order, or the names that a data set brings.
+        classes: Names of the classes, which labels mean as `idpgan.data.labels` says. None: the values that the labels
+            have, in order; or the names that a data set brings, whose labels are then positions.
         pixel_range: What black and white are in numbers that are not bytes: "unit" [0, 1], "symmetric" [-1, 1],
             "bytes" [0, 255], or two numbers. It is never taken from the images.
         what: Name of the argument, for errors.
@@ -150,14 +150,18 @@ def gathered(
     Raises:
         DataError: If shape or type cannot be images, the range is not said, or labels and people are not N.
     """
+    own = None  # names that a data set brings, in the order of its labels
     if hasattr(images, "__getitem__") and not hasattr(images, "shape") and not isinstance(images, str | bytes):
-        classes = getattr(images, "classes", None) or None if classes is None and labels is None else classes
+        own = getattr(images, "classes", None) or None if labels is None else None
         images, found = _items(images, what, progress)
         labels = found if labels is None else labels
     pixels = _channels_first(_array(images, what), isinstance(images, Tensor), what)
     values, bad = _bytes(pixels, _range(pixels, pixel_range, what))
-    numbers, names, unlabeled = (None, (), None) if labels is None else _labels(labels, classes, len(values), what)
-    who = None if people is None else _numbered(people, len(values), "people")[0]
+    numbers, names, unlabeled = (None, (), None) if labels is None else _labels(labels, classes, own, len(values), what)
+    who = None
+    if people is not None:
+        who, named = _numbered(people, len(values), "people")
+        warn_of_spellings(map(str, named), "people")
     null = bad if unlabeled is None else bad | unlabeled
     made = Images(values, numbers, names, who)
     if not bool(null.any()):
@@ -272,37 +276,58 @@ def _bytes(pixels: np.ndarray[Any, Any], limits: tuple[float, float]) -> tuple[T
 
 
 def _labels(
-    labels: Any, classes: Sequence[str] | None, num: int, what: str
+    labels: Any, classes: Sequence[str] | None, own: Sequence[str] | None, num: int, what: str
 ) -> tuple[Tensor, tuple[str, ...], Tensor | None]:
-    """Return positions in the classes, their names, and which images have none of them."""
-    numbers, values = _numbered(labels, num, "labels")
-    if classes is None:
-        if len(values) > min(MOST_CLASSES, max(num // 2, 2)):
+    """Return positions in the classes, their names, and which images have none of them.
+
+    Raises:
+        DataError: If the labels cannot be classes, or no image at all has one.
+    """
+    numbers, values = _numbered(labels, num, "labels", floats=True)
+    names = tuple(map(str, own if classes is None and own is not None else classes or ()))
+    whole = all(isinstance(value, int) or value == "" for value in values)
+    if own is not None and whole and NONE not in places(own, names):
+        values = [str(own[value]) if value != "" and 0 <= value < len(own) else "" for value in values]
+    elif names and whole and are_ambiguous(names):
+        raise DataError(
+            f"classes are {', '.join(names[:20])}: a number could be the name of one and the position of another. Give "
+            "the names of the classes as labels, as texts."
+        )
+    if not names:
+        names = tuple(in_order({spelled(value) for value in values} - {""}))
+        if len(names) > min(MOST_CLASSES, max(num // 2, 2)):
             raise DataError(
-                f"labels have {len(values):,} values for {num:,} {what}, too many to be classes. Name the classes "
+                f"labels have {len(names):,} values for {num:,} {what}, too many to be classes. Name the classes "
                 "(classes=[...]), or leave the labels out."
             )
-        return numbers, tuple(map(str, values)), None
-    names = tuple(map(str, classes))
-    places = {name: place for place, name in enumerate(names)}
-    if all(isinstance(value, int) for value in values):
-        position = [value if 0 <= value < len(names) else _NONE for value in values]
-    else:
-        position = [places.get(str(value), _NONE) for value in values]
-    found = torch.tensor(position, dtype=torch.int64)[numbers]
-    return found.clamp(min=0), names, found == _NONE
+    found = torch.tensor(places(values, names), dtype=torch.int64)[numbers]
+    if bool((found == NONE).all()):
+        raise DataError(
+            f"none of the {num:,} labels is one of the classes ({', '.join(names[:20]) or 'labels are blank'}). Name "
+            "the classes as the labels do (classes=[...])."
+        )
+    return found.clamp(min=0), names, found == NONE
 
 
-def _numbered(values: Any, num: int, what: str) -> tuple[Tensor, list[Any]]:
-    """Return the place of each value among the sorted distinct ones, and these; whole numbers or texts."""
+def _numbered(values: Any, num: int, what: str, floats: bool = False) -> tuple[Tensor, list[Any]]:
+    """Return the place of each value among the sorted distinct ones, and these; whole numbers or texts.
+
+    With ``floats`` whole numbers may be floating point ones, and values may be missing, as pandas has them: a blank.
+    """
     array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
         array = array.astype(str)
+    listed = array.tolist() if floats and array.ndim == 1 and array.dtype.kind in "fO" else []
+    if listed and all(isinstance(value, str | int | float) or not spelled(value) for value in listed):
+        array = np.array([spelled(value) for value in listed])
     if array.shape != (num,) or array.dtype.kind not in "biuU":
         one_hot = " Give the number of the class, not a row of zeros and a one." if array.ndim == 2 else ""
         raise DataError(
             f"{what} must be {num:,} whole numbers or texts, one for each image, got {array.dtype} {array.shape}."
             f"{one_hot}"
         )
-    distinct, places = np.unique(array, return_inverse=True)
-    return torch.from_numpy(places.reshape(-1).astype(np.int64)), distinct.tolist()
+    distinct, order = np.unique(array, return_inverse=True)
+    found = distinct.tolist()
+    if listed and not any(isinstance(value, str) for value in listed):
+        found = [int(text) if text.lstrip("-").isdecimal() else text for text in found]
+    return torch.from_numpy(order.reshape(-1).astype(np.int64)), found

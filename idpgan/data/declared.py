@@ -14,13 +14,14 @@ import functools
 import json
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from idpgan.data.config import DataConfig
 from idpgan.data.image_files import Shape, header, in_folders, leftovers
 from idpgan.data.images import check_class_names
+from idpgan.data.labels import BLANKS, NONE, places, spellings
 from idpgan.errors import ConfigError, DataError
 
 _LOG = logging.getLogger(__name__)
@@ -83,7 +84,10 @@ def declared_shape(
 
 def _warn_of_classes(declared: Sequence[str], found: Sequence[str], root: Path) -> None:
     """Warn of class names that are only declared or only found: a misspelled class makes all its files null records."""
-    empty, unwanted = sorted(set(declared) - set(found)), sorted(set(found) - set(declared))
+    meant = places(found, declared)
+    there = set(meant)
+    empty = sorted(name for place, name in enumerate(declared) if place not in there)
+    unwanted = sorted(name for place, name in zip(meant, found, strict=True) if place == NONE)
     if declared and found and (empty or unwanted):  # without classes, folder names do not matter
         warn_once(
             f"data.classes and what {root} holds do not meet. Declared, but not there: {', '.join(empty) or 'none'}. "
@@ -155,6 +159,19 @@ def _written(height: int, width: int) -> int | list[int]:
 def shown(value: Any) -> str:
     """Return a value in TOML notation, or "?" if it is unknown."""
     return "?" if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def warn_of_spellings(people: Iterable[str], where: str) -> None:
+    """Warn of people who may be one, written in several ways, or nobody: each spelling is a person of its own."""
+    people = list(people)
+    found = [" = ".join(map(shown, group)) for group in spellings(people)]
+    found += [shown(name) for name in sorted(BLANKS & set(people) - {""})]
+    if found:
+        warn_once(
+            f"{where}: people written {'; '.join(found[:10])}{'; ...' * (len(found) > 10)} are taken as they are "
+            "written, each spelling as a person of its own. If some are one person, write the name in one way; if one "
+            "stands for nobody known, name a person of its own in each row."
+        )
 
 
 @functools.cache

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from idpgan.config import nearest_hint
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import declared_shape, own_root, warn_of_leftovers
+from idpgan.data.declared import declared_shape, own_root, warn_of_leftovers, warn_of_spellings
 from idpgan.data.image_files import EXTENSIONS, Files, entries, read_files, walk
 from idpgan.data.source import Found, Read
 from idpgan.errors import ConfigError, DataError
@@ -69,6 +69,7 @@ def _listed(config: DataConfig) -> tuple[Found, Files]:
     """List the files of each person, and check all declared keys."""
     root = own_root(config, "faces")
     people = scan(root, config.layout)
+    warn_of_spellings(people, str(root))
     counts = tuple(map(len, people.values()))
     paths = tuple(path for files in people.values() for path in files)
     shape = declared_shape(config, root, paths, {"num_images": len(paths), "num_people": len(people)})

@@ -30,6 +30,7 @@ from idpgan.data.declared import declared_shape, own_root, shown, warn_of_leftov
 from idpgan.data.face_folder import known_layout
 from idpgan.data.image_files import EXTENSIONS, UNWANTED, Files, decode, entries, in_words, read_files, walk
 from idpgan.data.images import Images, attribute_classes
+from idpgan.data.labels import NONE, in_order, places, spelled
 from idpgan.data.metadata import (
     LABEL,
     METADATA,
@@ -85,7 +86,9 @@ def _listed(config: DataConfig) -> tuple[Found, Files]:
     place = root if test is None else root / "train"
     folders = [path.name for path in entries(place) if path.is_dir()]
     shape = declared_shape(config, root, train.paths, {"num_images": len(train.paths), "classes": folders})
-    if config.classes and not set(config.classes) & set(folders):  # by names alone, whatever the number of files
+    if config.classes and set(places(folders, config.classes)) == {
+        NONE
+    }:  # by names alone, whatever the number of files
         raise DataError(
             f"data.classes = {shown(config.classes)}, but {root} holds no such class folder. Set data.classes = "
             f"{shown(folders)}, the folders that are there, or [] for no classes."
@@ -136,7 +139,7 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files
 
 
 def _scan_classes(root: Path, classes: Sequence[str] | None) -> Files:
-    """List the images of a folder in the order of torchvision's `ImageFolder`, which is by class, folder and name."""
+    """List the images of a folder by class folder, folder and name as texts; classes may have another order."""
     members = entries(root)
     folders = [path for path in members if path.is_dir()]
     if not folders:
@@ -149,13 +152,18 @@ def _scan_classes(root: Path, classes: Sequence[str] | None) -> Files:
     if len(folders) < len(members):
         stray = next(path for path in members if not path.is_dir())
         raise DataError(f"{stray} lies beside class folders: move it into one of them, or away.")
-    names = [folder.name for folder in folders] if classes is None else list(classes)
+    names = in_order(folder.name for folder in folders) if classes is None else list(classes)
+    meant = places([folder.name for folder in folders], names)
+    twice = {place for place, times in Counter(meant).items() if times > 1} - {NONE}
+    if twice:
+        same = ", ".join(folder.name for folder, place in zip(folders, meant, strict=True) if place in twice)
+        raise DataError(f"{root} has the class folders {same}, which are one class. Put their images into one of them.")
     paths: list[Path] = []
     labels: list[int] = []
-    for folder in folders:
+    for folder, place in zip(folders, meant, strict=True):
         inside = _images_among(walk(folder), folder, may_be_empty=classes is not None)
         paths += inside
-        labels += [names.index(folder.name) if folder.name in names else UNWANTED] * len(inside)
+        labels += [place] * len(inside)
     return Files(tuple(paths), tuple(labels) if names else (), tuple(names))
 
 
@@ -204,14 +212,18 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[Found, Files]:
     shape = declared_shape(config, root, rows.paths, counted, hint)
     files = _labeled_rows(label, config.classes or (), rows)
     if unwanted := files.labels.count(UNWANTED):
+        blank = sum("" in map(spelled, row) for row in zip(*rows.values, strict=True))
         wanted = (
             f"data.classes = {shown(config.classes)}"
             if config.classes
             else f"data.label = {shown(label)} without data.classes, which asks for columns of 1 and 0"
         )
+        there = f"Column '{label[0]}' has {first or 'no value'}: are data.classes right?"
+        if unwanted == len(rows.paths):
+            raise DataError(f"{wanted}, but no row at all of {root / METADATA} has such a label. {there}")
         warn_once(
-            f"{wanted}, but {unwanted} of {len(rows.paths)} rows of {root / METADATA} have other values and stand as "
-            f"null records. Column '{label[0]}' has {first}: are data.classes right?"
+            f"{wanted}, but {unwanted} of {len(rows.paths)} rows of {root / METADATA} have other values or none "
+            f"({blank} blank) and stand as null records. {there}"
         )
     counts = tuple(Counter(rows.people or ()).values())  # people are numbered as they first appear
     names = () if rows.of_photos else rows.person_names
@@ -232,8 +244,7 @@ def _labeled_rows(label: Sequence[str], classes: Sequence[str], rows: Rows) -> F
     """Label rows by one column with declared classes, or read attributes and find the rows that lack one."""
     people = rows.people or ()
     if classes:
-        numbers = {name: number for number, name in enumerate(classes)}
-        labels = tuple(numbers.get(value, UNWANTED) for value in rows.values[0])
+        labels = tuple(places(rows.values[0], classes))
         unwanted = f"has none of data.classes in the column {label[0]}"
         return Files(rows.paths, labels, tuple(classes), unwanted, people)
     each = list(zip(*(bits(values) for values in rows.values), strict=True))
@@ -278,7 +289,10 @@ def scanned(root: Path, config: DataConfig | None = None) -> Files:
     if not (root / METADATA).is_file():
         return _joined(*scan(root))
     label, rows = _rows_of(root, config)
-    named = config.classes or () if config else class_values(rows.values[0]) if label else ()
+    named: Sequence[str] = config.classes or () if config else ()
+    if label and not config:  # a value that is a folder's name too is no blank: a release may have the class NA
+        values = set(rows.values[0])
+        named = in_order({value if value and (root / value).is_dir() else spelled(value) for value in values} - {""})
     files = _labeled_rows(label, named, rows)
     keep = [index for index in range(len(rows.paths)) if not files.labels or files.labels[index] != UNWANTED]
     if not keep:

@@ -36,6 +36,7 @@ from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
 
 from idpgan.data.images import Images
+from idpgan.data.labels import NONE
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.errors import DataError
 from idpgan.memory import GIB, check_room, free_memory, let_go, zeros
@@ -86,7 +87,7 @@ DAMAGE = (  # exceptions of Pillow's decoders for incomplete images; a warning i
 )  # fmt: skip
 CHUNK = 64  # images per task of a thread
 Shape = tuple[int, int, int]  # (C, H, W)
-UNWANTED = -1  # label of a file whose class is not on the list
+UNWANTED = NONE  # label of a file whose class is not on the list
 
 
 class Files(NamedTuple):

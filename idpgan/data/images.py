@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from idpgan.config import nearest_hint
+from idpgan.data.labels import NONE, places
 from idpgan.errors import DataError
 from idpgan.files import printable
 from idpgan.memory import let_go, take
@@ -267,11 +268,22 @@ def check_label(label: Sequence[str], attribute_names: Sequence[str], source: st
             raise DataError(f"data.label: '{source}' has no attribute '{name}'. {nearest_hint(name, attribute_names)}")
 
 
-def numbered_by(images: Images, classes: Sequence[str]) -> Images:
-    """Return labeled images renumbered for another list of classes, which contains the set's own class names."""
+def numbered_by(images: Images, classes: Sequence[str], what: str = "the set") -> Images:
+    """Return labeled images renumbered for another list of classes, which contains the set's own classes.
+
+    Raises:
+        DataError: If it does not; ``what`` is the set's name there.
+    """
     if images.labels is None:
         return images
-    number = torch.tensor([classes.index(name) for name in images.classes], device=images.labels.device)
+    found = places(images.classes, classes)
+    if NONE in found:
+        raise DataError(
+            f"{what} has the class '{images.classes[found.index(NONE)]}', which is none of the real ones "
+            f"({', '.join(classes)}). Name the classes alike; or leave its images out, drawing those of the others "
+            "alone (--labels, labels=[...])."
+        )
+    number = torch.tensor(found, device=images.labels.device)
     return dataclasses.replace(images, labels=number[images.labels], classes=tuple(classes))
 
 

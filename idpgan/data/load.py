@@ -30,6 +30,7 @@ from idpgan.data.images import (
     names_people,
     numbered_by,
 )
+from idpgan.data.labels import NONE, places
 from idpgan.data.source import Found, Refused, Source
 from idpgan.errors import ConfigError, DataError
 from idpgan.memory import check_room, take
@@ -268,7 +269,7 @@ def describe(config: DataConfig) -> DataShape | None:
     )
     classes = attribute_classes(config.attributes) if config.attributes else found.classes
     if public is not None:
-        if classes and not (public[1] and set(public[1]) <= set(classes)):
+        if classes and (not public[1] or NONE in places(public[1], classes)):
             raise _unlike(config, "the classes", classes, "public_root", public[1])
         sizes = sizes._replace(public=public[0])
     if config.public is not None:
@@ -362,7 +363,7 @@ def _colored(images: Images, channels: int) -> Images:
 def _alike(part: Images, images: Images, config: DataConfig, what: str) -> Images:
     """Return a part in the declared shape; refuse a part that does not fit the others."""
     part = _colored(part, images.image_shape[0])
-    if set(part.classes) <= set(images.classes):
+    if NONE not in places(part.classes, images.classes):
         part = numbered_by(part, images.classes)
     for name, found, expected in (
         ("images of the shape (C, H, W)", part.image_shape, images.image_shape),

@@ -21,8 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from idpgan.config import nearest_hint, text_of
-from idpgan.data.declared import warn_once
+from idpgan.data.declared import warn_of_spellings, warn_once
 from idpgan.data.image_files import entries
+from idpgan.data.labels import in_order, spelled
 from idpgan.errors import DataError
 from idpgan.files import parse_json, printable, read_plain
 
@@ -245,6 +246,7 @@ def read_rows(root: Path, label: Sequence[str]) -> Rows:
                 f"{table.path}: row {names.index('') + 2} has no {column} ({names.count('')} of {len(names)} rows). "
                 "Name one in each row, a person of its own where nobody else has that face, or take the column out."
             )
+        warn_of_spellings(names, str(table.path))
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         people = tuple(numbers[name] for name in names)
     for name in label:
@@ -289,10 +291,10 @@ def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, 
 
 
 def class_values(values: Sequence[str]) -> list[str]:
-    """List the distinct values of a column that may hold classes, sorted, without blanks."""
-    return sorted(set(values) - {""})
+    """List the distinct values of a column that may hold classes, in order, without blanks; see `labels.spelled`."""
+    return in_order(set(map(spelled, values)) - {""})
 
 
 def bits(values: Sequence[str]) -> list[int | None]:
     """Read attributes: 1, true, yes or 0, -1, false, no; None for anything else."""
-    return [_BITS.get(value.lower()) for value in values]
+    return [_BITS.get(spelled(value).lower()) for value in values]

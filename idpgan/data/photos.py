@@ -17,7 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from idpgan.data.declared import warn_of_spellings
 from idpgan.data.image_files import EXTENSIONS, ROOM, as_channels, decoded, entries, leftovers, opened, walk
+from idpgan.data.labels import spelled
 from idpgan.data.metadata import (
     CUT_FROM,
     FILE_NAME,
@@ -203,6 +205,7 @@ def _values(
             for name, person, has_label in zip(names, found[PERSON], labelled, strict=True)
             if not person and (has_label or not labels.only_labelled)
         ]
+        warn_of_spellings(found[PERSON], str(labels.path or source))
         if lacking:
             raise DataError(
                 f"{lacking[0]} has no person in {labels.path} ({len(lacking)} of {len(names)} photos have none: "
@@ -269,7 +272,7 @@ def _columns_of(labels: LabelTable, tables: Sequence[Path], source: Path, names:
     if problems:
         raise DataError(f"{table.path} {' '.join(problems)}")
     return {
-        name: [rows[photo][index] if photo in rows else "" for photo in names]
+        name: [(str if name == PERSON else spelled)(rows[photo][index]) if photo in rows else "" for photo in names]
         for index, name in enumerate(table.columns)
         if name in wanted
     }

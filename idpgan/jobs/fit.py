@@ -137,7 +137,7 @@ class FittedGenerator(Fitted):
         return self.generator.sample(num, labels, seed, purpose=purpose)
 
     def sample_labels(self, num: int) -> Tensor | None:
-        """Return the labels of ``sample(num)``, int64 (num,); None for unlabeled images."""
+        """Return the labels of ``sample(num)``, int64 (num,), as `Generator.sample_labels`; None if unlabeled."""
         return self.generator.sample_labels(num)
 
     def __repr__(self) -> str:
@@ -160,12 +160,20 @@ class FittedClassifier(Fitted):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names, in the order of what `predict` returns."""
+        """Names, in the order of the columns of `probabilities`."""
         return self.classifier.classes
 
     def predict(self, images: Any, *, pixel_range: Range = None) -> Tensor:
-        """Return the likeliest class of each image, int64 (N,), an index into `classes`; images as `fit` takes them."""
+        """Return the likeliest class of each image, int64 (N,), by its number; images as `fit` takes them.
+
+        The number is what the class is called by, 1 to 10 for labels 1 to 10; where labels were texts, its position in
+        `classes`.
+        """
         return self.classifier.predict(gathered(images, pixel_range=pixel_range).images)
+
+    def predict_names(self, images: Any, *, pixel_range: Range = None) -> list[str]:
+        """Return the name of the likeliest class of each image; images as `fit` takes them."""
+        return self.classifier.predict_names(gathered(images, pixel_range=pixel_range).images)
 
     def probabilities(self, images: Any, *, pixel_range: Range = None) -> Tensor:
         """Return the probability of each class, (N, K); images as `fit` takes them."""

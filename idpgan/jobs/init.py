@@ -16,6 +16,7 @@ from idpgan.data import face_folder, folder
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import looks, probed, shown
 from idpgan.data.images import names_people
+from idpgan.data.labels import spelled, spellings
 from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape
 from idpgan.data.metadata import METADATA, bits, class_values, read_rows
 from idpgan.errors import DataError, InputError
@@ -212,8 +213,15 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> _Data:
     settings["num_images"] = Setting(len(rows.paths), "N: rows of metadata.csv, null records too")
     if rows.people is not None:
         why = "photos in the column cut_from" if rows.of_photos else "names in the column person"
+        same = [] if rows.of_photos else spellings(rows.person_names)
+        why += f"; one person each? {'; '.join(' = '.join(map(shown, group)) for group in same[:3])}" if same else ""
         settings["num_people"] = Setting(len(rows.person_names), why)
     settings |= _looks(root, rows.paths)
+    if columns and not any(map(class_values, rows.values)):
+        raise InputError(
+            f"No row of {root / METADATA} has a value in {', '.join(columns)}. Fill the labels in, or take such "
+            "columns out."
+        )
     fitting = {
         column: values
         for column, values in zip(columns, rows.values, strict=True)
@@ -229,7 +237,9 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> _Data:
         if not rows.of_photos and names_people(found, rows.person_names):
             why = "they seem to be people: a release calls them class-0, ...; their names only with keep_names = true"
         settings["classes"] = Setting(found, why)
-    return _Data(settings, Counter(filter(None, values)), tuple(name for name in fitting if name != column))
+    return _Data(
+        settings, Counter(filter(None, map(spelled, values))), tuple(name for name in fitting if name != column)
+    )
 
 
 def _looks(root: Path, paths: list[Path] | tuple[Path, ...]) -> dict[str, Setting]:

@@ -19,6 +19,7 @@ from idpgan.config import build
 from idpgan.data import face_folder
 from idpgan.data.declared import shape_of_most
 from idpgan.data.images import Images, to_unit
+from idpgan.data.labels import spelled
 from idpgan.data.metadata import LANDMARKS, METADATA, class_values, file_names, read_landmarks, read_rows, read_table
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.device import resolve_device
@@ -165,10 +166,10 @@ def _files(options: ObfuscateOptions) -> tuple[tuple[Path, ...], Labels | None]:
     if options.keep is None:
         raise InputError(f"name the column that is to stay readable: --keep {' or --keep '.join(rows.columns)}.")
     if options.hide != "person":
-        return rows.paths, (rows.values[0], rows.values[-1])
+        return rows.paths, (list(map(spelled, rows.values[0])), list(map(spelled, rows.values[-1])))
     if rows.people is None:
         raise InputError(f"{source / METADATA} has no column person. Add one, or name another with --hide.")
-    return rows.paths, (rows.values[0], [str(person) for person in rows.people])
+    return rows.paths, (list(map(spelled, rows.values[0])), [str(person) for person in rows.people])
 
 
 def _shape(options: ObfuscateOptions, files: Sequence[Path]) -> tuple[int, int, int]:

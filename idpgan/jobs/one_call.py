@@ -16,7 +16,7 @@ from idpgan.data.arrays import Range, gathered
 from idpgan.data.images import Images, numbered_by, to_unit
 from idpgan.data.load import Split
 from idpgan.device import resolve_device
-from idpgan.errors import DataError, InputError
+from idpgan.errors import InputError
 from idpgan.jobs.fit import FittedGenerator
 from idpgan.jobs.options import PublishOptions
 from idpgan.jobs.process_ledger import charge, records_of, say
@@ -157,7 +157,9 @@ def evaluate(
     where = resolve_device(device, "device")
     with shown(off=not progress) as show:
         judges = _real(real, "real", pixel_range, show)
-        known = None if train is None else numbered_by(_real(train, "train", pixel_range, show), judges.classes)
+        known = (
+            None if train is None else numbered_by(_real(train, "train", pixel_range, show), judges.classes, "train")
+        )
         images = _under_test(synthetic, judges, num, pixel_range, show)
         wanted = [only] if only else list(default_metrics(judges.classes if images.labels is not None else ()))
         if wanted[0] not in METRICS:
@@ -211,10 +213,4 @@ def _under_test(source: Any, judges: Images, num: int | None, pixel_range: Range
         images = _real(source, "synthetic", pixel_range, progress)
     if images.labels is None or not judges.classes:
         return Images(images.images)
-    unknown = sorted(set(images.classes) - set(judges.classes))
-    if unknown:
-        raise DataError(
-            f"synthetic has the class '{unknown[0]}', which is none of the real ones ({', '.join(judges.classes)}). "
-            "Name the classes alike."
-        )
-    return numbered_by(images, judges.classes)
+    return numbered_by(images, judges.classes, "synthetic")

@@ -190,7 +190,7 @@ class _Judge:
         terms = (budget.epsilon, budget.delta) if budget else (math.inf, 0.0)
         if generator is None:
             test = self.split.test
-            right = (product.classifier.predict(test.images).cpu() == test.labels).double().mean()
+            right = (product.classifier.logits(test.images).argmax(1).cpu() == test.labels).double().mean()
             seconds = time.monotonic() - started
             return Rehearsed(*terms, float(right), None, None, *attacker(planned), seconds), None
         num = min(max(self.split.num_private, 1000), _MOST_DRAWN)

@@ -67,7 +67,7 @@ def measure_accuracy(classifier: PrivateClassifier, images: Images) -> Accuracy:
     if images.labels is None or len(images) == 0:
         raise InputError("There are no labeled images to judge by.")
     labels = images.labels
-    correct = int(classifier.predict(images.images).to(labels.device).eq(labels).sum())
+    correct = int(classifier.logits(images.images).argmax(1).to(labels.device).eq(labels).sum())
     low, high = binomtest(correct, len(images)).proportion_ci(CONFIDENCE)
     return Accuracy(correct, len(images), (float(low), float(high)), int(labels.bincount().max()) / len(images))
 

@@ -18,6 +18,7 @@ from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data import folder
 from idpgan.data.images import Images, numbered_by, to_uint8
+from idpgan.data.labels import NONE, in_order, places
 from idpgan.errors import DataError, InputError
 from idpgan.memory import check_memory
 from idpgan.models.checkpoint import WEIGHTS, load_generator
@@ -33,6 +34,7 @@ _NAMES = {  # of an array, as the tools write it: ours, DPImageBench's, and thos
     "images": ("images", "x", "samples", "arr_0"),
     "labels": ("labels", "y", "arr_1"),
     "classes": ("classes",),
+    "positions": ("positions",),
 }
 _ARRAYS = [name for names in _NAMES.values() for name in names]
 
@@ -77,8 +79,9 @@ def read_images(
     Args:
         path: A run, a release or its weights: images are drawn, the classes in turn. Or a folder with one folder of
             images per class, named like the class, or of unlabeled images. Or an npz file with ``images`` (N, H, W),
-            (N, H, W, C) or (N, C, H, W), uint8 or floating point, perhaps ``labels`` (N,), integers, and perhaps
-            ``classes``, names in the order of the labels. Pickled objects are never loaded.
+            (N, H, W, C) or (N, C, H, W), uint8 or floating point, perhaps ``labels`` (N,), numbers or names of classes
+            (`idpgan.data.labels`), perhaps ``classes``, their names, and ``positions`` (N,) in these. Pickled objects
+            are never loaded.
         image_shape: (C, H, W) of the data set.
         classes: Classes of the data set; none drops all labels.
         num: Images to draw from a generator.
@@ -108,13 +111,7 @@ def read_images(
         )
     if images.labels is None or not classes:
         return Images(images.images)
-    unknown = sorted(set(images.classes) - set(classes))
-    if unknown:
-        raise DataError(
-            f"{path} has the class '{unknown[0]}', which is none of the data set's ({', '.join(classes)}). "
-            "Name the classes alike."
-        )
-    return numbered_by(images, classes)  # as the data set does, by the names of the classes
+    return numbered_by(images, classes, str(path))
 
 
 @typed
@@ -148,9 +145,9 @@ def images_of(arrays: Mapping[str, np.ndarray[Any, Any]], source: Path | str, pi
     if "images" not in arrays:
         raise DataError(f"{source} holds no array 'images', x, samples or arr_0. Save images=... with numpy.savez.")
     shape, labels = _shape_of(arrays["images"], source), arrays.get("labels")
-    if labels is None or labels.dtype.kind not in "iu" or not labels.size:
+    if labels is None or labels.dtype.kind not in "iuU":
         return _fitted(arrays, shape, (), pixel_range, source)
-    return _fitted(arrays, shape, tuple(map(str, range(int(labels.max()) + 1))), pixel_range, source)
+    return _fitted(arrays, shape, tuple(in_order(map(str, np.unique(labels)))), pixel_range, source)
 
 
 def _shape_of(images: np.ndarray[Any, Any], source: Path | str) -> tuple[int, int, int]:
@@ -194,22 +191,57 @@ def _fitted(
     pixels = _pixels(_channels_first(arrays["images"], image_shape, path), pixel_range, path)
     if "labels" not in arrays or not classes:
         return Images(pixels)
-    names = classes
-    if "classes" in arrays:
-        texts = arrays["classes"]
-        if texts.ndim != 1 or texts.dtype.kind not in "US":
-            raise DataError(
-                f"{path}: classes are {texts.dtype} {texts.shape}, expected texts in one row, one per class."
-            )
-        try:
-            names = tuple(texts.astype(str).tolist())
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}: a class name is not ASCII text ({error}). Save the names as texts, not bytes."
-            ) from error
+    found, names = labels_of(arrays, len(pixels), classes, path)
+    return Images(pixels, found, names)
+
+
+def labels_of(
+    arrays: Mapping[str, np.ndarray[Any, Any]], num: int, classes: tuple[str, ...], path: Path | str
+) -> tuple[Tensor, tuple[str, ...]]:
+    """Return the positions of labels in the classes, and these: the arrays' own names, if there are any, come first.
+
+    Raises:
+        DataError: If names, labels and positions do not fit together, or nothing says whether numbers that could be
+            either are names or positions, as in files of earlier versions.
+    """
+    names = _names(arrays["classes"], path) if "classes" in arrays else classes
+    what = "positions" if "positions" in arrays else "labels"
+    if arrays[what].shape != (num,) or arrays[what].dtype.kind not in ("iu" if what == "positions" else "iuU"):
+        raise DataError(
+            f"{path}: {what} are {arrays[what].dtype} of the shape {arrays[what].shape}, expected integers of the "
+            f"shape ({num},): one for each image."
+        )
+    distinct, order = np.unique(arrays[what], return_inverse=True)
+    found = distinct.tolist()
+    meant, inside = places(found, names), [value if value in range(len(names)) else NONE for value in found]
+    if what == "positions" or ("classes" in arrays and NONE in meant):  # earlier versions call positions labels
+        meant = inside
+    elif "classes" in arrays and NONE not in inside and meant != inside and distinct.dtype.kind != "U":
+        raise DataError(
+            f"{path}: labels {', '.join(map(str, found[:10]))} could be names or positions in classes. Save "
+            "positions=... beside them, or labels=... as texts."
+        )
+    if NONE in meant:
+        raise DataError(
+            f"{path}: {found[meant.index(NONE)]} among the {what} is none of the {len(names)} known classes, which are "
+            f"{', '.join(names[:20])}{', ...' * (len(names) > 20)}."
+        )
+    return torch.tensor(meant, dtype=torch.int64)[torch.from_numpy(order.reshape(-1).astype(np.int64))], names
+
+
+def _names(texts: np.ndarray[Any, Any], path: Path | str) -> tuple[str, ...]:
+    """Return the names of classes that a file brings."""
+    if texts.ndim != 1 or texts.dtype.kind not in "US":
+        raise DataError(f"{path}: classes are {texts.dtype} {texts.shape}, expected texts in one row, one per class.")
+    try:
+        names = tuple(texts.astype(str).tolist())
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{path}: a class name is not ASCII text ({error}). Save the names as texts, not bytes."
+        ) from error
     if len(set(names)) < len(names):
         raise DataError(f"{path}: classes are {', '.join(names)}: one name stands twice.")
-    return Images(pixels, _labels(arrays["labels"], len(pixels), len(names), path), names)
+    return names
 
 
 def load_arrays(path: Path) -> dict[str, np.ndarray[Any, Any]]:
@@ -286,17 +318,3 @@ def _pixels(images: Tensor, pixel_range: str, path: Path | str) -> Tensor:
             f"{path}: images are in [{low:g}, {high:g}], outside of [{limit:g}, 1]. Clip them, or save uint8 [0, 255]."
         )
     return to_uint8(images * 2 - 1 if chosen == "unit" else images)
-
-
-def _labels(labels: np.ndarray[Any, Any], num: int, num_classes: int, path: Path | str) -> Tensor:
-    if labels.shape != (num,) or labels.dtype.kind not in "iu":
-        raise DataError(
-            f"{path}: labels are {labels.dtype} of the shape {labels.shape}, expected integers of the shape ({num},): "
-            "one for each image."
-        )
-    if labels.min() < 0 or labels.max() >= num_classes:
-        raise DataError(
-            f"{path}: labels are in [{labels.min()}, {labels.max()}], but {num_classes} classes are known: labels must "
-            f"be in [0, {num_classes - 1}]."
-        )
-    return torch.from_numpy(labels.astype(np.int64))

@@ -40,7 +40,7 @@ SIZES_IN_WORDS = "8 x 8, squares of 28, 32, 36, ... 128 (every multiple of 4), a
 CHANNELS = (1, 3)
 
 
-_LONGEST_LICENCE = 200
+_LONGEST_LICENSE = 200
 
 
 _GENERATORS = ("dcgan", "warp", "gaussian", "refined", "diffusion", "population")
@@ -66,8 +66,8 @@ def shown_or_own(*known: str) -> WithJsonSchema:
 
 
 def _one_line(text: str) -> str:
-    if len(text) > _LONGEST_LICENCE or not printable(text):
-        raise ValueError(f"it must be one printable line of at most {_LONGEST_LICENCE} characters")
+    if len(text) > _LONGEST_LICENSE or not printable(text):
+        raise ValueError(f"it must be one printable line of at most {_LONGEST_LICENSE} characters")
     return text
 
 
@@ -93,7 +93,7 @@ class ModelConfig(Section):
         simulator: What draws the members of a "population": "faces" and "fonts" are programs, "public" moves, bends and
             tints the public images of [data], "generator" is the released generator of ``data.public_generator``; or
             your own, "package.module:name".
-        licence: Of your own simulator and its weights, as you state it; the card repeats it.
+        license: Of your own simulator and its weights, as you state it; the card repeats it.
         origin: That generator; written by `idpgan train`, which reads its release.
         variation: How much an image of a "population" differs from its member: 0 not at all, 1 as two images of the
             simulator do.
@@ -117,7 +117,7 @@ class ModelConfig(Section):
     codes: int = Field(default=128, ge=1, le=65536)
     warp: float = Field(default=0.3, ge=0, le=3)
     simulator: Annotated[str, BeforeValidator(path_of), or_own(*_SIMULATORS), shown_or_own(*_SIMULATORS)] = "faces"
-    licence: Annotated[str, AfterValidator(_one_line)] = ""
+    license: Annotated[str, AfterValidator(_one_line)] = ""
     origin: Origin | None = None
     variation: float = Field(default=0.2, ge=0, le=1)
     temperature: float = Field(default=1.0, ge=0, le=10)
@@ -125,6 +125,14 @@ class ModelConfig(Section):
     shape: int = Field(default=0, ge=0, le=36)
     generator_norm: Literal["batch", "group"] = "batch"
     critic_norm: Literal["none", "group", "layer"] = "none"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_licence(cls, table: Any) -> Any:
+        """Read the key `license` as earlier versions spelled it."""
+        if isinstance(table, Mapping) and "licence" in table and "license" not in table:
+            return {"license" if key == "licence" else key: value for key, value in table.items()}
+        return table
 
     def temperature_for(self, purpose: Purpose) -> float:
         """Return the factor on the latent numbers of images that are drawn for a purpose."""
@@ -149,8 +157,8 @@ class ModelConfig(Section):
             )
         if self.simulator != "generator" and self.origin is not None:
             raise ConfigError(f'origin is for simulator = "generator", not for "{self.simulator}". Leave it out.')
-        if self.licence and not is_path(self.simulator):
-            raise ConfigError("licence is for a simulator of your own. Leave it out.")
+        if self.license and not is_path(self.simulator):
+            raise ConfigError("license is for a simulator of your own. Leave it out.")
         return self
 
     @property

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from idpgan import checks
-from idpgan.config import nearest_hint
 from idpgan.data.images import SHOWN, SHOWN_COLUMNS, Images, notebook_png, to_uint8
+from idpgan.data.labels import asked_for, numbers
 from idpgan.errors import InputError
 from idpgan.memory import check_memory, check_room, let_go, zeros
 from idpgan.models.config import ModelConfig, Purpose, classes_of, labels_error
@@ -89,9 +89,10 @@ class Generator(nn.Module):
 
     def _repr_png_(self) -> bytes | None:
         """Show 64 generated images in a notebook, at every call those of seed 0: a column per class, at most 8."""
-        classes = torch.arange(SHOWN) % min(self.num_classes, SHOWN_COLUMNS) if self.num_classes else None
-        pixels = to_uint8(self.sample(SHOWN, classes, seed=0))
-        return notebook_png(pixels, min(self.num_classes, SHOWN_COLUMNS) or SHOWN_COLUMNS)
+        columns = min(self.num_classes, SHOWN_COLUMNS)
+        names = [self.classes[index % columns] for index in range(SHOWN)] if columns else None
+        pixels = to_uint8(self.sample(SHOWN, names, seed=0))
+        return notebook_png(pixels, columns or SHOWN_COLUMNS)
 
     def forward(self, z: Tensor, labels: Tensor | None = None) -> Tensor:
         """Generate one image per latent vector: (B, C, H, W) in [-1, 1].
@@ -112,9 +113,19 @@ class Generator(nn.Module):
         raise NotImplementedError
 
     def sample_labels(self, num: int) -> Tensor | None:
+        """Return the labels of ``sample(num)``, (num,) int64 on the CPU; None for an unconditional generator.
+
+        They are the classes in turn, each by the number that it is called by; where not all are called by numbers,
+        each by its position in ``classes``.
+        """
+        return (
+            torch.tensor(numbers(self.classes))[positions] if (positions := self.positions(num)) is not None else None
+        )
+
+    def positions(self, num: int) -> Tensor | None:
         """Return 0, 1, ..., num_classes - 1, 0, 1, ..., (num,) int64 on the CPU; None for an unconditional generator.
 
-        The labels are uniform: the class frequencies of the private images would be a release of their own.
+        They are uniform: the class frequencies of the private images would be a release of their own.
         """
         return torch.arange(checks.whole(num, "num")) % self.num_classes if self.num_classes else None
 
@@ -136,8 +147,8 @@ class Generator(nn.Module):
         floating-point rounding (about 1e-6). The caller's random state is neither read nor changed.
 
         Args:
-            labels: Classes of the images, each by its number or its name in ``classes``: ``num`` of them, or one for
-                all; None = ``sample_labels(num)``.
+            labels: Classes of the images, each by its name or its number (`idpgan.data.labels`), or as "position 0" in
+                ``classes``: ``num`` of them, or one for all; None = ``sample_labels(num)``.
             seed: Any integer >= 0; None = fresh entropy from the operating system.
             batch_size: Images per forward pass, >= 1; it bounds the memory.
             purpose: "looking" draws with `ModelConfig.truncation`, where it is set; "training", for what trains or
@@ -170,7 +181,7 @@ class Generator(nn.Module):
                 raise InputError("this generator makes pixels that are not finite: its training diverged.")
             pixels[rows] = to_uint8(drawn)
             let_go(pixels)
-        return Images(pixels, self.sample_labels(num), self.classes if self.num_classes else ())
+        return Images(pixels, self.positions(num), self.classes if self.num_classes else ())
 
     def _drawn(
         self,
@@ -183,7 +194,7 @@ class Generator(nn.Module):
     ) -> Iterator[tuple[slice, Tensor]]:
         """Yield positions and images, (B, C, H, W) on the CPU: of each the candidate that the teacher chooses."""
         checks.whole(batch_size, "batch_size", 1)
-        chosen = self.sample_labels(num) if labels is None else self._checked_labels(labels, num)
+        chosen = self.positions(num) if labels is None else self._checked_labels(labels, num)
         done = 0
         for drawn in self._batches(num, chosen, seed, batch_size, purpose):
             best = torch.zeros(len(drawn), dtype=torch.int64)
@@ -197,7 +208,7 @@ class Generator(nn.Module):
 
     def sample_candidates(self, num: int, seed: int | None = None) -> Tensor:
         """Return all candidates of the images of ``sample(num, seed=seed)``, (num, candidates, C, H, W)."""
-        return torch.cat(list(self._batches(num, self.sample_labels(num), seed, _BATCH, Purpose.LOOKING)))
+        return torch.cat(list(self._batches(num, self.positions(num), seed, _BATCH, Purpose.LOOKING)))
 
     def _batches(
         self, num: int, labels: Tensor | None, seed: int | None, batch_size: int, purpose: Purpose
@@ -226,34 +237,26 @@ class Generator(nn.Module):
                 yield images.view(len(rows), self.candidates, *self.image_shape).cpu()
 
     def _checked_labels(self, labels: Tensor | Sequence[int] | Sequence[str] | int | str, num: int) -> Tensor:
+        """Return the positions of the classes that labels mean."""
         if not self.num_classes:
             raise labels_error("generator", 0)
         several = isinstance(labels, Sequence) and not isinstance(labels, str | bytes)
-        named: list[Any] = list(labels) if several else [labels]  # type: ignore[arg-type]
-        for i, name in enumerate(named):
-            if isinstance(name, str):
-                if name not in self.classes:
-                    raise InputError(
-                        f"{name[:60]!a} is not a class of this generator. {nearest_hint(name, self.classes)}"
-                    )
-                named[i] = self.classes.index(name)
-        labels = named if several else named[0]
-        try:
-            given = torch.as_tensor(labels).cpu()
-        except (TypeError, ValueError, RuntimeError) as error:  # text, or rows of different lengths
-            raise InputError(f"labels must be {num} integers in a row, got {checks.described(labels)}.") from error
+        listed: list[Any] = list(labels) if several else [labels]  # type: ignore[arg-type]
+        if any(isinstance(label, str) for label in listed):
+            places = {label: asked_for(label, self.classes) for label in dict.fromkeys(listed)}
+            listed = [places[label] for label in listed]
+            given = torch.tensor(listed if several else listed[0])
+        else:
+            try:
+                given = torch.as_tensor(labels).cpu()
+            except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths
+                raise InputError(f"labels must be {num} integers in a row, got {checks.described(labels)}.") from error
+            if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
+                raise InputError(f"labels must be integers or names, got {given.dtype}.")
+            distinct, order = given.to(torch.int64).unique(return_inverse=True)
+            given = torch.tensor([asked_for(value, self.classes) for value in distinct.tolist()])[order]
         if given.ndim == 0:
             given = given.expand(num)
         if given.shape != (num,):
             raise InputError(f"{num} images need {num} labels in one row, got shape {tuple(given.shape)}.")
-        if given.numel() and (given.is_floating_point() or given.is_complex() or given.dtype == torch.bool):
-            raise InputError(f"labels must be integers in [0, {self.num_classes - 1}], got {given.dtype}.")
-        given = given.to(torch.int64)
-        outside = given[(given < 0) | (given >= self.num_classes)]
-        if len(outside):
-            known = ", ".join(self.classes[:10]) + (", ..." if self.num_classes > 10 else "")
-            raise InputError(
-                f"label {int(outside[0])} is not in [0, {self.num_classes - 1}]: this generator knows "
-                f"{self.num_classes} classes ({known})."
-            )
-        return given
+        return given.to(torch.int64)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from idpgan.config import Section, build, nearest_hint
 from idpgan.data.images import to_float
+from idpgan.data.labels import numbers
 from idpgan.errors import InputError
 from idpgan.models.classifier import stride_to
 from idpgan.models.initialize import group_norm, seeded_init
@@ -98,8 +99,17 @@ class PrivateClassifier(nn.Module):
         return self.logits(images).softmax(1)
 
     def predict(self, images: Tensor) -> Tensor:
-        """Return the likeliest class, int64 (N,), an index into `classes`; arguments and errors as of `logits`."""
-        return self.logits(images).argmax(1)
+        """Return the likeliest class of each image, int64 (N,); arguments and errors as of `logits`.
+
+        It is the number that the class is called by; where not all classes are called by numbers, its position in
+        `classes`, which ``probabilities(images).argmax(1)`` is always.
+        """
+        best = self.logits(images).argmax(1)
+        return torch.tensor(numbers(self.classes), device=best.device)[best]
+
+    def predict_names(self, images: Tensor) -> list[str]:
+        """Return the name of the likeliest class of each image; arguments and errors as of `logits`."""
+        return [self.classes[place] for place in self.logits(images).argmax(1).tolist()]
 
 
 def log_odds(logits: Tensor, labels: Tensor) -> Tensor:
@@ -338,14 +348,15 @@ class SplitCnn(PrivateClassifier):
 
     @torch.no_grad()
     def predict_features(self, features: Tensor) -> Tensor:
-        """Return the likeliest class of features (N, d), noisy or not: the cloud's part, int64 (N,).
+        """Return the likeliest class of features (N, d), noisy or not: the cloud's part, int64 (N,), as by `predict`.
 
         Raises:
             InputError: If the features have another shape.
         """
         if tuple(features.shape[1:]) != (self.num_features,):
             raise InputError(f"The cloud takes features (N, {self.num_features}), got {tuple(features.shape)}.")
-        return self.cloud(features.to(next(self.parameters()).device)).argmax(1)
+        best: Tensor = self.cloud(features.to(next(self.parameters()).device)).argmax(1)
+        return torch.tensor(numbers(self.classes), device=best.device)[best]
 
 
 NETWORKS: dict[str, type[PrivateClassifier]] = {

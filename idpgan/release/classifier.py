@@ -95,7 +95,8 @@ class ClassifierArtifact:
                 f"Weights in `{CLASSIFIER_WEIGHTS}`, the network and the run's settings in `{CONFIG}`.\n\n"
                 "```python\nimport idpgan\n"
                 f'classifier = idpgan.load_classifier("FOLDER")  # images (N, {shape}), uint8 or in [-1, 1]\n'
-                "classifier.predict(images)        # (N,) indices into classifier.classes\n"
+                "classifier.predict(images)        # (N,) numbers of classes\n"
+                "classifier.predict_names(images)  # their names\n"
                 f"classifier.probabilities(images)  # (N, {len(made.classes)})\n"
                 "classifier.privacy                # what protects the training images\n```"
             ),

@@ -17,7 +17,7 @@ from idpgan.data import folder
 from idpgan.data.images import Images, notebook_png, numbered_by, to_float
 from idpgan.errors import DataError, InputError
 from idpgan.files import parse_json, read_plain
-from idpgan.metrics.source import kind_of, load_arrays
+from idpgan.metrics.source import kind_of, labels_of, load_arrays
 from idpgan.models.checkpoint import MOST_TEXT_BYTES
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import PrivacyReport
@@ -43,7 +43,7 @@ class SyntheticDataset(Dataset[Any]):
 
     Attributes:
         images: uint8 (N, C, H, W).
-        labels: int64 (N,), indices into ``classes``; None where there are none.
+        labels: int64 (N,), positions in ``classes``; None where there are none.
         classes: Names.
         privacy: What protects the training images, as the release states it; None where nothing says so.
 
@@ -132,7 +132,4 @@ def _of_npz(path: Path) -> Images:
     images = torch.from_numpy(np.ascontiguousarray(pixels.transpose(0, 3, 1, 2)))
     if labels is None or "classes" not in arrays:
         return Images(images)
-    classes = tuple(map(str, arrays["classes"].tolist()))
-    if labels.dtype.kind not in "iu" or (len(labels) and not 0 <= labels.min() <= labels.max() < len(classes)):
-        raise DataError(f"{path}: labels are not whole numbers below the {len(classes)} classes. Export it again.")
-    return Images(images, torch.from_numpy(labels.astype(np.int64)), classes)
+    return Images(images, *labels_of(arrays, len(images), (), path))

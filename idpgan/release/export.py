@@ -7,6 +7,7 @@ import hashlib
 import io
 import math
 import os
+import re
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from idpgan.data.images import png_bytes, to_uint8
+from idpgan.data.labels import are_ambiguous, asked_for, numbers
 from idpgan.data.metadata import FILE_NAME, LABEL, METADATA
 from idpgan.errors import InputError
 from idpgan.files import json_text, parse_json, read_plain, whole_folder, write_bytes_atomic
@@ -44,7 +46,7 @@ _FILE_SUFFIXES = frozenset(
     [".csv", ".gif", ".jpeg", ".jpg", ".json", ".npy", ".png", ".safetensors", ".tif", ".tiff", ".txt", ".webp", ".zip"]
 )
 _LONGEST_NAME_BYTES = 255  # of a folder's name
-_MOST_SHOWN, _LONGEST_SHOWN = 20, 40  # most class names, and letters of a name, in an error
+_NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 @dataclass(frozen=True)
@@ -78,11 +80,12 @@ def export_samples(
     Args:
         source: A run, a release folder or its generator.safetensors.
         num: Number of images, >= 1.
-        out: ``FILE.npz`` (images uint8 (N, H, W, C), labels int64 (N,); manifest and card beside it), or a new folder
-            (``<class>/000000.png``, or the images themselves where the generator is unconditional, and metadata.csv).
+        out: ``FILE.npz`` (images uint8 (N, H, W, C), labels int64 (N,) by number; manifest and card beside it), or a
+            new folder (``<class>/000000.png``, or the images themselves where the generator is unconditional, and
+            metadata.csv).
         kinds: How each kind of release is read; `idpgan.jobs.verify.KINDS` has all.
-        labels: Classes to draw, cycled: numbers from 0, or one text of names and numbers between commas (see
-            `parse_labels`); None = all, equally often.
+        labels: Classes to draw, cycled: numbers, or one text of names and numbers between commas (see `parse_labels`);
+            None = all, equally often.
         seed: Of the latent vectors; None = fresh entropy.
         soft_labels: Also write the probability that the generator's teacher gives each class: the array
             ``probabilities`` (N, K) of an .npz, or the file ``soft_labels.csv`` of a folder.
@@ -98,7 +101,7 @@ def export_samples(
     _refuse_place(out)
     generator = load_generator(source, module).to(device)
     _refuse_memory(generator, num)
-    chosen = _labels(generator, num, labels)
+    chosen = _positions(generator, num, labels)
     if soft_labels and generator.teacher is None:
         raise InputError(
             f"--soft-labels: {source} has no teacher that could give them. Train with method.teacher_share above 0, or "
@@ -116,8 +119,9 @@ def export_samples(
         facts = card_facts(stated.document, settings)
         subject = _subject(facts, artifact.describe(), num, folder=not _is_npz(out))
         card = render_card(stated.report, facts, subject).encode()
+    names = None if chosen is None else [generator.classes[place] for place in chosen.tolist()]
     pixels = to_uint8(
-        generator.sample(num, chosen, manifest["seed"], batch_size=min(num, _BATCH), progress=progress, purpose=purpose)
+        generator.sample(num, names, manifest["seed"], batch_size=min(num, _BATCH), progress=progress, purpose=purpose)
     )
     told = generator.teacher.probabilities(pixels).cpu() if soft_labels and generator.teacher is not None else None
     drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card)
@@ -192,50 +196,43 @@ def _refuse_folder_names(classes: Sequence[str]) -> None:
 
 
 def parse_labels(text: str, classes: Sequence[str]) -> list[int]:
-    """Return the class numbers that a text like ``"cat, dog"`` or ``"3,5"`` asks for.
+    """Return the positions of the classes that a text like ``"cat, dog"`` or ``"3,5"`` asks for.
 
-    Each part between commas is the name of a class, or else its number, from 0 in the order of ``classes``. Where a
-    name looks like a number, the name wins. Names may contain commas ("glasses, no smiling"): the longest name that
-    fits wins.
+    Each part between commas is the name of a class, or else its number (`idpgan.data.labels`). Names may contain commas
+    ("glasses, no smiling"): the longest name that fits wins.
 
     Raises:
         InputError: If a part is neither.
     """
-    names = {_parts(name): number for number, name in enumerate(classes)}
+    names = {_parts(name): place for place, name in enumerate(classes)}
     longest, parts = max(map(len, names), default=1), _parts(text)
-    numbers, start = [], 0
+    positions, start = [], 0
     while start < len(parts):
         fitting = [parts[start : start + n] for n in range(1, longest + 1) if parts[start : start + n] in names]
-        numbers.append(names[fitting[-1]] if fitting else _class_number(parts[start], classes))
+        part = parts[start]
+        number = int(part) if _NUMBER.fullmatch(part) else part
+        positions.append(names[fitting[-1]] if fitting else asked_for(number, classes, "--labels"))
         start += len(fitting[-1]) if fitting else 1
-    return numbers
+    return positions
 
 
 def _parts(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(","))
 
 
-def _class_number(part: str, classes: Sequence[str]) -> int:
-    if part.isascii() and part.isdecimal() and len(part) < 10 and int(part) < len(classes):
-        return int(part)
-    known = "; ".join(classes[:_MOST_SHOWN]) + ("; ..." if len(classes) > _MOST_SHOWN else "")
-    raise InputError(
-        f"--labels: {part[:_LONGEST_SHOWN]!a} is not a class. The classes are {known}. Write names, or numbers from 0 "
-        f"to {len(classes) - 1} in that order, with commas between them."
-    )
-
-
-def _labels(generator: Generator, num: int, labels: Sequence[int] | str | None) -> Tensor | None:
+def _positions(generator: Generator, num: int, labels: Sequence[int] | str | None) -> Tensor | None:
     if labels is None:
-        return generator.sample_labels(num)
+        return generator.positions(num)
     if not generator.num_classes:
         raise InputError("--labels was given, but this generator is unconditional. Leave it out.")
-    if isinstance(labels, str):
-        labels = parse_labels(labels, generator.classes)
-    wrong = [label for label in labels if not 0 <= label < generator.num_classes]
-    if wrong or not labels:
-        raise InputError(f"--labels {wrong or 'is empty'}: classes are 0 .. {generator.num_classes - 1}.")
-    return torch.tensor(labels)[torch.arange(num) % len(labels)]
+    if not labels and not isinstance(labels, str):
+        raise InputError("--labels is empty. Name a class, or leave it out.")
+    chosen = (
+        parse_labels(labels, generator.classes)
+        if isinstance(labels, str)
+        else [asked_for(label, generator.classes, "--labels") for label in labels]
+    )
+    return torch.tensor(chosen)[torch.arange(num) % len(chosen)]
 
 
 # What is written -----------------------------------------------------------------------------------------------
@@ -316,7 +313,10 @@ def _subject(facts: CardFacts, described: Mapping[str, Any], num: int, *, folder
 def _write_npz(out: Path, drawn: _Drawn) -> None:
     arrays: dict[str, Any] = {"images": drawn.images.permute(0, 2, 3, 1).numpy()}
     if drawn.labels is not None:
-        arrays |= {"labels": drawn.labels.numpy(), "classes": np.array(drawn.classes)}
+        called = torch.tensor(numbers(drawn.classes))
+        arrays |= {"labels": called[drawn.labels].numpy(), "classes": np.array(drawn.classes)}
+        if called.tolist() != list(range(len(called))) or are_ambiguous(drawn.classes):
+            arrays["positions"] = drawn.labels.numpy()  # nobody can take one for the other
     if drawn.probabilities is not None:
         arrays["probabilities"] = drawn.probabilities.float().numpy()
     buffer = io.BytesIO()

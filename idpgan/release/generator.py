@@ -176,14 +176,14 @@ def load_generator(path: str | os.PathLike[str], module: Any = None) -> Generato
 
 def _proposed(made: PopulationGenerator) -> str:
     """Say which simulator of the user proposed the images of a population."""
-    licence = (
-        f"licence as stated by whoever made this release: {plain(made.config.licence)}"
-        if made.config.licence
-        else ("no licence was stated")
+    stated = (
+        f"license as stated by whoever made this release: {plain(made.config.license)}"
+        if made.config.license
+        else ("no license was stated")
     )
     weights = f"SHA-256 of its weights: `{made.proposer}`" if made.proposer else "no weights were found in it"
     return (
-        f"\nThe images that it varies were drawn by the simulator `{made.config.simulator}` ({licence};\n{weights}), "
+        f"\nThe images that it varies were drawn by the simulator `{made.config.simulator}` ({stated};\n{weights}), "
         "and chosen by the votes. That program\nis not in this folder and is not needed.\n"
     )
 

@@ -256,7 +256,8 @@ def _images(known: Known, progress: Progress) -> Part:
         generator = load_generator(known.run.path)
         shown = min(generator.num_classes, _SHOWN_CLASSES)
         labels = torch.arange(shown * (8 if shown > 4 else 16)) % shown if shown else None
-        images = to_uint8(generator.sample(48 if labels is None else len(labels), labels=labels, seed=0))
+        names = None if labels is None else [generator.classes[place] for place in labels.tolist()]
+        images = to_uint8(generator.sample(48 if names is None else len(names), labels=names, seed=0))
         pictures = by_class(images, labels, generator.classes, what="generated images")
         private = known.stated is not None and known.stated.report.private
         covered = "covered by the proven epsilon" if private else "NOT private"

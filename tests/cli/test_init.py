@@ -40,6 +40,7 @@ FOLDERS = {
     "orl": lambda root: fill(root, (112, 92), [f"s{person}/{{}}.pgm" for person in range(1, 16)]),
     "mood": lambda root: metadata(root, "file_name,mood", lambda i: ["sad", "glad", ""][i % 3]),
     "attribute": lambda root: metadata(root, "file_name,glasses,hat", lambda i: f"{i % 2},{i % 3 % 2}"),
+    "pandas": lambda root: metadata(root, "file_name,mood", lambda i: ["1.0", "0.0", "nan"][i % 3]),
     "people": lambda root: metadata(root, "file_name,text,person", lambda i: f"text {i},{i // 3}"),
     "few": lambda root: fill(root, names=("{}.png",), num=9),
 }
@@ -74,6 +75,32 @@ def test_what_it_prints_train_accepts(run, tmp_path, monkeypatch, kind):
     unit = "person" if shape.has_people else "image"
     assert f"unit {unit}" in dry
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == ["images"]
+
+
+def test_labels_that_nobody_can_read_are_refused_before_a_charge(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    metadata(tmp_path / "images", "file_name,mood", lambda i: ["sad", "glad"][i % 2])
+    (tmp_path / "config.toml").write_text(run("init", "images")[1])
+    metadata(tmp_path / "images", "file_name,mood", lambda i: ["Sad", "nan", ""][i % 3])
+    for more in (("--dry-run",), ("--out", "run", "--no-progress")):
+        code, _, err = run("train", "config.toml", *more)
+        assert (code, "no row at all" in err, "Column 'mood' has \"Sad\"" in err) == (2, True, True)
+    metadata(tmp_path / "images", "file_name,mood", lambda i: ["NULL", "nan", ""][i % 3])
+    code, _, err = run("init", "images")
+    assert (code, "No row of" in err, "Fill the labels in" in err) == (2, True, True)
+    assert not (tmp_path / "run").exists()
+    assert not list(tmp_path.glob("*.ledger.json"))
+
+
+PEOPLE = ["Anna", "anna", *"bcdefghijk"]
+
+
+def test_folders_that_are_numbers_and_spellings_of_people_are_said(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path / "images", names=[f"{number}/{{}}.png" for number in (10, 9, 2)])
+    assert tomllib.loads(run("init", "images")[1])["data"]["classes"] == ["2", "9", "10"]
+    metadata(tmp_path / "album", "file_name,text,person", lambda i: f"text {i},{PEOPLE[i // 5]}")
+    assert 'one person each? "Anna" = "anna"' in run("init", "album")[1]
 
 
 @pytest.mark.parametrize("kind", ["mood", "orl"])

@@ -115,6 +115,12 @@ def test_all_photos_that_would_get_one_name_are_told(photos):
         jobs.prepare(photos, photos.parent / "out", PrepareOptions("28", folders="none"))
 
 
+def test_blanks_and_numbers_of_pandas_are_written_in_one_way(photos):
+    done = prepared(photos, ["file_name,age", "a/0.png,30.0", "b/1.png,nan", "a/2.png,<NA>"], only_labelled=True)
+    assert rows(done) == ["file_name,age", "a/0.png,30"]
+    assert done.unlabelled == 5
+
+
 # Folders in folders, and shots in two files -----------------------------------------------------------------------
 
 

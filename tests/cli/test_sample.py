@@ -159,7 +159,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_drawn(finished_run, 
     save_generator(unlabeled, build_generator(ModelConfig(width=4, latent_dim=4, conditional=False), (1, 8, 8), 0))
     cases = (
         (finished_run, 0, {}, "--num 0 must be at least 1"),
-        (finished_run, 3, {"labels": [11]}, r"--labels \[11\]"),
+        (finished_run, 3, {"labels": [11]}, "--labels: 11 is not a class"),
         (finished_run, 3, {"labels": []}, "--labels is empty"),
         (unlabeled, 3, {"labels": [0]}, "this generator is unconditional"),
         (finished_run, 3, {"soft_labels": True}, "has no teacher"),

@@ -9,7 +9,7 @@ from PIL import Image
 
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe, load
-from idpgan.data.metadata import read_landmarks, read_rows, read_table
+from idpgan.data.metadata import class_values, read_landmarks, read_rows, read_table
 from idpgan.errors import ConfigError, DataError
 from tests.data.layouts import declared, save
 
@@ -95,20 +95,65 @@ def test_other_values_and_blanks_are_null_records_that_move_nobody(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("keys", "said"),
+    ("keys", "fits", "said"),
     [
-        ({"classes": ("furious",)}, 'data.classes = ["furious"], but 20 of 20 rows of'),
-        ({"classes": None}, "asks for columns of 1 and 0, but 20 of 20 rows of"),
+        ({"classes": ("furious",)}, "furious", 'data.classes = ["furious"], but 18 of 20 rows of'),
+        ({"classes": None}, "1.0", "asks for columns of 1 and 0, but 18 of 20 rows of"),
     ],
 )
-def test_labels_are_private_so_that_none_that_fits_is_a_warning(tmp_path, caplog, keys, said):
-    config = DataConfig(name="folder", root=write(tmp_path), **{**KEYS, **PUBLIC, **keys})
+def test_labels_are_private_so_that_few_that_fit_are_a_warning_and_none_at_all_is_refused(
+    tmp_path, caplog, keys, fits, said
+):
+    row = {index: [f"{index % 3}/{index}.png", fits, "1", f"p{index // 2}"] for index in (0, 1)}
+    row |= {2: ["2/2.png", "nan", "1", "p1"]}
+    config = DataConfig(name="folder", root=write(tmp_path, row=row), **{**KEYS, **PUBLIC, **keys})
     describe(config)
     assert said in caplog.text
-    assert """Column 'mood' has "glad", "sad": are data.classes right?""" in caplog.text
+    assert "have other values or none (1 blank) and stand as null records" in caplog.text
     split = load(config)
-    assert split.private.is_null.all()
+    assert sum(int((~part.is_null).sum()) for part in (split.private, split.holdout, split.test)) == 2
     assert split.private.identities is not None
+    write(tmp_path)
+    for run in (describe, load):
+        with pytest.raises(DataError, match=r"no row at all of .* has such a label") as refused:
+            run(config)
+        assert """Column 'mood' has "glad", "sad": are data.classes right?""" in str(refused.value)
+
+
+@pytest.mark.parametrize("keys", [{"label": ("glasses",)}, {"label": ("glasses",), "classes": ("0", "1")}])
+@pytest.mark.parametrize("blank", ["", "nan", "NA", "<NA>"])
+def test_a_table_by_pandas_has_the_labels_of_one_by_hand(tmp_path, keys, blank, caplog):
+    """pandas writes a column of whole numbers as floats where one is missing."""
+
+    def rows(one, zero, missing):
+        row = {i: [f"{i % 3}/{i}.png", "sad", (zero, one)[i // 2 % 2], f"p{i // 2}"] for i in range(20)}
+        return {**row, 5: ["2/5.png", "sad", missing, "p2"]}
+
+    by_hand = load(declared(write(tmp_path / "hand", row=rows("1", "0", "")), **keys))
+    by_pandas = load(declared(write(tmp_path / "pandas", row=rows("1.0", "0.0", blank)), **keys))
+    assert by_pandas.digest == by_hand.digest
+    assert by_pandas.classes == by_hand.classes
+    assert "1 of 20 rows" in caplog.text
+    assert sum(int(part.is_null.sum()) for part in (by_pandas.private, by_pandas.holdout, by_pandas.test)) == 1
+
+
+def test_a_blank_is_a_class_only_where_it_is_declared(tmp_path):
+    row = {index: [f"{index % 3}/{index}.png", ("NA", "DE")[index % 2], "1", f"p{index // 2}"] for index in range(20)}
+    root = write(tmp_path, row=row)
+    assert class_values(["NA", "DE", "nan", "NULL", "None", "", "7.0", "10"]) == ["10", "7", "DE"]
+    assert class_values(["7.0", "10", "007"]) == ["007", "7", "10"]
+    split = load(declared(root, label=("mood",), classes=("DE", "NA")))
+    assert not split.private.is_null.any()
+
+
+def test_people_of_several_spellings_are_said_and_kept_apart(tmp_path, caplog):
+    names = ["Anna", "anna", "ANNA ", "Ben", "nan"]
+    row = {index: [f"{index % 3}/{index}.png", "sad", "1", names[index % 5]] for index in range(20)}
+    split = load(declared(write(tmp_path, row=row), **KEYS, num_people=5))
+    assert "people written" in caplog.text
+    alike = caplog.text.split("people written ")[1].split(" are taken")[0].split("; ")
+    assert (sorted(alike[0].split(" = ")), alike[1]) == (['"ANNA"', '"Anna"', '"anna"'], '"nan"')
+    assert len(split.private.identities.unique()) == 5
 
 
 def test_one_name_of_a_column_is_a_list_of_one_and_survives_the_run_folder(tmp_path):

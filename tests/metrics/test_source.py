@@ -93,11 +93,11 @@ BAD = {
     "fewer labels": ({"images": pixels(), "labels": np.zeros(5, int)}, r"shape \(5,\), expected .* \(6,\)"),
     "one-hot labels": ({"images": pixels(), "labels": np.zeros((6, 3), int)}, r"shape \(6, 3\)"),
     "float labels": ({"images": pixels(), "labels": np.zeros(6)}, "labels are float64"),
-    "unknown label": ({"images": pixels(), "labels": np.full(6, 3)}, r"in \[3, 3\], .* must be in \[0, 2\]"),
-    "negative label": ({"images": pixels(), "labels": np.full(6, -1)}, r"in \[-1, -1\]"),
+    "unknown label": ({"images": pixels(), "labels": np.full(6, 3)}, "3 among the labels is none of the 3 known"),
+    "negative label": ({"images": pixels(), "labels": np.full(6, -1)}, "-1 among the labels is none"),
     "unknown class": (
         {"images": pixels(), "labels": np.zeros(6, int), "classes": np.array(["cat", "gnu"])},
-        "class 'gnu', which is none of the data set's",
+        "class 'gnu', which is none of the real ones",
     ),
     "one class twice": (
         {"images": pixels(), "labels": np.zeros(6, int), "classes": np.array(["cat", "cat"])},
@@ -189,7 +189,7 @@ def test_a_folder_without_classes_is_unlabeled(tmp_path):
 @pytest.mark.parametrize(
     ("names", "shape", "message"),
     [
-        (["cat", "gnu"], GREY, "class 'gnu', which is none of the data set's"),
+        (["cat", "gnu"], GREY, "class 'gnu', which is none of the real ones"),
         (["cat", "dog"], (1, 9, 9), r"\(1, 9, 9\), but the data set has \(1, 8, 10\)"),
     ],
 )

@@ -21,6 +21,7 @@ from idpgan.synthesis.evolution import embedding
 from idpgan.synthesis.evolution.method import Evolution
 from idpgan.training.config import build_config
 from tests.own import simulators
+from tests.release.forging import put_file
 
 HERE = "tests.own.simulators"
 
@@ -54,7 +55,7 @@ def rng(seed=0):
 
 @pytest.mark.parametrize("name", ["draw", "Painter", "turner", "network"])
 def test_the_release_holds_the_images_and_no_code(tmp_path, monkeypatch, name):
-    config = config_of(name, model={"licence": "CC0 <b>"})
+    config = config_of(name, model={"license": "CC0 <b>"})
     jobs.start(config, tmp_path / "run")
     monkeypatch.setitem(sys.modules, HERE, None)  # any import of it fails from here on
     found = verify(tmp_path / "run")
@@ -65,7 +66,10 @@ def test_the_release_holds_the_images_and_no_code(tmp_path, monkeypatch, name):
     card = (tmp_path / "run" / "release" / "README.md").read_text()
     assert f"{HERE}:{name}" in card
     assert "CC0 &lt;b&gt;" in card
-    described = json.loads((tmp_path / "run" / "release" / "config.json").read_text())["generator"]
+    content = (tmp_path / "run" / "release" / "config.json").read_text()
+    put_file(tmp_path / "run" / "release", "config.json", content.replace('"license": "CC0', '"licence": "CC0'))
+    assert verify(tmp_path / "run").problems == ()  # as earlier versions spelled the key
+    described = json.loads(content)["generator"]
     code = getattr(simulators, name)
     assert described["proposer"] == weights_of(code() if isinstance(code, type) else code)
     assert (described["proposer"] is None) == (name in ("draw", "turner"))

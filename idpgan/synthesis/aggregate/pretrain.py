@@ -144,4 +144,4 @@ def images_of(
     )
     num, names = config.method.evolution.images, tuple(classes) if generator.num_classes else ()
     drawn = generator.sample(num, seed=_SEED, purpose=Purpose.TRAINING)
-    return Images(to_uint8(drawn), generator.sample_labels(num), names)
+    return Images(to_uint8(drawn), generator.positions(num), names)
