@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import os
+import warnings
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -200,9 +201,10 @@ def _make_all(planned: Planned, making: _Making, progress: Progress) -> list[_Ma
 
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
     try:
-        for results in pool.map(chunk, range(0, len(photos), _CHUNK)):
-            made += results
-            progress("photos", len(made), len(photos))
+        with warnings.catch_warnings(action="ignore"):  # the host's filters must not make errors of Pillow's
+            for results in pool.map(chunk, range(0, len(photos), _CHUNK)):
+                made += results
+                progress("photos", len(made), len(photos))
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C too: no thread may write into the folder that is removed
     return made
