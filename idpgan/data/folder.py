@@ -7,7 +7,7 @@
                                `idpgan sample` write it)
 
 Formats are those of `image_files`, converted as `data.channels` says. A file whose name is not an image name is an
-error that names it; hidden files are ignored.
+error that names it; hidden files and what file systems leave behind are left out, and such images are counted.
 
 A position is a file, ordered by class folder, folder below it and file name; or a row of metadata.csv, in the order of
 the rows. A file that is empty, damaged, of another size (for a row also: missing), or of a class that is not in
@@ -35,6 +35,7 @@ from idpgan.data.metadata import (
     LABEL,
     METADATA,
     MOST_CLASSES,
+    PARTS,
     Rows,
     bits,
     class_values,
@@ -47,7 +48,6 @@ from idpgan.errors import DataError
 from idpgan.files import pasted
 from idpgan.progress import Progress, silent
 
-_PARTS = {"train", "test", "val", "valid", "validation"}  # names of folders that alone are no classes
 _PERSON_FILE = re.compile(r"(?P<name>[A-Z][^_/]*(_[A-Z][^_/]*)+)/(?P=name)_\d+$")  # Ada_King/Ada_King_01.jpg, as in LFW
 
 
@@ -125,7 +125,7 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files
     names = {path.name for path in entries(root)}
     if names != {"train", "test"}:
         parts = [root / name for name in names & {"train", "test"} if (root / name).is_dir()]
-        if names and (names <= _PARTS or any(path.is_dir() for part in parts for path in entries(part))):
+        if names and (names <= {*PARTS} or any(path.is_dir() for part in parts for path in entries(part))):
             raise DataError(
                 f"{root} holds {', '.join(sorted(names))}: the parts of a set are train/ and test/, both of them and "
                 "nothing else, each with its classes below. Move the rest away, or name one of the folders itself."

@@ -22,13 +22,13 @@ from typing import NamedTuple
 
 from idpgan.config import nearest_hint, text_of
 from idpgan.data.declared import warn_of_spellings, warn_once
-from idpgan.data.image_files import entries
 from idpgan.data.labels import in_order, spelled
-from idpgan.errors import DataError
+from idpgan.errors import DataError, InputError
 from idpgan.files import parse_json, printable, read_plain
 
 METADATA = "metadata.csv"
 JSON_LINES = ".jsonl"  # suffix of a table with a JSON object a line, as Hugging Face has them too
+PARTS = ("train", "test", "val", "valid", "validation")  # folders of a set that is split, which alone are no classes
 LANDMARKS = "landmarks.csv"
 FILE_NAME, PERSON, LABEL = "file_name", "person", "label"  # LABEL: default column of classes
 CUT_FROM = "cut_from"  # the photo that an image was cut out of
@@ -74,6 +74,8 @@ def read_table(path: Path, file_column: str = FILE_NAME, person_column: str | No
     try:
         text = text_of(read_plain(path, _MOST_BYTES, follow=True))
         lines = _of_json(text) if path.suffix.lower() == JSON_LINES else _of_csv(text)
+    except InputError:
+        raise
     except (ValueError, csv.Error) as error:
         kind = "a file of JSON objects, one a line," if path.suffix.lower() == JSON_LINES else "a CSV file"
         raise DataError(f"{path} is not {kind} in UTF-8: {error}. Save it as one.") from error
@@ -119,12 +121,10 @@ def _of_json(text: str) -> list[list[str]]:
 
 
 def tables_in(root: Path) -> list[Path]:
-    """List the tables where Hugging Face's `ImageFolder` has them: in the folder, or else in the folders in it."""
+    """List the tables where Hugging Face's `ImageFolder` has them: in the folder, or else in the parts of the set."""
     names = (METADATA, f"metadata{JSON_LINES}")
     own = [root / name for name in names if (root / name).is_file()]
-    return own[:1] or [
-        path for place in entries(root) if place.is_dir() for name in names if (path := place / name).is_file()
-    ]
+    return own[:1] or [path for part in PARTS for name in names if (path := root / part / name).is_file()]
 
 
 def joined(tables: Sequence[Table], root: Path) -> Table:

@@ -68,8 +68,8 @@ class LabelTable(NamedTuple):
     """A table of labels, and how it is read.
 
     Attributes:
-        path: CSV file, or one of JSON lines; None = the folder's own metadata.csv or metadata.jsonl, or those of the
-            folders in it, such as train and test, if there are any.
+        path: CSV file, or one of JSON lines; None = the folder's own metadata.csv or metadata.jsonl, or those of its
+            train and test, if there are any.
         file_column: Its column of files, as paths below the folder.
         label_column: The one column of labels to take, beside ``person``; None = all columns.
         person_column: Its column of people; None = ``person``, if it has one.

@@ -341,6 +341,13 @@ def test_tables_of_other_programs(tmp_path, name):
     assert found.rows == (("a/0.png", "glad", "anna"), ("b/1.png", "sad", "ben"))
 
 
+def test_what_is_too_large_is_not_called_another_kind(tmp_path, monkeypatch):
+    (tmp_path / "t.csv").write_text(TABLE)
+    monkeypatch.setattr("idpgan.data.metadata._MOST_BYTES", 10)
+    with pytest.raises(ValueError, match=r"t\.csv has 56 bytes, but at most 10 are expected"):
+        read_table(tmp_path / "t.csv")
+
+
 def test_json_lines_are_a_table(tmp_path):
     lines = ['{"file_name": "a/0.png", "mood": "glad"}', '{"file_name": "b/1.png", "age": 3, "mood": null}', ""]
     (tmp_path / "t.jsonl").write_text("\n".join(lines))
