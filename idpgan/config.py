@@ -8,6 +8,7 @@ here but pydantic.
 
 from __future__ import annotations
 
+import codecs
 import copy
 import difflib
 import enum
@@ -160,8 +161,8 @@ def load_table(path: Path | None) -> dict[str, Any]:
     if path is not None and (path.exists() or path.name != str(path) or path.stem not in config_names()):
         source = path  # an existing file, or else the package's config of that name
     try:
-        with source.open(encoding="utf-8") as file:
-            text = file.read(MOST_CHARACTERS + 1)
+        with source.open("rb") as file:
+            text = text_of(file.read(4 * MOST_CHARACTERS + 4))
     except UnicodeDecodeError as error:
         raise ConfigError(f"The config file {source} is not UTF-8 text: {error}.") from error
     except (OSError, ValueError) as error:  # ValueError: a NUL in the name
@@ -172,6 +173,16 @@ def load_table(path: Path | None) -> dict[str, Any]:
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(f"The config file {source} has more than {MOST_CHARACTERS:,} characters: is it a config?")
     return _parsed(text, f"The config file {source}")
+
+
+def text_of(content: bytes) -> str:
+    """Return a text that people's programs have written: UTF-8, or UTF-16 with its mark, as ``>`` of PowerShell writes.
+
+    Raises:
+        UnicodeDecodeError: If it is neither.
+    """
+    marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return content.decode("utf-16" if marked else "utf-8-sig")
 
 
 def _parsed(text: str, what: str) -> dict[str, Any]:

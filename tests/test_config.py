@@ -134,7 +134,14 @@ def test_load_table(tmp_path):
     assert load_table(path) == {"privacy": {"delta": 1e-5}}
 
 
-@pytest.mark.parametrize("content", [b"a = ", b"a = 1\na = 2", b"\xff\xfe", None])
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_configs_that_other_programs_have_written(tmp_path, encoding):
+    """PowerShell redirects as UTF-16, Notepad may begin UTF-8 with a mark."""
+    (tmp_path / "c.toml").write_bytes('[data]\r\nroot = "zo\u00eb"\r\n'.encode(encoding))
+    assert load_table(tmp_path / "c.toml") == {"data": {"root": "zo\u00eb"}}
+
+
+@pytest.mark.parametrize("content", [b"a = ", b"a = 1\na = 2", b"\xff\xff", None])
 def test_load_table_names_the_file_it_cannot_read(tmp_path, content):
     path = tmp_path / "run.toml"
     if content is not None:

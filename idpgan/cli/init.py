@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,8 @@ from typing import Annotated
 import typer
 
 from idpgan.cli.command import Answer, command
+from idpgan.errors import InputError
+from idpgan.files import pasted, write_text_atomic
 
 
 @command
@@ -23,8 +26,9 @@ def init(
     no_probe: Annotated[
         bool, typer.Option("--no-probe", help="Do not try each method for two seconds to say how long it takes.")
     ] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the config there; default: stdout.")] = None,
 ) -> Answer:
-    """Print a commented config for your images, ready to train, or one of the package's. Nothing is written.
+    """Print a commented config for your images, ready to train, or one of the package's; or write it to a new file.
 
     Why this method, how long it takes on this machine, and the alternatives stand on stderr.
 
@@ -32,10 +36,17 @@ def init(
     """
     from idpgan.jobs.init import init as write_config
 
+    if out is not None and (os.path.lexists(out) or not out.absolute().parent.is_dir()):
+        raise InputError(
+            f"--out {out} is there already, or its folder is not. Name a new file in a folder that exists."
+        )
     template = write_config(source, data_root, None if method == "best" else method, not no_probe)
 
+    if out is not None:
+        write_text_atomic(out, template.text)
+
     def show() -> None:
-        print(template.text, end="")
+        print(template.text if out is None else f"{out} is written. Next: idpgan train {pasted(out)}\n", end="")
         for note in (*template.notes, *template.private_notes):
             print(note, file=sys.stderr)
 

@@ -39,6 +39,8 @@ def prepare(
 
 
 def _tell(done: Prepared, crop: str) -> None:
+    from idpgan.data.image_files import in_folders
+
     channels, height, width = done.image_shape
     columns = ", ".join(("file_name", *done.columns))
     print(
@@ -63,6 +65,10 @@ def _tell(done: Prepared, crop: str) -> None:
         print("None has a color: --grey makes the images a third of the size.")
     if done.left_out:
         print(f"Left out, no photos by their names: {_some(done.left_out)} ({len(done.left_out):,} in all).")
+    if done.twins:
+        print(f"Left out, raw files beside a readable one of the same shot: {_some(done.twins)} ({len(done.twins):,}).")
+    if done.leftovers:
+        print(f"Left out, in hidden folders and what systems leave behind: {in_folders(done.leftovers)} photos.")
     if done.refused:
         print(f"Refused: {len(done.refused):,}. Each keeps its row, and stands as a null record:")
         for name, reason in done.refused[:_SHOWN]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from idpgan.data.config import DataConfig
-from idpgan.data.image_files import Shape, header
+from idpgan.data.image_files import Shape, header, in_folders, leftovers
 from idpgan.data.images import check_class_names
 from idpgan.data.labels import BLANKS, NONE, places, spellings
 from idpgan.errors import ConfigError, DataError
@@ -178,3 +178,12 @@ def warn_of_spellings(people: Iterable[str], where: str) -> None:
 def warn_once(text: str) -> None:
     """Warn the curator on the terminal once per process, because several modules describe the same folder."""
     _LOG.warning("%s", text)
+
+
+def warn_of_leftovers(root: Path) -> None:
+    """Name the folders whose images are left out, because systems make folders of such names."""
+    if found := leftovers(root):
+        warn_once(
+            f"Left out of {root}, in hidden folders and what systems leave behind: {in_folders(found)} image files. If "
+            "they are yours, move them into a folder of another name."
+        )

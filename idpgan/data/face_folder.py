@@ -32,7 +32,7 @@ from pathlib import Path
 
 from idpgan.config import nearest_hint
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import declared_shape, own_root, warn_of_spellings
+from idpgan.data.declared import declared_shape, own_root, warn_of_leftovers, warn_of_spellings
 from idpgan.data.image_files import EXTENSIONS, Files, entries, read_files, walk
 from idpgan.data.source import Found, Read
 from idpgan.errors import ConfigError, DataError
@@ -92,6 +92,7 @@ def scan(root: Path, layout: str | None = None) -> People:
         raise ConfigError(f"data.layout = '{layout}' is not a known layout. {nearest_hint(layout, LAYOUTS)}")
     if not root.is_dir():
         raise DataError(f"There is no folder {root}. Name the folder of faces: data.root or --data-root.")
+    warn_of_leftovers(root)
     found = _visible(root)  # if a folder holds only one folder of folders, that folder is read
     while len(found) == 1 and found[0].is_dir() and found[0].name.lower() not in _SEXES:
         inside = _visible(found[0])
@@ -111,6 +112,7 @@ def tree(root: Path) -> tuple[Path, ...]:
     """
     if not root.is_dir():
         raise DataError(f"There is no folder {root}. Name the folder of images.")
+    warn_of_leftovers(root)
     files = _images_among(walk(root), _YALE)
     if not files:
         raise DataError(f"{root} holds no images. Put some there, or name another folder.")

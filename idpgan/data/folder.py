@@ -7,7 +7,7 @@
                                `idpgan sample` write it)
 
 Formats are those of `image_files`, converted as `data.channels` says. A file whose name is not an image name is an
-error that names it; hidden files are ignored.
+error that names it; hidden files and what file systems leave behind are left out, and such images are counted.
 
 A position is a file, ordered by class folder, folder below it and file name; or a row of metadata.csv, in the order of
 the rows. A file that is empty, damaged, of another size (for a row also: missing), or of a class that is not in
@@ -26,14 +26,26 @@ import numpy as np
 import torch
 
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import declared_shape, own_root, shown, warn_once
+from idpgan.data.declared import declared_shape, own_root, shown, warn_of_leftovers, warn_once
 from idpgan.data.face_folder import known_layout
 from idpgan.data.image_files import EXTENSIONS, UNWANTED, Files, decode, entries, in_words, read_files, walk
 from idpgan.data.images import Images, attribute_classes
 from idpgan.data.labels import NONE, in_order, places, spelled
-from idpgan.data.metadata import LABEL, METADATA, MOST_CLASSES, Rows, bits, class_values, read_rows
+from idpgan.data.metadata import (
+    LABEL,
+    METADATA,
+    MOST_CLASSES,
+    PARTS,
+    Rows,
+    bits,
+    class_values,
+    read_rows,
+    tables_in,
+    warn_of_case,
+)
 from idpgan.data.source import Found, Read
 from idpgan.errors import DataError
+from idpgan.files import pasted
 from idpgan.progress import Progress, silent
 
 _PERSON_FILE = re.compile(r"(?P<name>[A-Z][^_/]*(_[A-Z][^_/]*)+)/(?P=name)_\d+$")  # Ada_King/Ada_King_01.jpg, as in LFW
@@ -104,14 +116,21 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files
         raise DataError(
             f"There is no folder {root}. Name the folder of images: data.root, --data-root, or public_root."
         )
-    names = {path.name for path in entries(root)}
-    if not names & {"train", "test"}:
-        return _scan_classes(root, classes), None
-    if names != {"train", "test"}:
+    for table in tables_in(root):
         raise DataError(
-            f"{root} holds {', '.join(sorted(names))}: a folder with train/ or test/ must hold both and nothing else. "
-            "Move the rest away, or name one of the folders itself."
+            f"{table} is not read from there, and without it nobody knows who is on which image. Let idpgan prepare "
+            f"{pasted(root)} OUT --size SIDE read it: it makes one {METADATA} with all its columns, person too."
         )
+    warn_of_leftovers(root)
+    names = {path.name for path in entries(root)}
+    if names != {"train", "test"}:
+        parts = [root / name for name in names & {"train", "test"} if (root / name).is_dir()]
+        if names and (names <= {*PARTS} or any(path.is_dir() for part in parts for path in entries(part))):
+            raise DataError(
+                f"{root} holds {', '.join(sorted(names))}: the parts of a set are train/ and test/, both of them and "
+                "nothing else, each with its classes below. Move the rest away, or name one of the folders itself."
+            )
+        return _scan_classes(root, classes), None  # also where a class is called train
     train, test = _scan_classes(root / "train", classes), _scan_classes(root / "test", classes)
     if train.classes != test.classes:
         different = ", ".join(sorted(set(train.classes) ^ set(test.classes)))
@@ -168,6 +187,7 @@ def _joined(train: Files, test: Files | None) -> Files:
 def _listed_rows(root: Path, config: DataConfig) -> tuple[Found, Files]:
     """List the rows of metadata.csv, with their people and attributes, and check all declared keys."""
     label, rows = _rows_of(root, config)
+    warn_of_case(root, rows.paths)
     if not rows.paths:
         raise DataError(f"{root / METADATA} names no images. Give it a row for each.")
     if config.num_people is not None and rows.people is None:

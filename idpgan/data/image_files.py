@@ -14,15 +14,17 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import logging
 import math
 import os
 import stat
 import struct
 import threading
+import warnings
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,6 +33,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 import torch
 from PIL import Image
+from PIL.TiffImagePlugin import TiffImageFile
 
 from idpgan.data.images import Images
 from idpgan.data.labels import NONE
@@ -43,6 +46,10 @@ _LOG = logging.getLogger(__name__)
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision
 EXPORTED = ("manifest.json", "readme.md", "privacy.json")  # what `idpgan sample` puts beside its class folders
 HIDDEN = ("thumbs.db", "desktop.ini", *EXPORTED)
+LEFTOVERS = (  # what file systems, network storage and archives of a Mac leave beside pictures, in lower case
+    "@eadir", "#recycle", "#snapshot", "@recycle", "$recycle.bin", "recycler", "system volume information",
+    "lost+found", "__macosx",
+)  # fmt: skip
 LEDGER = ".ledger.json"  # suffix to a folder's name: the file beside it that lists its publications
 FORMATS = (
     "JPEG",
@@ -76,7 +83,7 @@ _TURNS = {  # EXIF orientation -> what turns the picture upright
 _SUBFILE, _SUBFILE_OLD, _BITS, _PHOTOMETRIC, _MAX_SAMPLE = 254, 255, 258, 262, 281  # tags of TIFF
 DAMAGE = (  # exceptions of Pillow's decoders for incomplete images; a warning is one where the host makes it so
     OSError, SyntaxError, ValueError, EOFError, LookupError, TypeError, ArithmeticError, AttributeError, AssertionError,
-    RuntimeError, MemoryError, struct.error, zlib.error, Image.DecompressionBombError, Warning,
+    RuntimeError, struct.error, zlib.error, Image.DecompressionBombError, Warning,
 )  # fmt: skip
 CHUNK = 64  # images per task of a thread
 Shape = tuple[int, int, int]  # (C, H, W)
@@ -102,16 +109,37 @@ def walk(folder: Path, *, ledgers: bool = False) -> list[Path]:
         raise DataError(f"Cannot list the folder {error.filename}: {error.strerror}.") from error
 
     files: list[str] = []
-    seen: set[tuple[int, int]] = set()
+    seen: dict[tuple[int, int], str] = {}
     for place, folders, names in os.walk(folder, followlinks=True, onerror=refuse):
-        found = os.stat(place)
-        if (found.st_dev, found.st_ino) in seen:
-            raise DataError(f"{place} leads to a folder that is read already: remove the link.")
-        seen.add((found.st_dev, found.st_ino))
+        status = os.stat(place)
+        first = seen.setdefault((status.st_dev, status.st_ino), place)
+        if first != place:
+            ends = ((Path(place), first), (Path(first), place))  # either may be the real one
+            ways = [(way, other) for end, other in ends for way in (end, *end.parents) if folder in way.parents]
+            link, other = next((way for way in ways if way[0].is_symlink()), (place, first))
+            raise DataError(f"{link} leads to {other}, which is read as well: remove the link.")
         folders[:] = filter(_is_visible, folders)
         wanted = [name for name in filter(_is_visible, names) if name.endswith(LEDGER) == ledgers]
         files += [os.path.join(place, name) for name in wanted]
     return [Path(file) for file in sorted(files, key=os.path.split)]
+
+
+def leftovers(root: Path, suffixes: Sequence[str] = EXTENSIONS) -> dict[str, int]:
+    """Count the image files in hidden folders and `LEFTOVERS`, by the name of that folder; links are not followed."""
+    counts = dict[str, int]()
+    for place, folders, _ in os.walk(root):
+        for name in itertools.filterfalse(_is_visible, folders):
+            inside = (file for _, _, files in os.walk(os.path.join(place, name)) for file in files)
+            found = sum(os.path.splitext(file)[1].lower() in suffixes for file in inside)
+            if found:
+                counts[name] = counts.get(name, 0) + found
+        folders[:] = filter(_is_visible, folders)
+    return counts
+
+
+def in_folders(counts: Mapping[str, int]) -> str:
+    """Return what `leftovers` has counted, in words."""
+    return ", ".join(f"{name} ({count:,})" for name, count in sorted(counts.items()))
 
 
 def entries(folder: Path) -> list[Path]:
@@ -121,8 +149,8 @@ def entries(folder: Path) -> list[Path]:
 
 
 def _is_visible(name: str) -> bool:
-    """Distinguish the user's files and folders from those that operating systems create."""
-    return not name.startswith(".") and name.lower() not in HIDDEN
+    """Distinguish the user's files and folders from those that systems create."""
+    return not name.startswith(".") and name.lower() not in (*HIDDEN, *LEFTOVERS)
 
 
 # One picture ------------------------------------------------------------------------------------------------------
@@ -167,7 +195,7 @@ def decoded(picture: Image.Image) -> Image.Image:
 
 def turn_of(picture: Image.Image) -> Image.Transpose | None:
     """Return what turns a picture upright by its EXIF or XMP orientation; None if nothing does, or none is known."""
-    if picture.format == "TIFF":
+    if isinstance(picture, TiffImageFile):
         return None  # Pillow turns it while it decodes, and tells the turned size before
     try:  # that of PNG would decode the whole picture first; `_identified` puts its notes in front
         return _TURNS.get(Image.Image.getexif(picture).get(0x0112, 1))
@@ -185,7 +213,7 @@ def on_white(picture: Image.Image) -> Image.Image:
     if mode == "I" or mode.startswith("I;16"):
         values = np.asarray(picture).astype(np.uint32).clip(max=white)  # (H, W)
         grey = (values * 255 + white // 2) // white
-        if picture.format == "TIFF" and picture.tag_v2.get(_PHOTOMETRIC) == 0:  # white is zero
+        if isinstance(picture, TiffImageFile) and picture.tag_v2.get(_PHOTOMETRIC) == 0:  # white is zero
             grey = 255 - grey
         grey[values == picture.info.get("transparency", -1)] = 255
         return Image.fromarray(grey.astype(np.uint8))
@@ -224,10 +252,10 @@ def _identified(file: BinaryIO, path: Path) -> Image.Image:
         factory, accepts = Image.OPEN.get(form, (None, None))
         if factory is None or (accepts is None and path.suffix.lower() != f".{form.lower()}"):  # TGA has no first bytes
             continue
-        known = accepts is None or accepts(first)
-        if known and not isinstance(known, str):  # a text says that this Pillow was built without the format
-            file.seek(0)
-            with contextlib.suppress(SyntaxError, IndexError, TypeError, struct.error):
+        with contextlib.suppress(SyntaxError, IndexError, TypeError, struct.error):
+            known = accepts is None or accepts(first)
+            if known and not isinstance(known, str):  # a text says that this Pillow was built without the format
+                file.seek(0)
                 return factory(file, "")
     raise DataError("is not a picture that can be read here; convert it to JPEG or PNG")
 
@@ -254,7 +282,7 @@ def _turn_to_the_page(picture: Image.Image) -> None:
     """Find the one picture of a file beside its previews, masks and layers; refuse a file of several."""
     # The second picture of an MPO photograph is a preview of the first; those of a PSD are its layers.
     pages = list(range(1 if picture.format in ("MPO", "PSD") else getattr(picture, "n_frames", 1)))
-    if picture.format == "TIFF" and len(pages) > 1:
+    if isinstance(picture, TiffImageFile) and len(pages) > 1:
         full = []
         for page in pages:
             picture.seek(page)
@@ -270,7 +298,7 @@ def _turn_to_the_page(picture: Image.Image) -> None:
 def _white(picture: Image.Image) -> int:
     """Return the number that means white; refuse a picture of which nothing says it."""
     mode, tags = picture.mode, getattr(picture, "tag_v2", {})
-    if mode in ("F", "LAB", "HSV") or (mode == "I" and picture.format not in ("PNG", "PPM")):
+    if mode in ("F", "LAB") or (mode == "I" and picture.format not in ("PNG", "PPM")):
         raise DataError(f"has pixels of mode {mode}, whose range nothing says; save it with 8 or 16 bits a channel")
     bits = max(tags.get(_BITS, (8,)))
     white = (1 << bits) - 1 if 8 < bits < 16 else 65535
@@ -407,7 +435,8 @@ def read_files(
         return refused
 
     refused: list[Refused] = []
-    with ThreadPoolExecutor() as pool:  # Pillow releases the interpreter lock while it decodes
+    # Pillow releases the interpreter lock while it decodes; the host's filters must not make errors of its warnings.
+    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor() as pool:
         for done, part in enumerate(pool.map(fill, range(0, len(paths), CHUNK)), start=1):
             refused += part
             let_go(stored)

@@ -14,17 +14,21 @@ from __future__ import annotations
 import csv
 import io
 import math
+import os
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from idpgan.config import nearest_hint
-from idpgan.data.declared import warn_of_spellings
+from idpgan.config import nearest_hint, text_of
+from idpgan.data.declared import warn_of_spellings, warn_once
 from idpgan.data.labels import in_order, spelled
-from idpgan.errors import DataError
-from idpgan.files import printable, read_plain
+from idpgan.errors import DataError, InputError
+from idpgan.files import parse_json, printable, read_plain
 
 METADATA = "metadata.csv"
+JSON_LINES = ".jsonl"  # suffix of a table with a JSON object a line, as Hugging Face has them too
+PARTS = ("train", "test", "val", "valid", "validation")  # folders of a set that is split, which alone are no classes
 LANDMARKS = "landmarks.csv"
 FILE_NAME, PERSON, LABEL = "file_name", "person", "label"  # LABEL: default column of classes
 CUT_FROM = "cut_from"  # the photo that an image was cut out of
@@ -54,7 +58,9 @@ class Table(NamedTuple):
 
 
 def read_table(path: Path, file_column: str = FILE_NAME, person_column: str | None = None) -> Table:
-    """Read a table of images: UTF-8, one line of columns, values separated by commas, semicolons or tabs.
+    """Read a table of images: one line of columns, values separated by commas, semicolons or tabs; or JSON lines.
+
+    The text is UTF-8, or UTF-16 with a mark. A first line ``sep=;``, which Excel writes, says what separates values.
 
     Args:
         file_column: The column of the image files; the result calls it file_name.
@@ -66,12 +72,13 @@ def read_table(path: Path, file_column: str = FILE_NAME, person_column: str | No
     if not path.is_file():
         raise DataError(f"There is no file {path}. Name a CSV file with the columns file_name and your labels.")
     try:
-        text = read_plain(path, _MOST_BYTES, follow=True).decode("utf-8-sig")
-        first = text.partition("\n")[0]
-        delimiter = max(",;\t", key=first.count)  # a comma if none occurs
-        lines = list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise DataError(f"{path} is not a CSV file in UTF-8: {error}. Save it as one.") from error
+        text = text_of(read_plain(path, _MOST_BYTES, follow=True))
+        lines = _of_json(text) if path.suffix.lower() == JSON_LINES else _of_csv(text)
+    except InputError:
+        raise
+    except (ValueError, csv.Error) as error:
+        kind = "a file of JSON objects, one a line," if path.suffix.lower() == JSON_LINES else "a CSV file"
+        raise DataError(f"{path} is not {kind} in UTF-8: {error}. Save it as one.") from error
     header = tuple(name.strip() for name in lines[0]) if lines else ()
     if file_column not in header:
         raise DataError(
@@ -94,12 +101,61 @@ def read_table(path: Path, file_column: str = FILE_NAME, person_column: str | No
     return Table(path, header, tuple(rows))
 
 
+def _of_csv(text: str) -> list[list[str]]:
+    first, _, rest = text.partition("\n")
+    said = first.strip().strip('"').lower()
+    if said.startswith("sep=") and len(said) <= 5:
+        delimiter, text = said[4:] or "\t", rest  # a tab is stripped
+    else:
+        delimiter = max(",;\t", key=first.count)  # a comma if none occurs
+    return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
+
+
+def _of_json(text: str) -> list[list[str]]:
+    rows = [parse_json(line.encode()) for line in text.split("\n") if line.strip()]
+    wrong = next((number for number, row in enumerate(rows, start=1) if not isinstance(row, dict)), None)
+    if wrong is not None:
+        raise ValueError(f"line {wrong} holds no object")
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    return [columns, *(["" if row.get(name) is None else str(row[name]) for name in columns] for row in rows)]
+
+
+def tables_in(root: Path) -> list[Path]:
+    """List the tables where Hugging Face's `ImageFolder` has them: in the folder, or else in the parts of the set."""
+    names = (METADATA, f"metadata{JSON_LINES}")
+    own = [root / name for name in names if (root / name).is_file()]
+    return own[:1] or [path for part in PARTS for name in names if (path := root / part / name).is_file()]
+
+
+def joined(tables: Sequence[Table], root: Path) -> Table:
+    """Return one table of all rows, whose files are paths below ``root``.
+
+    Raises:
+        DataError: If they have different columns.
+    """
+    first = tables[0]
+    for table in tables:
+        if set(table.columns) != set(first.columns):
+            raise DataError(f"{first.path} and {table.path} must have the same columns. Add those that one lacks.")
+    rows = []
+    for table in tables:
+        below = table.path.parent.relative_to(root)
+        for cells in zip(*(table.column(name) for name in first.columns), strict=True):
+            row = dict(zip(first.columns, cells, strict=True))
+            rows.append(tuple((row | {FILE_NAME: row[FILE_NAME] and (below / row[FILE_NAME]).as_posix()}).values()))
+    return Table(first.path, first.columns, tuple(rows))
+
+
 def file_names(table: Table) -> list[str]:
     """Return the files of a table; raises `DataError` with all that `file_problems` finds."""
-    problems = file_problems(table)
+    problems, names = file_problems(table), table.column(FILE_NAME)
+    if backwards := [name for name in names if "\\" in name]:
+        problems.append(
+            f"{backwards[0]} and {len(backwards) - 1:,} more have \\ between folders and files. Write / instead."
+        )
     if problems:
         raise DataError(f"{table.path}: {' '.join(problems)}")
-    return table.column(FILE_NAME)
+    return names
 
 
 def file_problems(table: Table) -> list[str]:
@@ -110,9 +166,9 @@ def file_problems(table: Table) -> list[str]:
         path = PurePosixPath(name)
         if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
             outside.append(f"row {number} has the file_name {name[:200]!r}")
-        elif str(path) in seen:
+        elif composed(str(path)) in seen:
             again.append(f"row {number} names {name} a second time")
-        seen.add(str(path))
+        seen.add(composed(str(path)))
     problems = []
     if outside:
         problems.append(
@@ -122,6 +178,32 @@ def file_problems(table: Table) -> list[str]:
     if again:
         problems.append(f"{some_of(again)}. Keep one row for each image.")
     return problems
+
+
+def composed(name: str) -> str:
+    """Return a name in one of the ways that Unicode has for it: a Mac writes an accent of its own, others do not."""
+    return unicodedata.normalize("NFC", name)
+
+
+def _on_disk(root: Path, name: str) -> Path:
+    """Return the path of an image, in the way of writing accents that the disk has."""
+    ways = (root / unicodedata.normalize(form, name) for form in ("NFC", "NFD"))
+    return root / name if name.isascii() else next((way for way in (root / name, *ways) if way.exists()), root / name)
+
+
+def warn_of_case(root: Path, paths: Sequence[Path]) -> None:
+    """Name files that are there in other letters than a table has: as they stand, they are null records."""
+    missing = [path for path in paths if not path.exists()]
+    if missing:
+        there = (Path(place, file) for place, _, files in os.walk(root) for file in files)
+        like = {composed(str(path)).casefold(): path for path in there}
+        near = [(path, like[key]) for path in missing if (key := composed(str(path)).casefold()) in like]
+        if near:
+            row, file = (path.relative_to(root) for path in near[0])
+            warn_once(
+                f"{root / METADATA} names {len(near):,} files in other letters than the disk, which stand as null "
+                f"records: {row} is {file} there. Write the names as the files have them."
+            )
 
 
 def some_of(found: Sequence[str], most: int = 10) -> str:
@@ -149,7 +231,7 @@ def read_rows(root: Path, label: Sequence[str]) -> Rows:
             person.
     """
     table = read_table(root / METADATA)
-    paths = tuple(root / name for name in file_names(table))
+    paths = tuple(_on_disk(root, name) for name in file_names(table))
     people, numbers = None, {}
     if PERSON in table.columns and CUT_FROM in table.columns:
         raise DataError(
@@ -191,15 +273,16 @@ def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, 
     if num == 0 or set(table.columns) != {FILE_NAME, *wanted}:
         raise DataError(f"{table.path} must have the columns {FILE_NAME}, x1, y1, x2, y2, ... and no others.")
     columns = [table.column(name) for name in wanted]
-    rows = {root / name: row for row, name in enumerate(file_names(table))}
+    rows = {composed(name): row for row, name in enumerate(file_names(table))}
     found = []
     for path in paths:
-        if path not in rows:
-            raise DataError(f"{table.path} has no row for {path.relative_to(root)}. Mark that face too.")
+        name = composed(path.relative_to(root).as_posix())
+        if name not in rows:
+            raise DataError(f"{table.path} has no row for {name}. Mark that face too.")
         numbers = []
         for column in columns:
             try:
-                number = float(column[rows[path]])
+                number = float(column[rows[name]])
             except ValueError:
                 number = math.nan
             numbers.append(number if math.isfinite(number) else math.nan)

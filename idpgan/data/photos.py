@@ -18,15 +18,27 @@ import numpy as np
 from PIL import Image
 
 from idpgan.data.declared import warn_of_spellings
-from idpgan.data.image_files import EXTENSIONS, ROOM, as_channels, decoded, entries, opened, walk
+from idpgan.data.image_files import EXTENSIONS, ROOM, as_channels, decoded, entries, leftovers, opened, walk
 from idpgan.data.labels import spelled
-from idpgan.data.metadata import CUT_FROM, FILE_NAME, LABEL, METADATA, PERSON, file_problems, read_table, some_of
+from idpgan.data.metadata import (
+    CUT_FROM,
+    FILE_NAME,
+    LABEL,
+    PERSON,
+    composed,
+    file_problems,
+    joined,
+    read_table,
+    some_of,
+    tables_in,
+)
 from idpgan.errors import DataError
 
+RAW = (".arw", ".cr2", ".dng", ".heic", ".heif", ".nef")  # not readable here; each is refused with advice
 SUFFIXES = (  # names alone make files photos, so that an unreadable one keeps its position
     *EXTENSIONS,
     *(".avif", ".dib", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpx", ".mpo", ".pbm", ".pnm", ".psd", ".tga"),
-    *(".arw", ".cr2", ".dng", ".heic", ".heif", ".nef"),  # not readable here; each is refused with advice
+    *RAW,
 )
 _DRAFT = 2  # a JPEG is decoded to at least this multiple of the target size
 _GAP = 3.0  # `reducing_gap` of Pillow's two-step resize; the quality is that of one step
@@ -47,6 +59,8 @@ class Planned(NamedTuple):
     photos: tuple[Photo, ...]
     columns: tuple[str, ...]  # columns after file_name: labels, then the person, or the photo
     left_out: tuple[Path, ...]  # files that are not photos by their names
+    twins: tuple[Path, ...]  # files of `RAW` beside a readable one of the same name: one shot in two files
+    leftovers: dict[str, int]  # as `image_files.leftovers` counts them
     unlabelled: int = 0  # photos that were left out because they have no label
 
 
@@ -54,7 +68,8 @@ class LabelTable(NamedTuple):
     """A table of labels, and how it is read.
 
     Attributes:
-        path: CSV file; None = the folder's own metadata.csv, if it has one.
+        path: CSV file, or one of JSON lines; None = the folder's own metadata.csv or metadata.jsonl, or those of its
+            train and test, if there are any.
         file_column: Its column of files, as paths below the folder.
         label_column: The one column of labels to take, beside ``person``; None = all columns.
         person_column: Its column of people; None = ``person``, if it has one.
@@ -77,7 +92,8 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
 
     Args:
         source: The folder; hidden files are left out.
-        folders: Meaning of its subfolders: "label", "person" or "none"; None = not given.
+        folders: Meaning of its subfolders: "label", "person" or "none"; None = not given. Where folders lie in folders,
+            "label:2" or "person:2" says that those of the second level are meant.
         labels: The table of labels, maybe with a column ``person``.
         faces: Rows of every photo, whatever it shows. With several the column ``cut_from`` names the photo of a row.
 
@@ -88,14 +104,17 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
     """
     if not source.is_dir():
         raise DataError(f"There is no folder {source}. Name the folder of photos.")
-    if labels.path is None and (source / METADATA).is_file():
-        labels = labels._replace(path=source / METADATA)
-    files = [path for path in walk(source) if path != labels.path]
-    photos = [path for path in files if path.suffix.lower() in SUFFIXES]
+    tables = tables_in(source) if labels.path is None else []
+    labels = labels._replace(path=tables[0]) if tables else labels
+    files = [path for path in walk(source) if path not in (labels.path, *tables)]
+    named = [path for path in files if path.suffix.lower() in SUFFIXES]
+    readable = {path.with_suffix("") for path in named if path.suffix.lower() not in RAW}
+    twins = tuple(path for path in named if path.suffix.lower() in RAW and path.with_suffix("") in readable)
+    photos = [path for path in named if path not in set(twins)]
     if not photos:
         raise DataError(f"{source} holds no photos ({' '.join(SUFFIXES)}). Name another folder.")
     names = [path.relative_to(source).as_posix() for path in photos]
-    columns, values, labelled = _values(source, names, folders, labels)
+    columns, values, labelled = _values(source, names, folders, labels, tables)
     kept = [index for index in range(len(photos)) if labelled[index] or not labels.only_labelled]
     if not kept:
         raise DataError(f"{labels.path} has a label for none of the {len(photos):,} photos. Name another column.")
@@ -113,6 +132,8 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
         tuple(rows),
         columns,
         tuple(path for path in files if path.suffix.lower() not in SUFFIXES),
+        twins,
+        leftovers(source, SUFFIXES),
         len(photos) - len(kept),
     )
 
@@ -132,6 +153,10 @@ def _targets(names: Sequence[str]) -> list[str]:
             name.encode()
         except UnicodeEncodeError as error:
             raise DataError(f"{name!a} is not UTF-8 text. Rename the photo or its folder.") from error
+        if "\\" in name:
+            raise DataError(
+                f"{name} holds a \\, which divides folders on other systems. Rename the photo or its folder."
+            )
         target = str(PurePosixPath(name).with_suffix(".png"))
         if target in targets:
             twice.append(f"{targets[target]} and {name} would both become {target}")
@@ -155,7 +180,7 @@ def metadata_csv(planned: Planned, refused: Sequence[bool]) -> str:
 
 
 def _values(
-    source: Path, names: Sequence[str], folders: str | None, labels: LabelTable
+    source: Path, names: Sequence[str], folders: str | None, labels: LabelTable, tables: Sequence[Path]
 ) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[bool]]:
     """Return the columns, each photo's values of them, and which photos have a label."""
     parts = [PurePosixPath(name).parts for name in names]
@@ -165,9 +190,9 @@ def _values(
             f"{source} has subfolders ({some}, ...), and what they mean is not said. Give --folders label (a folder is "
             "a class), --folders person (a folder is a person), --folders none, or a table with --labels."
         )
-    found = {} if labels.path is None else _columns_of(labels, source, names)
-    if folders in ("label", "person"):
-        column = LABEL if folders == "label" else PERSON
+    found = {} if labels.path is None else _columns_of(labels, tables, source, names)
+    if folders not in (None, "none"):
+        column = LABEL if folders.startswith("label") else PERSON
         if column in found:
             raise DataError(f"{labels.path} has a column '{column}', and --folders {folders} makes one too. Give one.")
         found[column] = _of_folders(source, parts, folders)
@@ -190,34 +215,59 @@ def _values(
 
 
 def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) -> list[str]:
-    """Return each photo's subfolder; refuse a photo that lies in none, and a subfolder without a photo."""
-    beside = next((part for part in parts if len(part) == 1), None)
+    """Return the folder of each photo on the level that is meant; refuse a photo without one, and an empty folder."""
+    meaning, _, number = folders.partition(":")
+    levels = max(map(len, parts)) - 1
+    if levels > 1 and not number:
+        known = [list(dict.fromkeys(part[k] for part in parts if len(part) > k + 1)) for k in range(levels)]
+        raise DataError(
+            f"{source} has folders in folders, and which of them is a {meaning} is not said. Give --folders "
+            + ", or ".join(
+                f"{meaning}:{k} ({len(names):,} there: {', '.join(names[:3])}{', ...' * (len(names) > 3)})"
+                for k, names in enumerate(known, start=1)
+            )
+            + "."
+        )
+    level = int(number or 1)
+    beside = next((part for part in parts if len(part) <= level), None)
     if beside is not None:
         raise DataError(
-            f"{source / beside[0]} lies beside the subfolders that --folders {folders} reads. Move it into one."
+            f"{source.joinpath(*beside)} lies beside the subfolders that --folders {folders} reads. Move it into one."
         )
-    used = {part[0] for part in parts}
-    empty = next((path for path in entries(source) if path.is_dir() and path.name not in used), None)
+    used, places = {part[:level] for part in parts}, [source]
+    for _ in range(level):
+        places = [path for place in places for path in entries(place) if path.is_dir()]
+    empty = next((path for path in places if path.relative_to(source).parts not in used), None)
     if empty is not None:
-        raise DataError(f"{empty} holds no photo, but --folders {folders} makes a {folders} of it. Remove the folder.")
-    return [part[0] for part in parts]
+        raise DataError(f"{empty} holds no photo, but --folders {folders} makes a {meaning} of it. Remove the folder.")
+    return [part[level - 1] for part in parts]
 
 
-def _columns_of(labels: LabelTable, source: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the wanted columns of a table, each with a value for every photo; all that does not fit is one error."""
-    table = read_table(labels.path or source / METADATA, labels.file_column, labels.person_column)
+def _columns_of(labels: LabelTable, tables: Sequence[Path], source: Path, names: Sequence[str]) -> dict[str, list[str]]:
+    """Return the wanted columns of tables, each with a value for every photo; all that does not fit is one error."""
+    read = [read_table(path, labels.file_column, labels.person_column) for path in tables or [labels.path or source]]
+    table = joined(read, source) if tables else read[0]
     wanted = [name for name in table.columns if name != FILE_NAME]
     if labels.label_column is not None:
         table.column(labels.label_column)  # raises where there is none
         wanted = [name for name in wanted if name in (labels.label_column, PERSON)]
-    rows = {str(PurePosixPath(name)): row for name, row in zip(table.column(FILE_NAME), table.rows, strict=True)}
     problems, photos = file_problems(table), set(names)
-    gone = sorted(name for name in rows if name not in photos)
+    by_key = {key: name for name in reversed(names) for key in _keys(name)}
+    rows, gone = {}, []
+    for name, row in zip((str(PurePosixPath(name)) for name in table.column(FILE_NAME)), table.rows, strict=True):
+        if (
+            name not in photos and by_key.get(composed(name), name) != name
+        ):  # a Mac and others write accents in two ways
+            name = by_key[composed(name)]
+        rows[name] = row
+        if name not in photos:
+            near = next((by_key[key] for key in _keys(name) if key in by_key), None)
+            gone.append(name if near is None else f"{name} (did you mean {near}?)")
     if gone:
         problems.append(
-            f"names {some_of(gone)}, which {'is not a photo' if len(gone) == 1 else 'are not photos'} in {source} "
-            f"({len(gone)} of {len(rows)} rows). Write {labels.file_column} as a path below that folder, such as "
-            f"{names[0]}, and take out rows without a photo."
+            f"names {some_of(sorted(gone))}, which {'is not a photo' if len(gone) == 1 else 'are not photos'} in "
+            f"{source} ({len(gone)} of {len(rows)} rows). Write {labels.file_column} as a path below that folder, such "
+            f"as {names[0]}, and take out rows without a photo."
         )
     if problems:
         raise DataError(f"{table.path} {' '.join(problems)}")
@@ -226,6 +276,12 @@ def _columns_of(labels: LabelTable, source: Path, names: Sequence[str]) -> dict[
         for index, name in enumerate(table.columns)
         if name in wanted
     }
+
+
+def _keys(name: str) -> list[str]:
+    """Return what tells which photo a table may mean, nearest first: accents, case and slashes, the suffix."""
+    key = composed(name.replace("\\", "/")).casefold()
+    return [composed(name), key, str(PurePosixPath(key).with_suffix(""))]
 
 
 # Pixels -----------------------------------------------------------------------------------------------------------
@@ -247,6 +303,8 @@ def open_photo(path: Path, channels: int, least: int) -> Iterator[Image.Image]:
     Raises:
         DataError: If the file cannot be used; the message is the rest of a sentence that begins with the file's name.
     """
+    if path.suffix.lower() in RAW:  # some show a small preview to who reads them as TIFF
+        raise DataError("is not a picture that can be read here; convert it to JPEG or PNG")
     with opened(path) as picture:
         picture.draft(None, (least, least))
         with ROOM.taken(picture):

@@ -15,6 +15,7 @@ from idpgan.config import config_names, load_table, nearest_hint, packaged
 from idpgan.data import face_folder, folder
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import looks, probed, shown
+from idpgan.data.image_files import in_folders, leftovers
 from idpgan.data.images import names_people
 from idpgan.data.labels import spelled, spellings
 from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape
@@ -105,7 +106,11 @@ def _template(source: str, data_root: Path | None, method: str, probe: bool) -> 
     counts = ", ".join(f"{name} {count:,}" for name, count in data.counts.most_common())
     note = f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise."
     text = _text(source, sections, data, shape, choice.why)
-    return Template(text, table, (note,) if counts else (), _notes(choice, facts, settings, probe))
+    left = leftovers(Path(source)) if source not in BY_NAME else {}
+    notes = (
+        (f"Left out, in hidden folders and what systems leave behind: {in_folders(left)} image files.",) if left else ()
+    )
+    return Template(text, table, (note,) if counts else (), (*_notes(choice, facts, settings, probe), *notes))
 
 
 def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe: bool) -> tuple[str, ...]:

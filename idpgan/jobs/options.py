@@ -292,7 +292,9 @@ class PrepareOptions:
         "null", "A photo without a face: a null record, or its middle is cut.", metavar="null|center"
     )
     faces: int = option(1, "Rows of every photo, null where it shows fewer faces; the unit is then the photo.")
-    folders: str | None = option(None, "What the subfolders of SRC are.", metavar="label|person|none")
+    folders: str | None = option(
+        None, "What the subfolders of SRC are; person:2: those in them.", metavar="label|person|none"
+    )
     labels: Path | None = option(
         None, "Table of files, labels, maybe person; default: SRC/metadata.csv.", metavar="FILE.csv"
     )
@@ -309,12 +311,13 @@ class PrepareOptions:
             raise InputError(f"--size {written} is none that networks are built for: {SIZES_IN_WORDS}.")
         for name, value, known in (
             ("crop", self.crop, ("center", "none")),
-            ("folders", self.folders, ("label", "person", "none", None)),
             ("align", self.align, ("eyes", None)),
             ("not-found", self.not_found, ("null", "center")),
         ):
             if value not in known:
                 raise InputError(f"--{name} {value} is unknown: {', '.join(filter(None, known))}.")
+        if not re.fullmatch(r"none|(label|person)(:[1-9])?", self.folders or "none"):
+            raise InputError(f"--folders {self.folders} is unknown: label, person, none; or label:2, person:2.")
         if self.align is not None and self.crop != "center":
             raise InputError(f"--crop {self.crop} does not go with --align: a found face says what is cut.")
         if not 1 <= self.faces <= MOST_FACES:

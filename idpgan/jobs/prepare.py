@@ -6,11 +6,12 @@ import hashlib
 import json
 import math
 import os
+import warnings
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +24,15 @@ from idpgan.data.images import make_grid, png_bytes
 from idpgan.data.metadata import METADATA, PERSON
 from idpgan.data.photos import Photo, Planned, cut, metadata_csv, open_photo, photo_pixels, plan
 from idpgan.errors import DataError, InputError
-from idpgan.files import check_writable, whole_folder
+from idpgan.files import (
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    check_writable,
+    whole_folder,
+    write_bytes_atomic,
+    write_private_json,
+    write_text_atomic,
+)
 from idpgan.jobs.options import PrepareOptions
 from idpgan.progress import Progress, silent
 from idpgan.release.folder import remove_leftovers
@@ -57,6 +66,8 @@ class Prepared:
         enlarged: Photos that were smaller than wanted.
         all_grey: Whether no photo has a color, although colors were kept.
         left_out: Files that are not photos by their names.
+        twins: Raw files of a camera beside a readable file of the same name, which was taken.
+        leftovers: Photos in hidden folders and in what file systems leave behind, by the name of the folder.
         unlabelled: Photos that were left out because they have no label.
         aligned: How many photos were put in place by their "eyes", by the box of the "face" or by the "middle" of the
             photo, and in how many "none" is found; empty where no face was looked for.
@@ -72,6 +83,8 @@ class Prepared:
     enlarged: int
     all_grey: bool
     left_out: tuple[str, ...]
+    twins: tuple[str, ...]
+    leftovers: dict[str, int]
     unlabelled: int
     aligned: dict[str, int]
 
@@ -108,6 +121,7 @@ def prepare(source: Path, out: Path, options: PrepareOptions, progress: Progress
         check_writable(out, len(planned.photos) * math.prod(shape))
         remove_leftovers(out)  # photos that a kill left in a hidden folder
         with whole_folder(out) as part:
+            part.chmod(PRIVATE_FOLDER)
             made = _make_all(planned, _Making(part, shape, options, find), progress)
             if all(photo.refused for photo in made):
                 raise DataError(
@@ -115,10 +129,11 @@ def prepare(source: Path, out: Path, options: PrepareOptions, progress: Progress
                     f"{planned.photos[0].source.name}, {made[0].refused}. Name another folder."
                 )
             report = _report(out, planned, made, shape, source)
-            (part / METADATA).write_text(metadata_csv(planned, [bool(p.refused) for p in made]), encoding="utf-8")
-            (part / REPORT).write_text(json.dumps(report.to_json(), indent=1) + "\n", encoding="utf-8")
+            table = metadata_csv(planned, [bool(photo.refused) for photo in made])
+            write_text_atomic(part / METADATA, table, mode=PRIVATE_FILE)
+            write_private_json(part / REPORT, report.to_json())
             if find is not None:
-                (part / SHEET).write_bytes(_sheet(planned, made, part, shape))
+                write_bytes_atomic(part / SHEET, _sheet(planned, made, part, shape), mode=PRIVATE_FILE)
     return report
 
 
@@ -151,7 +166,10 @@ class _Making(NamedTuple):
             pixels, found, placed_by = self._pixels(photo.source, photo.face)
         except DataError as error:
             return _Made(refused=str(error))
-        with open(self.part / photo.file_name, "xb") as file:  # two names may be the same file on this disk
+        flags = (
+            os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+        )  # two names may be one file on this disk
+        with os.fdopen(os.open(self.part / photo.file_name, flags, PRIVATE_FILE), "wb") as file:
             Image.fromarray(pixels).save(file, format="PNG")
         grey = self.shape[0] == 1 or bool((pixels == pixels[..., :1]).all())
         return _Made(hashlib.sha256(pixels.tobytes()).digest(), found < 1, grey, placed_by=placed_by)
@@ -175,17 +193,18 @@ class _Making(NamedTuple):
 def _make_all(planned: Planned, making: _Making, progress: Progress) -> list[_Made]:
     """Make the images on all cores; Pillow and OpenCV work outside the interpreter lock."""
     photos, made = planned.photos, list[_Made]()
-    for folder in {(making.part / photo.file_name).parent for photo in photos}:
-        folder.mkdir(parents=True, exist_ok=True)
+    for folder in sorted({folder for photo in photos for folder in PurePosixPath(photo.file_name).parents}):
+        (making.part / folder).mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
 
     def chunk(start: int) -> list[_Made]:
         return [making.image(photo) for photo in photos[start : start + _CHUNK]]
 
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
     try:
-        for results in pool.map(chunk, range(0, len(photos), _CHUNK)):
-            made += results
-            progress("photos", len(made), len(photos))
+        with warnings.catch_warnings(action="ignore"):  # the host's filters must not make errors of Pillow's
+            for results in pool.map(chunk, range(0, len(photos), _CHUNK)):
+                made += results
+                progress("photos", len(made), len(photos))
     finally:
         pool.shutdown(cancel_futures=True)  # after Ctrl-C too: no thread may write into the folder that is removed
     return made
@@ -217,6 +236,8 @@ def _report(out: Path, planned: Planned, made: list[_Made], shape: tuple[int, in
         enlarged=sum(result.enlarged for result in made),
         all_grey=shape[0] == 3 and all(result.grey for result in made),
         left_out=tuple(path.relative_to(source).as_posix() for path in planned.left_out),
+        twins=tuple(path.relative_to(source).as_posix() for path in planned.twins),
+        leftovers=planned.leftovers,
         unlabelled=planned.unlabelled,
         aligned=_aligned(made),
     )

@@ -119,7 +119,7 @@ def _terms(options: StreamOptions) -> tuple[float, int | None, bool]:
 def _numbers(lines: Iterable[str], integer: bool) -> Iterator[float]:
     try:
         for number, line in enumerate(lines, start=1):
-            where, text = f"line {number}", line.strip()
+            where, text = f"line {number}", line.strip().removeprefix("\ufeff")  # a mark before the first
             if len(line) > _LONGEST_LINE or not text.isprintable():
                 raise InputError(f"{where} holds no number. Nothing of its block was released.")
             if not line.endswith("\n"):

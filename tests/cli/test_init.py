@@ -46,6 +46,28 @@ FOLDERS = {
 }
 
 
+def test_it_writes_a_new_file_where_one_is_named(run, tmp_path):
+    code, printed, _ = run("init", "digits", "--no-probe")
+    code, out, _ = run("init", "digits", "--no-probe", "--out", tmp_path / "c.toml")
+    assert (code, out) == (0, f"{tmp_path / 'c.toml'} is written. Next: idpgan train {tmp_path / 'c.toml'}\n")
+    assert (tmp_path / "c.toml").read_text(encoding="utf-8") == printed
+    for taken in (tmp_path / "c.toml", tmp_path, tmp_path / "none" / "c.toml"):
+        code, out, err = run("init", "digits", "--no-probe", "--out", taken)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "Name a new file in a folder that exists" in err
+    assert (tmp_path / "c.toml").read_text(encoding="utf-8") == printed
+
+
+def test_what_it_did_not_count_is_named(run, tmp_path):
+    FOLDERS["flat"](tmp_path / "images")
+    (tmp_path / "images" / "@eaDir").mkdir()
+    (tmp_path / "images" / "@eaDir" / "0.png").write_bytes(b"x")
+    code, out, err = run("init", tmp_path / "images", "--no-probe")
+    assert code == 0
+    assert tomllib.loads(out)["data"]["num_images"] == 60
+    assert "Left out, in hidden folders and what systems leave behind: @eaDir (1) image files." in err
+
+
 @pytest.mark.parametrize("kind", FOLDERS)
 def test_what_it_prints_train_accepts(run, tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)

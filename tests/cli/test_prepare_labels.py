@@ -1,5 +1,9 @@
 """Tables of labels as people have them: any column names, photos without a label, and all mistakes told at once."""
 
+import json
+import re
+import unicodedata
+
 import pytest
 from PIL import Image
 
@@ -115,3 +119,133 @@ def test_blanks_and_numbers_of_pandas_are_written_in_one_way(photos):
     done = prepared(photos, ["file_name,age", "a/0.png,30.0", "b/1.png,nan", "a/2.png,<NA>"], only_labelled=True)
     assert rows(done) == ["file_name,age", "a/0.png,30"]
     assert done.unlabelled == 5
+
+
+# Folders in folders, and shots in two files -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def years(tmp_path):
+    """Three years, in each of them folders of people, who come again."""
+    for year, people in (("2019", "abc"), ("2020", "bc"), ("2021", "cd")):
+        for person in people:
+            path = tmp_path / "photos" / year / person / "1.png"
+            path.parent.mkdir(parents=True)
+            Image.new("L", (40, 40), 10 * ord(person) % 256).save(path)
+    return tmp_path / "photos"
+
+
+@pytest.mark.parametrize("meaning", ["person", "label"])
+def test_which_level_is_meant_is_asked(run, years, meaning):
+    code, _, err = run("prepare", years, years.parent / "out", "--size", 28, "--folders", meaning)
+    assert (code, err.count("\n")) == (2, 1)
+    assert (
+        f"which of them is a {meaning} is not said. Give --folders {meaning}:1 (3 there: 2019, 2020, 2021), or" in err
+    )
+    assert f"{meaning}:2 (4 there: a, b, c, ...)." in err
+    assert not (years.parent / "out").exists()
+
+
+@pytest.mark.parametrize(("folders", "expected"), [("person:1", "2019"), ("person:2", "a")])
+def test_the_level_that_is_meant_names_people(years, folders, expected):
+    done = jobs.prepare(years, years.parent / "out", PrepareOptions("28", folders=folders))
+    assert rows(done)[:2] == ["file_name,person", f"2019/a/1.png,{expected}"]
+    assert len({row.split(",")[1] for row in rows(done)[1:]}) == int(folders[-1]) + 2  # 3 years, 4 people
+
+
+def test_one_level_needs_no_number(photos):
+    assert rows(jobs.prepare(photos, photos.parent / "out", PrepareOptions("28", folders="label")))[1] == "a/0.png,a"
+
+
+LEVELS = {
+    "too deep": ("person:3", lambda root: None, "lies beside the subfolders that --folders person:3 reads"),
+    "photo beside": ("person:2", lambda root: picture(root / "2019" / "x.png"), "2019/x.png lies beside"),
+    "empty folder": ("label:2", lambda root: (root / "2020" / "e").mkdir(), "2020/e holds no photo"),
+    "no level": ("person:0", lambda root: None, "--folders person:0 is unknown: label, person, none; or label:2"),
+}
+
+
+def picture(path):
+    Image.new("L", (40, 40)).save(path)
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_levels_that_do_not_fit(years, name):
+    folders, spoil, expected = LEVELS[name]
+    spoil(years)
+    with pytest.raises(ValueError, match=expected):
+        jobs.prepare(years, years.parent / "out", PrepareOptions("28", folders=folders))
+
+
+def test_the_readable_file_of_a_shot_is_taken(run, photos):
+    for name in ("a/0.CR2", "b/1.dng", "b/3.heic", "b/lone.nef"):
+        (photos / name).write_bytes(b"II*\0raw")
+    code, out, _ = run("prepare", photos, photos.parent / "out", "--size", 28, "--folders", "none")
+    assert code == 0
+    assert "6 of 7 photos are in" in out
+    assert "raw files beside a readable one of the same shot: a/0.CR2, b/1.dng, b/3.heic (3)." in out
+    assert "b/lone.png is not a picture that can be read here; convert it to JPEG or PNG" in out
+
+
+def test_a_preview_is_not_taken_for_a_raw_photo(photos):
+    """Pillow opens such files as TIFF, and shows a picture of 160 x 120."""
+    Image.new("L", (40, 40)).save(photos / "a" / "raw.dng", format="TIFF")
+    done = jobs.prepare(photos, photos.parent / "out", PrepareOptions("28", folders="none"))
+    assert [name for name, _ in done.refused] == ["a/raw.png"]
+
+
+def test_what_systems_leave_behind_is_counted(run, photos):
+    for name in ("@eaDir/0.png", "a/#recycle/x.heic", ".thumbnails/deep/1.jpg", "a/@eaDir/notes.txt"):
+        (photos / name).parent.mkdir(parents=True, exist_ok=True)
+        (photos / name).write_bytes(b"x")
+    code, out, _ = run("prepare", photos, photos.parent / "out", "--size", 28, "--folders", "person")
+    assert code == 0
+    assert "6 of 6 photos are in" in out
+    assert "what systems leave behind: #recycle (1), .thumbnails (1), @eaDir (1) photos." in out
+
+
+# Tables of other programs, and who may read what is made -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_tables_of_the_parts_of_a_set_keep_people(photos, suffix):
+    """As Hugging Face has them: each beside the files that it names."""
+    photos.joinpath("a").rename(photos / "train")
+    photos.joinpath("b").rename(photos / "test")
+    for part, first in (("train", 0), ("test", 1)):
+        names = [(f"{number}.png", "glad", f"p{number % 3}") for number in range(first, 6, 2)]
+        text = "file_name,mood,person\n" + "".join(",".join(name) + "\n" for name in names)
+        if suffix == "jsonl":
+            keys = ("file_name", "mood", "person")
+            text = "".join(json.dumps(dict(zip(keys, name, strict=True))) + "\n" for name in names)
+        (photos / part / f"metadata.{suffix}").write_text(text)
+    done = jobs.prepare(photos, photos.parent / "out", PrepareOptions("28"))
+    assert rows(done)[:2] == ["file_name,mood,person", "test/1.png,glad,p1"]
+    assert len(rows(done)) == 7
+    assert done.left_out == ()
+    if suffix == "csv":
+        (photos / "train" / "metadata.csv").write_text("file_name,mood\n0.png,glad\n")
+        with pytest.raises(ValueError, match="must have the same columns"):
+            jobs.prepare(photos, photos.parent / "more", PrepareOptions("28"))
+
+
+@pytest.mark.parametrize(
+    ("name", "near"), [("a\\0.png", "a/0.png"), ("A/0.PNG", "a/0.png"), ("b/1.CR2", "b/1.png"), ("a/0.jpg", "a/0.png")]
+)
+def test_the_nearest_photo_is_named(photos, name, near):
+    with pytest.raises(ValueError, match=re.escape(f"{name} (did you mean {near}?)")):
+        prepared(photos, ["file_name,mood", f"{name},glad"])
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_accents_in_a_table(photos, forms):
+    table, disk = (unicodedata.normalize(form, "b/zo\u00eb.png") for form in forms)
+    picture(photos / disk)
+    assert f"{disk},glad" in rows(prepared(photos, ["file_name,mood", f"{table},glad"]))
+
+
+def test_what_is_made_is_for_its_owner_alone(photos):
+    done = jobs.prepare(photos, photos.parent / "out", PrepareOptions("28", folders="person"))
+    made = [done.out, *done.out.rglob("*")]
+    assert len(made) == 1 + 2 + 6 + 2
+    assert {oct(path.stat().st_mode & 0o777) for path in made} == {"0o700", "0o600"}

@@ -173,3 +173,7 @@ def test_the_command_says_bad_input_in_one_line(monkeypatch, capsys):
         main(["stream", "--epsilon", "1", "--json"])
     assert end.value.code == 2
     assert "UTF-8" in capsys.readouterr().err
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_value():
+    assert len(answered(["\ufeff3", "4"])) == 2

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
-from idpgan.data import folder
+from idpgan.data import face_folder, folder
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe, load
 from idpgan.errors import ConfigError, DataError
@@ -142,7 +142,10 @@ def test_a_file_that_cannot_be_used_keeps_its_position_as_a_null_record(tmp_path
 BAD_FOLDERS = {
     "not an image": (lambda root: (root / "a/notes.txt").write_text("x"), r"a/notes\.txt is not an image"),
     "file beside classes": (lambda root: save(root / "x.png", picture(0)), r"x\.png lies beside"),
-    "train without test": (lambda root: (root / "train").mkdir(), "train"),
+    "train without test": (
+        lambda root: (root / "train" / "a").mkdir(parents=True),
+        r"holds a, b, train: the parts of a set are train/ and test/, both of them",
+    ),
     "one file more": (
         lambda root: save(root / "a/x.png", picture(0)),
         r"data.num_images = 12, but .* holds 13\. If files were added, take",
@@ -343,3 +346,48 @@ def test_describe_reads_no_pixels(tmp_path):
     assert shape.num_private == 29
     assert shape.image_shape == (1, 4, 5)
     assert shape.classes == ("a", "b")
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    """Only train and test together are the parts of a set."""
+    config = fill(tmp_path, classes=("bus", "train"))
+    assert folder.read(config).images.classes == ("bus", "train")
+    assert folder.read_all(tmp_path, None).classes == ("bus", "train")
+    fill(tmp_path, classes=("bus", "train", "test"))
+    assert folder.read_all(tmp_path, None).classes == ("bus", "test", "train")
+
+
+@pytest.mark.parametrize("names", [("train",), ("test",), ("train", "val"), ("test", "validation")])
+def test_a_part_of_a_set_is_no_class(tmp_path, names):
+    for name in names:
+        save(tmp_path / name / "1.png", picture(1))
+    with pytest.raises(DataError, match="the parts of a set are train/ and test/"):
+        folder.read_all(tmp_path, None)
+
+
+LEFT = ("@eaDir", "#recycle", "$RECYCLE.BIN", "System Volume Information", "lost+found", "__MACOSX", ".thumbnails")
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_systems_leave_behind_is_no_class_and_no_record(tmp_path, name, caplog):
+    config = fill(tmp_path)
+    for place in (tmp_path / name / "a", tmp_path / "a" / name, tmp_path / "b" / "deep" / name):
+        save(place / "x.png", picture(7))
+    images = folder.read(config).images
+    assert (len(images), images.classes) == (12, ("a", "b"))
+    assert f"Left out of {tmp_path}, in hidden folders and what systems leave behind: {name} (3) image" in caplog.text
+    assert len(folder.read_all(tmp_path, None)) == len(face_folder.tree(tmp_path)) == 12
+    assert list(face_folder.scan(tmp_path)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("root", ["photos", "linked"])
+@pytest.mark.parametrize(("link", "real"), [("0link", "real"), ("zlink", "real"), ("a/b/back", ""), ("a/0/b", "real")])
+def test_a_link_is_named_and_not_the_folder_that_it_leads_to(tmp_path, root, link, real):
+    """Whichever is met first, and also where the folder itself is reached by a link, which is none of its own."""
+    save(tmp_path / "photos" / "real" / "1.png", picture(1))
+    (tmp_path / "photos" / link).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / "photos" / link).symlink_to(tmp_path / "photos" / real)
+    (tmp_path / "linked").symlink_to("photos")
+    expected = f"{tmp_path / root / link} leads to {tmp_path / root / real}, which is read as well: remove the link."
+    with pytest.raises(DataError, match=re.escape(expected)):
+        face_folder.tree(tmp_path / root)

@@ -1,5 +1,7 @@
 """Folders with a metadata.csv, as `idpgan prepare` writes them and Hugging Face's ImageFolder has them."""
 
+import unicodedata
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from PIL import Image
 
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe, load
-from idpgan.data.metadata import class_values, read_landmarks
+from idpgan.data.metadata import class_values, read_landmarks, read_rows, read_table
 from idpgan.errors import ConfigError, DataError
 from tests.data.layouts import declared, save
 
@@ -315,3 +317,85 @@ def test_a_table_of_landmarks_that_cannot_be_used_is_refused(tmp_path, table, sa
     (tmp_path / "landmarks.csv").write_text(table)
     with pytest.raises(DataError, match=said):
         read_landmarks(tmp_path, [tmp_path / "a.png"])
+
+
+# Tables as other programs write them --------------------------------------------------------------------------------
+
+TABLE = "file_name,mood,person\na/0.png,glad,anna\nb/1.png,sad,ben\n"
+WRITTEN = {
+    "mark": lambda text: text.encode("utf-8-sig"),
+    "PowerShell": lambda text: text.replace("\n", "\r\n").encode("utf-16"),
+    "big endian": lambda text: b"\xfe\xff" + text.encode("utf-16-be"),
+    "Excel": lambda text: ("sep=;\r\n" + text.replace(",", ";").replace("\n", "\r\n")).encode("utf-8-sig"),
+    "quoted": lambda text: ('"sep=|"\n' + text.replace(",", "|")).encode(),
+    "Unicode text": lambda text: text.replace(",", "\t").encode("utf-16"),
+    "sep=tab": lambda text: ("sep=\t\n" + text.replace(",", "\t")).encode(),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_tables_of_other_programs(tmp_path, name):
+    (tmp_path / "t.csv").write_bytes(WRITTEN[name](TABLE))
+    found = read_table(tmp_path / "t.csv")
+    assert found.columns == ("file_name", "mood", "person")
+    assert found.rows == (("a/0.png", "glad", "anna"), ("b/1.png", "sad", "ben"))
+
+
+def test_what_is_too_large_is_not_called_another_kind(tmp_path, monkeypatch):
+    (tmp_path / "t.csv").write_text(TABLE)
+    monkeypatch.setattr("idpgan.data.metadata._MOST_BYTES", 10)
+    with pytest.raises(ValueError, match=r"t\.csv has 56 bytes, but at most 10 are expected"):
+        read_table(tmp_path / "t.csv")
+
+
+def test_json_lines_are_a_table(tmp_path):
+    lines = ['{"file_name": "a/0.png", "mood": "glad"}', '{"file_name": "b/1.png", "age": 3, "mood": null}', ""]
+    (tmp_path / "t.jsonl").write_text("\n".join(lines))
+    found = read_table(tmp_path / "t.jsonl")
+    assert (found.columns, found.rows) == (
+        ("file_name", "mood", "age"), (("a/0.png", "glad", ""), ("b/1.png", "", "3")),
+    )  # fmt: skip
+    for wrong in ("[1]", "{", '{"file_name": "a", "file_name": "b"}'):
+        (tmp_path / "t.jsonl").write_text(wrong)
+        with pytest.raises(DataError, match=r"t\.jsonl is not a file of JSON objects, one a line"):
+            read_table(tmp_path / "t.jsonl")
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_accents_are_the_same_in_both_ways_of_writing(tmp_path, forms):
+    table, disk = (unicodedata.normalize(form, "zo\u00eb/\u00e9.png") for form in forms)
+    save(tmp_path / disk, Image.fromarray(pixels(1)))
+    (tmp_path / "metadata.csv").write_text(f"file_name,mood\n{table},glad\n", encoding="utf-8")
+    (tmp_path / "landmarks.csv").write_text(f"file_name,x1,y1\n{table},1,2\n", encoding="utf-8")
+    (path,) = read_rows(tmp_path, ()).paths
+    assert path.is_file()
+    assert read_landmarks(tmp_path, [path]) == [[(1.0, 2.0)]]
+    both = f"file_name,mood\n{table},glad\n{disk},sad\n"
+    (tmp_path / "metadata.csv").write_text(both, encoding="utf-8")
+    with pytest.raises(DataError, match=r"row 3 names .* a second time"):
+        read_rows(tmp_path, ())
+
+
+def test_backslashes_are_refused_by_the_table_alone(tmp_path):
+    write(tmp_path, row={index: [f"{index % 3}\\{index}.png", "sad", "1", "p"] for index in range(20)})
+    with pytest.raises(DataError, match=r"1\\19.png and 19 more have \\ between folders and files. Write / instead"):
+        read_rows(tmp_path, ())
+
+
+def test_names_in_other_letters_are_told(tmp_path, caplog):
+    write(tmp_path, row={3: ["0/3.PNG", "glad", "1", "p1"]})
+    (tmp_path / "1" / "10.png").unlink()  # a file that is not there at all is told as before
+    describe(DataConfig(name="folder", root=tmp_path, **KEYS, **PUBLIC))
+    assert (
+        "names 1 files in other letters than the disk, which stand as null records: 0/3.PNG is 0/3.png" in caplog.text
+    )
+
+
+@pytest.mark.parametrize("place", ["metadata.jsonl", "train/metadata.csv", "train/metadata.jsonl"])
+def test_tables_elsewhere_are_refused_with_a_way_that_keeps_people(tmp_path, place):
+    """Without the table the unit would be the image, whoever is on it."""
+    for part in ("train", "test"):
+        save(tmp_path / part / "1.png", Image.fromarray(pixels(1)))
+    (tmp_path / place).write_text("file_name,person\n1.png,anna\n")
+    with pytest.raises(DataError, match=f"{place} is not read from there.* idpgan prepare .* person too"):
+        describe(DataConfig(name="folder", root=tmp_path))

@@ -402,7 +402,7 @@ def test_links_that_lead_back_are_refused(tmp_path):
     Image.new("L", (8, 8)).save(tmp_path / "a" / "1.png")
     for name in ("one", "two"):
         (tmp_path / "a" / "b" / name).symlink_to(tmp_path / "a")
-    with pytest.raises(InputError, match="read already: remove the link"):
+    with pytest.raises(InputError, match="read as well: remove the link"):
         folder.read(DataConfig(name="folder", root=tmp_path))
 
 
