@@ -358,6 +358,18 @@ def test_a_resumed_run_takes_its_slots_from_the_state(tmp_path, monkeypatch):
     assert remains(tmp_path / "run") == remains(tmp_path / "whole")
 
 
+def test_a_state_of_before_layouts_were_saved_is_read_and_not_repeated_from():
+    method, other = method_of(config_of()), method_of(config_of(), seed=2)
+    method.step(1)
+    state = method.state()
+    assert state.pop("tiles")["chunk"] == 32
+    other.load_state({**state, "physical_batch": 32, "way": "capture"})
+    assert torch.equal(weights(other.critic), weights(method.critic))
+    assert not other.settle(True)
+    method.load_state(method.state())
+    assert method.settle(True)
+
+
 def test_a_resume_whose_records_are_computed_otherwise_draws_fresh_noise_and_pays_again(tmp_path, monkeypatch):
     killed(tmp_path / "equal", config_of())
     for name in ("less memory", "other limit"):
