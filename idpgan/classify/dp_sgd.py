@@ -9,7 +9,6 @@ weights is post-processing.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from typing import Any, Literal, cast
 
@@ -28,7 +27,7 @@ from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
 from idpgan.privacy.captured_gradients import Batch
 from idpgan.privacy.dpsgd import Weights
-from idpgan.privacy.tiles import Tiles, Way
+from idpgan.privacy.tiles import Tiles
 from idpgan.training.config import MOST_STEPS, StepsConfig, TrainingConfig
 from idpgan.training.engine import opacus_steps, validate_network
 from idpgan.training.method import Stats
@@ -98,7 +97,7 @@ class DpSgd(TrainsClassifier):
 
     Config, Plan = DpSgdRun, DpSgdPlan
 
-    SAVED = ("newest", "average", "optimizer", "noise", "physical_batch", "way")
+    SAVED = ("newest", "average", "optimizer", "noise")
 
     plan: DpSgdPlan
 
@@ -106,8 +105,6 @@ class DpSgd(TrainsClassifier):
         super()._set_up(split)
         self._average = Ema(self.newest, self.config.ema_decay)
         self.optimizer = SGD(self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum)
-        self._physical_batch = self.config.max_physical_batch
-        self._way: Way = "capture"
         self._opacus = opacus_steps(self.config, self.newest, self.optimizer)
 
     def _build(self) -> Any:
@@ -134,21 +131,21 @@ class DpSgd(TrainsClassifier):
                 lambda network, images, labels: cross_entropy(network(images), labels, reduction="none"), records, null
             )
             return self._opacus.step(self.dpsgd, self.noise, batch)[0]
-        weights, tiles = dict(self.newest.named_parameters()), self._tiles
+        weights, tiles = dict(self.newest.named_parameters()), self.tiles
         drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
         result = self.dpsgd.clipped_sum(self._loss, weights, map(self._records, drawn), tiles)
         self.dpsgd.noisy_step(self.optimizer, weights, result.sums, self.noise)
         return result.losses, result.norms
 
-    @functools.cached_property
-    def _tiles(self) -> Tiles:
-        """How records are computed, decided on random ones before the first private one is read."""
+    def decide_tiles(self, saved: Tiles | None) -> Tiles | None:
+        """See `Method`."""
+        if self._opacus is not None:
+            return None
         image = torch.zeros(1, *self._data.image_shape, device=self.device)
         label = torch.zeros(1, dtype=torch.int64, device=self.device)
         weights, num = dict(self.newest.named_parameters()), len(self._images)
-        tiles = self.dpsgd.tiles(self._loss, weights, [image, label], num=num, most=self._physical_batch, way=self._way)
-        self._physical_batch, self._way = tiles.chunk, tiles.way
-        return tiles
+        most = self.config.max_physical_batch
+        return self.dpsgd.tiles(self._loss, weights, [image, label], num=num, most=most, saved=saved)
 
     def _loss(self, weights: Weights, image: Tensor, label: Tensor) -> Tensor:
         return cross_entropy(functional_call(self.newest, dict(weights), (image[None],)), label[None])

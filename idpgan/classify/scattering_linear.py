@@ -21,7 +21,7 @@ as the images. Many lie in a file without a name, which ends with the process (`
 from __future__ import annotations
 
 import copy
-import functools
+import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Literal, cast
@@ -38,8 +38,8 @@ from idpgan.device import resolve_device, sent
 from idpgan.memory import LARGEST, check_room, let_go, zeros
 from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
-from idpgan.privacy.dpsgd import Features, full_precision
-from idpgan.privacy.tiles import Rows, Tiles, alike, may_be_alike, sizes
+from idpgan.privacy.dpsgd import Features
+from idpgan.privacy.tiles import Rows, Tiles, alike, sizes, threads_of
 from idpgan.progress import counted
 from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 from idpgan.training.method import Stats
@@ -163,14 +163,16 @@ class ScatteringLinear(TrainsClassifier):
         features, weight = self._features(), self.newest.weight
         total = torch.zeros(weight.shape, dtype=torch.float64, device=self.device)
         losses, norms = [], []
-        for index in self.dpsgd.sample(len(self._images), self.noise, self._tiles):
-            some, null = self._some(index), sent(index < 0, self.device)
-            rows, labels, null = features[some], self._labels[some], null | self._null[some]
-            residuals, loss = self._residuals(rows, labels, weight)
-            losses.append(loss)
-            shares = None if self._shares is None else self._shares[some]
-            norms.append(self.dpsgd.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)[1])
-            let_go(features.whole)
+        drawn = self.dpsgd.sample(len(self._images), self.noise, self.tiles)
+        with self.tiles.computing():
+            for index in drawn:
+                some, null = self._some(index), sent(index < 0, self.device)
+                rows, labels, null = features[some], self._labels[some], null | self._null[some]
+                residuals, loss = self._residuals(rows, labels, weight)
+                losses.append(loss)
+                shares = None if self._shares is None else self._shares[some]
+                norms.append(self.dpsgd.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)[1])
+                let_go(features.whole)
         self.dpsgd.noisy_step(self.optimizer, {"weight": weight}, {"weight": total}, self.noise)
         self._average(step)
         return self.dpsgd.statistics(torch.cat(losses), torch.cat(norms)) if losses else {}
@@ -188,9 +190,10 @@ class ScatteringLinear(TrainsClassifier):
         logits = (features.whole @ weight.T) * features.unit[:, None].float()
         return logits.softmax(1) - one_hot(labels, logits.shape[1]), cross_entropy(logits, labels, reduction="none")
 
-    @functools.cached_property
-    def _tiles(self) -> Tiles:
-        """How records are computed: in a step on all of them, each has its slot anyway."""
+    def decide_tiles(self, saved: Tiles | None) -> Tiles:
+        """See `Method`: in a step on all records each has its slot anyway."""
+        if saved is not None:
+            return saved
         num, rate, width = self.dpsgd.ranks.rows(len(self._images)), self.dpsgd.sample_rate, self.newest.num_features
         drawn = max(_LEAST_DRAWN, min(_MOST_DRAWN, _CACHED // width)) if self.device.type == "cpu" else _MOST_DRAWN
         (_, rows), classes = sizes(rate, num, _ROWS if rate == 1 else drawn), len(self._data.classes)
@@ -199,12 +202,14 @@ class ScatteringLinear(TrainsClassifier):
             one, weight = torch.rand(1, width, generator=draws), torch.randn(classes, width, generator=draws)
             features = self.dpsgd.features(one.expand(rows, -1).contiguous().to(self.device))
             labels = torch.zeros(rows, dtype=torch.int64, device=self.device)
-            with full_precision():
-                yield slice(0, rows), self._residuals(features, labels, weight.to(self.device))[0]
+            yield slice(0, rows), self._residuals(features, labels, weight.to(self.device))[0]
 
-        if rate == 1 or not may_be_alike(rows):
+        threads = 0 if rate == 1 else threads_of(rows, self.device)
+        if not threads:
             return Tiles.fixed(rows)
-        return Tiles(rows, alike(rows, (rows, computed)), rows)
+        fixed = dataclasses.replace(Tiles.fixed(rows), threads=threads)
+        with fixed.computing():
+            return dataclasses.replace(fixed, kinds=alike(rows, (rows, computed)))
 
     def _features(self) -> Features:
         """Return the features of all private images (N, D), computed when they are first asked for.

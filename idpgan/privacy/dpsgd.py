@@ -11,12 +11,13 @@ on it. (Opacus' hooks raise ``IndexError: pop from empty list`` where a loss dif
 stand for the clip norm C. Let D' hold the null record where D holds record i; fix the weights and everybody's coins.
 
 1. *Isolation.* What a record j adds is a function of that record, its own coins, the weights and the kind of its slot,
-   which follows from j alone (`idpgan.privacy.tiles`): tiles have one shape, kernels are chosen by shape, and rows,
-   way and kinds are decided before the first private step on records that are drawn at random. Nothing that is decided
-   later hangs on content: where memory is short, a step fails. So the others add the same sum s, whether record i is
-   there, is null, or was not drawn. What this takes from the libraries is that code of one shape treats each row by
-   itself, and slots of one kind alike. Both are tested, bit by bit, over our layers, on processors of several kinds and
-   with 1, 2 and 4 threads, and the second on random records before each run. *On a GPU neither is tested.*
+   which follows from j alone (`idpgan.privacy.tiles`): tiles have one shape, kernels are chosen by shape and number of
+   threads, and rows, way, threads and kinds are decided before the first private step on records that are drawn at
+   random. Nothing that is decided later hangs on content: where memory is short, a step fails. So the others add the
+   same sum s, whether record i is there, is null, or was not drawn. What this takes from the libraries is that code of
+   one shape treats each row by itself, and slots of one kind alike. Of loops over single numbers the second is proven
+   there; both are tested, bit by bit, over our layers, on processors of several kinds and with 1 to 16 threads, and
+   the second on random records before each run. *On a GPU neither is tested.*
 2. *Norm.* What record i adds is a row of whole numbers of L2 norm at most R, R a power of two up to S, by
    `contributions`, and each stands for S / R steps. A gradient becomes W numbers g of float32 first, and their norm n
    is measured: pieces of 128 in float32, off by at most a share of 131 / 2^25, the pieces in float64, W 2^-53; numbers
@@ -39,10 +40,9 @@ Division, learning rate and everything after are post-processing, in floating po
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -65,7 +65,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.layer_gradients import SLACK, blocks, clip_and_add, norms
 from idpgan.privacy.noise import Noise
-from idpgan.privacy.tiles import Rows, Tiles, Way, alike, may_be_alike, random_like, sizes
+from idpgan.privacy.tiles import Rows, Tiles, Way, alike, all_threads, full_precision, random_like, sizes, threads_of
 from idpgan.ranks import ALONE, Ranks
 
 _GRID_BITS = 32  # a clip norm has 2^32 grid steps, and the noise at most 2^50
@@ -74,27 +74,6 @@ _CLIP_NORMS = 1e-6, 1e6  # where part 2 of the proof holds in float32
 _FEATURE_BITS = 17  # of these, for the norm of features; see `DPSGDPlan.clipped_outer_sum`
 _CACHE = 4 << 20  # bytes of features in float64 at once on a processor: all of them take five times as long
 _HALF_STEP = 2.0**-53  # between a uniform number of `Noise` and the end of its interval
-
-
-@contextlib.contextmanager
-def full_precision() -> Iterator[None]:
-    """Compute matrix products and convolutions of a CUDA device in IEEE float32 inside the block.
-
-    A GPU's TF32 keeps 10 bits of 23: clip factors and features rounded to TF32 can exceed their norm by 2^-11. On the
-    CPU nothing changes.
-    """
-    cudnn = torch.backends.cudnn
-    parts = torch.backends.cuda.matmul, cudnn.conv  # type: ignore[attr-defined]  # made at run time
-    before, chosen = [part.fp32_precision for part in parts], (cudnn.deterministic, cudnn.benchmark)
-    for part in parts:
-        part.fp32_precision = "ieee"
-    cudnn.deterministic, cudnn.benchmark = True, False  # kernels chosen by shape alone, without atomic additions
-    try:
-        yield
-    finally:
-        for part, value in zip(parts, before, strict=True):
-            part.fp32_precision = value
-        cudnn.deterministic, cudnn.benchmark = chosen
 
 
 @dataclass(frozen=True)
@@ -224,8 +203,9 @@ class DPSGDPlan:
         most: int,
         way: Way = "capture",
         prepare: Callable[..., Sequence[Tensor]] | None = None,
+        saved: Tiles | None = None,
     ) -> Tiles:
-        """Decide how the records of all steps are computed, on random records: rows, chunks, way and kinds of slots.
+        """Decide how the records of all steps are computed, on random records: rows, chunks, way, threads, kinds.
 
         Chunks are halved until memory holds them; where a loss cannot be captured, "capture" becomes "vmap".
 
@@ -235,11 +215,13 @@ class DPSGDPlan:
             num: N, null records among them.
             most: Records whose gradients may be in memory at once.
             prepare: Makes the tensors that the loss takes of T rows like ``record``; None = they are those.
+            saved: What was decided before, for steps that are repeated: returned itself if it still works here.
 
         Raises:
             RuntimeError: What `loss` raised, or that the memory does not hold the gradient of one record.
         """
         rows, chunk = sizes(self.sample_rate, self.ranks.rows(num), checks.whole(most, "most", 1))
+        rows, chunk, way = (saved.rows, saved.chunk, saved.way) if saved else (rows, chunk, way)
 
         def prepared(draws: torch.Generator) -> list[Tensor]:
             given = [random_like(part, draws).expand(rows, *part.shape[1:]).contiguous() for part in record]
@@ -258,22 +240,24 @@ class DPSGDPlan:
                 yield some, torch.cat([*part, norms(part, losses[some])[:, None]], 1)
 
         while True:
+            threads = 0 if self.sample_rate == 1 else threads_of(chunk, record[0].device)
+            found = saved or Tiles(rows, torch.arange(rows), chunk, way, threads or all_threads())
             try:
-                with full_precision():
+                with found.computing():
                     for _ in gradients(torch.Generator().manual_seed(0)):
                         pass
-                    if self.sample_rate == 1 or not may_be_alike(chunk):
-                        return Tiles(rows, torch.arange(rows), chunk, way)
-                    return Tiles(rows, alike(rows, (rows, inputs), (chunk, gradients)), chunk, way)
+                    if found is saved or not threads:
+                        return found
+                    return Tiles(rows, alike(rows, (rows, inputs), (chunk, gradients)), chunk, way, threads)
             except NotCapturedError:
-                way = "vmap"
+                way, saved = "vmap", None
                 continue
             except RuntimeError as error:
                 if chunk == 1 or not is_out_of_memory(error):
                     raise
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
-            rows, chunk = sizes(self.sample_rate, self.ranks.rows(num), chunk // 2)
+            (rows, chunk), saved = sizes(self.sample_rate, self.ranks.rows(num), chunk // 2), None
 
     # A step -----------------------------------------------------------------------------------------------------------
 
@@ -305,7 +289,6 @@ class DPSGDPlan:
         """Return where the records of `drawn` are computed: positions, int64 (tiles, T), -1 where a slot is empty."""
         return tiles.places(self.drawn(num, noise))
 
-    @full_precision()
     def clipped_sum(
         self,
         loss: RecordLoss,
@@ -335,15 +318,16 @@ class DPSGDPlan:
         total = {name: torch.zeros(w.shape, dtype=torch.float64, device=device) for name, w in weights.items()}
         room = self.most_rows
         losses, lengths = [torch.zeros(0, device=device)], [torch.zeros(0, dtype=torch.float64, device=device)]
-        for records, null in batches:
-            room -= tiles.rows
-            if room < 0 or any(len(part) != tiles.rows for part in (*records, null)):
-                raise ValueError(f"a tile has {tiles.rows} rows, and a sum {self.most_rows:,} at most.")
-            for *chunk, no in zip(*(part.split(tiles.chunk) for part in (*records, null)), strict=True):
-                if no.is_cuda or not bool(no.all()):  # a GPU would wait for the answer
-                    gradients, values = record_gradients(loss, weights, chunk, tiles.way)
-                    lengths.append(clip_and_add(gradients, ~no, self.clip_norm, self.grid, total))
-                    losses.append(values)
+        with tiles.computing():  # the batches too, which are made one after the other
+            for records, null in batches:
+                room -= tiles.rows
+                if room < 0 or any(len(part) != tiles.rows for part in (*records, null)):
+                    raise ValueError(f"a tile has {tiles.rows} rows, and a sum {self.most_rows:,} at most.")
+                for *chunk, no in zip(*(part.split(tiles.chunk) for part in (*records, null)), strict=True):
+                    if no.is_cuda or not bool(no.all()):  # a GPU would wait for the answer
+                        gradients, values = record_gradients(loss, weights, chunk, tiles.way)
+                        lengths.append(clip_and_add(gradients, ~no, self.clip_norm, self.grid, total))
+                        losses.append(values)
         return ClippedSum(total, torch.cat(losses), torch.cat(lengths))
 
     @property

@@ -7,20 +7,29 @@ bits of every other record's gradient, and a bit that flips a ReLU changes more 
 code. A record's kind is that of slot i mod T, i being its position in the data, a public number; it takes any free slot
 of that kind. So one coin more or less moves other records between tiles and between slots of one kind, and no more.
 
-Every slot is its own kind (record i takes slot i mod T, no other) unless all of this holds (`may_be_alike`, `alike`):
-chunks have a multiple of 32 rows, and the number of threads is a power of two, so that the loops over vectors of
-numbers end with a whole vector; and on random records, of which each stands in all slots at once, two slots gave the
-same bits for every number. The second alone would not do: where the rest of a vector loop is computed by a scalar
-function, it differs from the vector's in one number of hundreds, and a trial may miss it (seen with 37 rows).
+Every slot is its own kind (record i takes slot i mod T, no other) unless two things hold. First, every loop over a
+chunk's numbers of 4 or 8 bytes ends with whole vectors in every thread (`threads_of`). torch splits a loop over n
+numbers into p parts of ceil(n / p), p anything up to the number of threads t: n / 32,768 rounded up, or t. Its vectors
+take up to 32 numbers at once, and a scalar function computes the rest. In a chunk of a multiple of 32 lcm(1 .. t) rows
+n is a multiple of that too, so whatever p is, each part is a multiple of 32 rows, and holds whole records. So t follows
+from the chunk, and other threads rest. Second, on random records, of which each stands in all slots at once, two slots
+gave the same bits for every number (`alike`): this finds what products and convolutions do at the borders of blocks.
+The second alone would not do: a scalar function differs from the vector's in one number of hundreds, and a trial may
+miss it (seen with 37 rows, with 32 rows on 2 threads, with 64 on 3, 4, 7 and 8).
+
+All of this is decided once, before the first private step, and saved with the run's state: `Tiles` says it all.
 """
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -37,6 +46,40 @@ _VECTORS = 32  # float32 numbers that torch's loops take at once, at most: two v
 _MOST_KINDS = 16  # if there are more, every slot is its own kind
 
 
+def teams_vary() -> bool:
+    """Tell whether OpenMP may take fewer threads than it is asked for, by the machine's load: then no sum is repeated.
+
+    ``OMP_THREAD_LIMIT`` bounds them too, but always alike.
+    """
+    return os.environ.get("OMP_DYNAMIC", "false").strip().lower() != "false"
+
+
+def all_threads() -> int:
+    """Return how many threads compute where no kind of slot bounds them: those of torch, or one if `teams_vary`."""
+    return 1 if teams_vary() else torch.get_num_threads()
+
+
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
+    """Compute matrix products and convolutions of a CUDA device in IEEE float32 inside the block.
+
+    A GPU's TF32 keeps 10 bits of 23: clip factors and features rounded to TF32 can exceed their norm by 2^-11. On the
+    CPU nothing changes.
+    """
+    cudnn = torch.backends.cudnn
+    parts = torch.backends.cuda.matmul, cudnn.conv  # type: ignore[attr-defined]  # made at run time
+    before, chosen = [part.fp32_precision for part in parts], (cudnn.deterministic, cudnn.benchmark)
+    for part in parts:
+        part.fp32_precision = "ieee"
+    cudnn.deterministic, cudnn.benchmark = True, False  # kernels chosen by shape alone, without atomic additions
+    try:
+        yield
+    finally:
+        for part, value in zip(parts, before, strict=True):
+            part.fp32_precision = value
+        cudnn.deterministic, cudnn.benchmark = chosen
+
+
 @dataclass(frozen=True, eq=False)
 class Tiles:
     """How the records of a step are computed, decided before a private record is read.
@@ -46,17 +89,39 @@ class Tiles:
         kinds: int64 (T,) on the CPU, kind of each slot, 0 .. K - 1; every kind occurs.
         chunk: Slots whose gradients are in memory at once; a chunk without records is left out.
         way: How gradients are found; see `idpgan.privacy.dpsgd.DPSGDPlan.clipped_sum`.
+        threads: Of torch, that compute records; see `computing`.
     """
 
     rows: int
     kinds: Tensor
     chunk: int
     way: Way = "capture"
+    threads: int = dataclasses.field(default_factory=all_threads)
 
     @classmethod
     def fixed(cls, rows: int, way: Way = "capture") -> Tiles:
         """Return tiles of one chunk in which record i takes slot i mod T."""
         return cls(rows, torch.arange(checks.whole(rows, "rows", 1)), rows, way)
+
+    @classmethod
+    def from_state(cls, state: dict[str, Any]) -> Tiles:
+        """Return what `state` said."""
+        return cls(**{**state, "kinds": torch.tensor(state["kinds"])})
+
+    def state(self) -> dict[str, Any]:
+        """Return all of it as plain values, for the state of a run."""
+        return {**dataclasses.asdict(self), "kinds": self.kinds.tolist()}
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Let `threads` threads compute in the block, in `full_precision`, and as many as before after it."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.threads)
+        try:
+            with full_precision():
+                yield
+        finally:
+            torch.set_num_threads(before)
 
     @functools.cached_property
     def own(self) -> bool:
@@ -96,10 +161,17 @@ def sizes(sample_rate: float, num: int, most: int) -> tuple[int, int]:
     return chunk * max(1, min(math.ceil(likely / chunk), _MOST_ROWS // chunk)), chunk
 
 
-def may_be_alike(chunk: int) -> bool:
-    """Tell whether loops over a chunk's numbers end with whole vectors, in every thread."""
-    threads = torch.get_num_threads()
-    return chunk % _VECTORS == 0 and threads & (threads - 1) == 0
+def threads_of(chunk: int, device: torch.device) -> int:
+    """Return the most threads that split all loops over a chunk's numbers at whole vectors; 0 if not even one does.
+
+    On a GPU, where threads of the processor split no loop, that is all of them.
+    """
+    threads, most = 0, all_threads()
+    if device.type != "cpu":
+        return most if chunk % _VECTORS == 0 else 0
+    while threads < most and chunk % (_VECTORS * math.lcm(*range(1, threads + 2))) == 0:
+        threads += 1
+    return threads
 
 
 def tiled(

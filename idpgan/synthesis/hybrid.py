@@ -214,6 +214,10 @@ class Hybrid(GivesGenerator):
         """Secret noise is drawn by the steps of dp-gan; the aggregate draws only for its release."""
         return self.dp_gan.noises
 
+    def settle(self, exact: bool) -> bool:
+        """See `Method`: dp-gan's steps alone read records."""
+        return self.dp_gan.settle(exact)
+
     def step_event(self) -> Event | None:
         """An event of dp-gan; None during the aggregate's steps."""
         return None if self._done < self.config.aggregate_steps else self.dp_gan.step_event()

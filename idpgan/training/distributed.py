@@ -204,6 +204,7 @@ def do_as_told(method: Method, ranks: Ranks) -> None:
             if word == _STATE:
                 state = torch.load(io.BytesIO(ranks.receive()), map_location="cpu", weights_only=True)
                 method.load_state(state)
+                method.settle(False)  # for this rank's share
                 for noise in method.noises:
                     noise.rekey()
             elif word == _COMPARE:

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from idpgan.errors import InputError
 from idpgan.files import pasted
 from idpgan.privacy.event import Event
@@ -72,6 +74,7 @@ def train(
         InputError: If the saved state is damaged or belongs to another run.
         LostRankError: If another process ends; the state saved last goes on.
     """
+    torch.set_num_threads(torch.get_num_threads())  # MKL takes so many too from now on, here and in a resumed run
     # Setup: continue from the saved state, or do the one-time private reads; the ledger keeps them with their charge.
     store = StateStore(run, fingerprint, ledger, ranks.size, method.computation)
     recorder = Recorder(run.stats, config.batch_size)
@@ -157,19 +160,21 @@ class _Upkeep:
             lost = self.ledger.state_digest is not None or self.ledger.position > self.ledger.released_position
             self.recorder.truncate(0)
             self.method.prepare()
+            self.method.settle(False)
             if lost:  # steps were taken and the state is lost: all of them are repeated with fresh noise
                 self.ledger.repeat(self.ledger.released_position, self.method.paid_ahead(0))
             self.ratchet()  # the key is now the same whether prepare() drew noise or loaded a release
             self.save(0)
             return 0
-        if saved.exact:
+        self.method.load_state(saved.method)
+        exact = self.method.settle(saved.exact)
+        if exact:
             self.ledger.rewind(saved.ledger_position)  # later steps are paid for: repeated, not charged
         else:
             self.ledger.repeat(saved.ledger_position, self.method.paid_ahead(saved.step))
-        self.method.load_state(saved.method)
         self.recorder.load_state(saved.recorder)
         self.saved_step = saved.step
-        if not saved.exact and not all(noise.erased for noise in self.method.noises):
+        if not exact and not all(noise.erased for noise in self.method.noises):
             for noise in self.method.noises:
                 noise.rekey()
             self.save(saved.step)  # with the new keys: from here on, steps may be repeated

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, number_to_json
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Noise, Source
+from idpgan.privacy.tiles import Tiles
 from idpgan.progress import Progress, silent
 from idpgan.ranks import Ranks
 from idpgan.training.config import ReleaseConfig, RunConfig
@@ -80,6 +81,7 @@ class Method:
     UNNOISED: ClassVar[tuple[str, ...]] = ()
     NOISY_STEPS: ClassVar[bool] = False
     SAVED: ClassVar[tuple[str, ...]] = ()
+    _tiles: Tiles | None = None
 
     def __init__(
         self, plan: Any, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None, **more: Any
@@ -140,6 +142,34 @@ class Method:
         the ledger returns the earlier release, and nothing is read or charged a second time.
         """
 
+    def decide_tiles(self, saved: Tiles | None) -> Tiles | None:
+        """Decide how the records of private steps are computed; None if no step is of `DPSGDPlan`'s own engine.
+
+        Args:
+            saved: What was decided before, to be returned itself if it works here.
+        """
+        return None
+
+    def settle(self, exact: bool) -> bool:
+        """Decide, before the first step of this process, all that its arithmetic hangs on and that memory decides.
+
+        Args:
+            exact: Whether steps after the state that was loaded shall be repeated bit for bit.
+
+        Returns:
+            Whether they will be: False too if what was saved does not work here.
+        """
+        saved = self._tiles if exact else None
+        self._tiles = self.decide_tiles(saved)
+        return exact and self._tiles is saved
+
+    @property
+    def tiles(self) -> Tiles:
+        """How the records of private steps are computed, decided on random ones before the first is read."""
+        if self._tiles is None:
+            self.settle(False)
+        return cast(Tiles, self._tiles)
+
     def paid_ahead(self, step: int) -> tuple[Event, ...]:
         """Return the price of all that the steps after `step` may read, if `prepare` has paid for it in advance.
 
@@ -174,7 +204,8 @@ class Method:
         The key "prepared", if present, holds the tensors that `Ledger.release` returned. The ledger keeps them in a
         file of their own, and they are back in place when `load_state` is called.
         """
-        return {key: state_of(getattr(self, self._saved_as(key))) for key in self.SAVED}
+        kept = {key: state_of(getattr(self, self._saved_as(key))) for key in self.SAVED}
+        return kept if self._tiles is None else {**kept, "tiles": self._tiles.state()}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore the result of `state`; all tensors are on the CPU."""
@@ -183,6 +214,7 @@ class Method:
             restored = put_state(getattr(self, name), state[key])
             if restored is not None:
                 setattr(self, name, restored)
+        self._tiles = Tiles.from_state(state["tiles"]) if "tiles" in state else None
 
     def _saved_as(self, key: str) -> str:
         return key if hasattr(self, key) else f"_{key}"

@@ -6,15 +6,17 @@ import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+import torch
+
 from idpgan.data.load import DataShape
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.methods import METHODS
 from idpgan.models.config import classes_of, pyramid_of
-from idpgan.models.families import batch_bytes, generator_bytes
+from idpgan.models.families import batch_bytes, build_generator, generator_bytes
 from idpgan.models.own import check_own
-from idpgan.own_code import is_path
+from idpgan.own_code import is_path, told
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
 from idpgan.privacy.noise import Source
@@ -193,6 +195,20 @@ class RunPlan(Plan):
             "Lower one of them.",
             str(resolve_device(training.device)),
         )
+        if training.batch_size == 1:
+            self._refuse_batch_statistics()
+
+    def _refuse_batch_statistics(self) -> None:
+        """Refuse a generator that cannot be trained on one image at a time: batch normalization needs two."""
+        generator = build_generator(self.config.model, self.shape.image_shape, len(self.shape.classes)).train()
+        labels = torch.zeros(1, dtype=torch.int64) if generator.num_classes else None
+        try:
+            generator(torch.zeros(1, generator.latent_dim), labels)
+        except (RuntimeError, ValueError) as error:
+            raise ConfigError(
+                f"training.batch_size = 1, and model.generator = '{self.config.model.generator}' cannot be trained on "
+                f"one image at a time: {told(error)}. Set training.batch_size to 2 or more."
+            ) from error
 
     # Releases that it contains -------------------------------------------------------------------------------------
 

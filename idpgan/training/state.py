@@ -15,6 +15,7 @@ import io
 import os
 import pickle
 import platform
+import secrets
 import struct
 import zipfile
 import zlib
@@ -31,11 +32,14 @@ from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, move_durably, write_bytes_atomic
 from idpgan.own_code import source_digest
 from idpgan.privacy.ledger import Ledger
+from idpgan.privacy.tiles import teams_vary
 from idpgan.run import RunFolder
 
 FORMAT = 3  # format of state.pt
 _KEYS = frozenset({"format", "step", "method", "ledger_position", "recorder", "fingerprint", "machine", "prepared"})
-_KERNELS = ("ATEN_", "DNNL_", "KMP_", "MKL_", "ONEDNN_", "OPENBLAS_")  # variables that choose kernels
+_KERNELS = (  # beginnings of the variables that choose kernels, and threads beyond what torch counts
+    "ATEN_", "DNNL_", "GLIBC_TUNABLES", "GOMP_", "KMP_", "MKL_", "OMP_", "ONEDNN_", "OPENBLAS_",
+)  # fmt: skip
 _UNREADABLE = (
     OSError, RuntimeError, ValueError, LookupError, EOFError, TypeError,
     pickle.UnpicklingError, zipfile.BadZipFile, zlib.error, struct.error,
@@ -202,12 +206,16 @@ def machine_fingerprint() -> dict[str, str]:
     """Return all that the bits of a result on the CPU may depend on besides config, data and code, by name.
 
     Sums are added in an order that depends on the number of threads and on the kernels that the libraries choose for
-    the processor. The same noise on a sum that differs in its last bits is two releases, not one.
+    the processor. The same noise on a sum that differs in its last bits is two releases, not one. Where the number of
+    threads follows the machine's load, no two processes are equal.
     """
     return {
         "torch": str(torch.__version__),
         "build": hashlib.sha256(torch.__config__.show().encode()).hexdigest(),
         "threads": str(torch.get_num_threads()),
+        "teams": secrets.token_hex(8) if teams_vary() else "as asked for",
+        "cores": str(sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "mathematics": " ".join(platform.libc_ver()),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "processor": _processor(),
         "mkldnn": f"{torch.backends.mkldnn.is_available()} {torch.backends.mkldnn.enabled}",

@@ -1,7 +1,11 @@
 """Steps of DP-SGD, bit by bit: the parts of the proof in `idpgan.privacy.dpsgd`, and frauds that must be caught."""
 
+import contextlib
 import dataclasses
 import math
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -18,7 +22,7 @@ from idpgan.models.private_classifier import GroupNormCnn
 from idpgan.privacy import DPSGDPlan, Noise, dpsgd, layer_gradients
 from idpgan.privacy.captured_gradients import record_gradients
 from idpgan.privacy.layer_gradients import LayerGradient, Materialized
-from idpgan.privacy.tiles import Tiles, alike, sizes, tiled
+from idpgan.privacy.tiles import Tiles, alike, sizes, threads_of, tiled
 from idpgan.synthesis.dp_gan.loss import CriticLoss
 from tests.privacy.clipped import clipped
 
@@ -47,6 +51,8 @@ LAYERS = {
     "linear on rows": (lambda: nn.Sequential(nn.Linear(13, 21), nn.Tanh(), nn.Linear(21, 5)), (7, 13)),
     "convolution": (lambda: nn.Sequential(nn.Conv2d(3, 17, 3, 2, 1), nn.ReLU(), nn.Conv2d(17, 5, 3)), (3, 11, 11)),
     "groups, dilation": (lambda: nn.Conv2d(4, 6, 3, 2, 1, dilation=2, groups=2), (4, 9, 9)),
+    "odd SiLU": (lambda: nn.Sequential(nn.Linear(3, 1601), nn.SiLU(), nn.Linear(1601, 2)), (3,)),  # 2 or 4 parts
+    "odd ELU": (lambda: nn.Sequential(nn.Conv2d(1, 5, 3), nn.ELU(), nn.Softplus(), nn.Conv2d(5, 1, 7)), (1, 23, 23)),
     "group norm": (lambda: nn.Sequential(nn.Conv2d(1, 8, 3), nn.GroupNorm(2, 8), nn.LeakyReLU(0.2)), (1, 8, 8)),
 }
 
@@ -128,23 +134,75 @@ def moved_others(loss, weights, records, tiles_for):
     return {name: places for name, places in moved.items() if places}
 
 
-THREADS = [None, *(pytest.param(number, marks=pytest.mark.slow) for number in (1, 2, 4))]  # None: those of the suite
+def slow(*values):
+    return [pytest.param(value, marks=pytest.mark.slow) for value in values]
+
+
+@contextlib.contextmanager
+def threads_set(number):
+    before = torch.get_num_threads()
+    torch.set_num_threads(number or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+THREADS = [None, *slow(1, 2, 3, 4, 6, 8, 11, 16)]  # None: those of the suite
+NAMES = [*LAYERS, "embedding", "critic", "penalty", "classifier"]
 
 
 @pytest.mark.parametrize("threads", THREADS)
 @pytest.mark.parametrize("most", [5, 32])  # every slot of its own kind; slots that were found alike
-@pytest.mark.parametrize("name", [*LAYERS, "embedding", "critic", "penalty", "classifier"])
+@pytest.mark.parametrize("name", NAMES)
 def test_what_a_record_adds_hangs_on_no_other_record(name, most, threads):
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads or before)
-    try:
+    with threads_set(threads):
         loss, weights, records = network_loss(name)
         most = 16 if name == "penalty" and most == 5 else most  # else slow
         tiles = tiles_of(loss, weights, records, most=most)
         assert tiles.way == ("vmap" if name == "penalty" else "capture")
         assert moved_others(loss, weights, records, lambda *_: tiles) == {}
-    finally:
-        torch.set_num_threads(before)
+
+
+ACTIVATIONS = [nn.ELU, nn.Softplus, nn.Mish, nn.GELU, nn.Tanh, nn.Sigmoid]
+
+
+@pytest.mark.parametrize(
+    ("threads", "activation", "way", "most"),
+    [
+        *((8, nn.SiLU, way, 32) for way in ("capture", "vmap")),
+        *(pytest.param(threads, nn.SiLU, "capture", 64, marks=pytest.mark.slow) for threads in range(1, 17)),
+        *(
+            pytest.param(7, each, way, 192, marks=pytest.mark.slow)
+            for each in ACTIVATIONS
+            for way in ("capture", "vmap")
+        ),
+    ],
+)
+def test_slots_that_are_called_alike_give_any_record_the_same_bits(threads, activation, way, most):
+    """8 threads took 7 parts of 28,101 numbers: each ended amid a vector, in 5 numbers by the scalar function."""
+    model = nn.Sequential(nn.Linear(3, 6147), activation(), nn.Linear(6147, 2))
+    loss = lambda weights, x: functional_call(model, weights, (x[None],)).tanh().square().sum()  # noqa: E731
+    weights, plan = dict(model.named_parameters()), dataclasses.replace(PLAN, sample_rate=0.9)
+    with threads_set(threads):
+        tiles = plan.tiles(loss, weights, [torch.zeros(1, 3)], num=300, most=most, way=way)
+        assert (tiles.way, tiles.chunk, len(tiles.kinds.unique())) == (way, most, 1)
+        with tiles.computing():
+            for seed in range(20):
+                alone = drawn(1, 3, seed=seed).expand(most, -1).contiguous()
+                found, losses = record_gradients(loss, weights, [alone], way)
+                rows = torch.cat([torch.cat(part, 1).clone() for _, part in layer_gradients.blocks(found, len(losses))])
+                assert bool((rows == rows[0]).all())
+
+
+@pytest.mark.slow  # processes of their own: OpenMP reads these once
+@pytest.mark.parametrize("variable", ["OMP_DYNAMIC=true", "OMP_THREAD_LIMIT=3", "GOMP_SPINCOUNT=0", "MKL_DYNAMIC=TRUE"])
+def test_slots_are_alike_whatever_openmp_is_told(variable):
+    words = "alike or hangs_on_no_other_record"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", words, "--threads", "8"]
+    told = dict([variable.split("=")])
+    done = subprocess.run(command, env={**os.environ, **told}, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
 
 
 @pytest.mark.gpu
@@ -219,12 +277,60 @@ def test_slots_that_compute_alike_are_found_and_no_others():
     assert alike(40, (40, each)).tolist() == list(range(40))  # more kinds than are worth it: every slot its own
 
 
-def test_slots_are_alike_only_where_vector_loops_leave_no_rest(monkeypatch):
+def test_slots_are_alike_only_where_vector_loops_leave_no_rest():
     loss, weights, records = network_loss("critic")
     assert tiles_of(loss, weights, records, most=37).rows == 32
     assert tiles_of(loss, weights, records, most=31).kinds.tolist() == [*range(24)]
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
-    assert tiles_of(loss, weights, records, most=32).kinds.tolist() == [*range(32)]
+    assert set(tiles_of(loss, weights, records, most=32).kinds.tolist()) == {0}
+
+
+FUNCTIONS = ["silu", "gelu", "tanh", "sigmoid", "softplus", "elu", "selu", "mish", "logsigmoid", "hardswish"]
+
+
+def odd_rows(name, rows, width, threads):
+    """Return which rows of one record have other bits than the first."""
+    with threads_set(threads):
+        row = drawn(1, width, seed=threads).expand(rows, -1).contiguous()
+        found = getattr(nn.functional, name)(row)
+    return [*torch.nonzero((found != found[0]).any(1))[:, 0].tolist()]
+
+
+@pytest.mark.parametrize("threads", [2, 3, 8, *slow(4, 5, 6, 7, 12, 16)])
+def test_the_threads_of_a_chunk_split_every_loop_at_whole_records_and_vectors(threads):
+    with threads_set(threads):
+        found = {rows: threads_of(rows, torch.device("cpu")) for rows in (31, 32, 64, 96, 192, 384)}
+        assert found == {31: 0, 32: 1, 64: 2, 96: 1, 192: min(threads, 3), 384: min(threads, 4)}
+        assert threads_of(64, torch.device("cuda")) == threads
+    for rows, number in found.items():
+        for parts in range(1, number + 1):  # each part, whatever torch takes
+            assert (rows // parts * parts, rows // parts % 32) == (rows, 0)
+    sizes = [(32, 3073), (64, 1537), (64, 1601), (96, 1025), (192, 515)]
+    odd = {(name, *size): odd_rows(name, *size, found[size[0]]) for name in FUNCTIONS for size in sizes}
+    assert [case for case, rows in odd.items() if rows] == []
+    if torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and threads == 3:  # the control
+        assert any(odd_rows("silu", 64, width, threads) for width in range(1537, 1561, 2))
+
+
+def test_where_openmp_varies_its_threads_one_computes(monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
+    assert Tiles.fixed(5).threads == 8
+    for value in ("TRUE", "true", " 1"):
+        monkeypatch.setenv("OMP_DYNAMIC", value)
+        assert (threads_of(384, torch.device("cpu")), Tiles.fixed(5).threads) == (1, 1)
+    monkeypatch.setenv("OMP_DYNAMIC", "False")
+    assert threads_of(384, torch.device("cpu")) == 4
+
+
+def test_a_layout_survives_its_state_and_the_threads_come_back(monkeypatch):
+    tiles = Tiles(6, torch.tensor([0, 1, 0, 1, 0, 1]), 3, "vmap", 1)
+    again = Tiles.from_state(tiles.state())
+    assert repr(again) == repr(tiles)
+    set_to = []
+    monkeypatch.setattr(torch, "set_num_threads", set_to.append)
+    before = torch.get_num_threads()
+    with pytest.raises(KeyError), again.computing():
+        raise KeyError
+    assert set_to == [1, before]
 
 
 @given(st.lists(st.integers(0, 99), unique=True), st.lists(st.integers(0, 3), min_size=1, max_size=9))

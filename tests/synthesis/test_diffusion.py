@@ -222,7 +222,7 @@ def test_steps_lower_the_loss_of_images_that_nobody_trained_on(keys):
             method.step(step)
         losses.append(method.newest.denoising_loss(to_float(others.images), others.labels).mean().item())
     assert losses[-1] < 0.93 * losses[0]
-    assert method._way == "capture"
+    assert method.tiles.way == "capture"
 
 
 # The run -----------------------------------------------------------------------------------------------------------

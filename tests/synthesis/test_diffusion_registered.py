@@ -90,7 +90,7 @@ def test_from_folder_to_step(tmp_path, monkeypatch, how):
     for method in (left, right):
         method.prepare()
         disturbed(method.newest)
-        weights, tiles = dict(method.newest.network.named_parameters()), method._tiles
+        weights, tiles = dict(method.newest.network.named_parameters()), method.tiles
         everybody = map(method._records, tiles.places(torch.arange(len(method._images))))
         sums.append(method.dpsgd.clipped_sum(method.newest.loss, weights, everybody, tiles).sums)
     assert len(answers) == 2 * (ROUNDS + 1)

@@ -131,9 +131,19 @@ def test_an_older_state_another_machine_and_a_gpu_are_not_repeated_exactly(run, 
     run.state.write_bytes(older)
     assert not store_of(run).load().exact
     run.state.write_bytes(newest)
-    monkeypatch.setenv("MKL_CBWR", "COMPATIBLE")
-    assert not store_of(run).load().exact
-    monkeypatch.delenv("MKL_CBWR")
+    if hasattr(os, "sched_getaffinity"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "sched_getaffinity", lambda _: {99})
+            assert not store_of(run).load().exact
+    for name in ("MKL_CBWR", "OMP_THREAD_LIMIT", "GOMP_CPU_AFFINITY", "GLIBC_TUNABLES", "OMP_DYNAMIC"):
+        monkeypatch.setenv(name, "true")
+        assert not store_of(run).load().exact
+        if name == "OMP_DYNAMIC":  # the next process may get other threads by the same setting
+            store_of(run).save(saved(step=2))
+            assert not store_of(run).load().exact
+            monkeypatch.delenv(name)
+            store_of(run).save(saved(step=2))
+        monkeypatch.delenv(name, raising=False)
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
     try:

@@ -51,6 +51,9 @@ class FakeMethod:
     def prepare(self) -> None:
         self.calls.append("prepare")
 
+    def settle(self, exact: bool) -> bool:
+        return exact
+
     def step_event(self) -> Event | None:
         return self.event
 

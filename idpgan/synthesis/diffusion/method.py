@@ -40,7 +40,7 @@ from idpgan.models.ema import Ema
 from idpgan.privacy import Event
 from idpgan.privacy.dpsgd import full_precision
 from idpgan.privacy.noise import Source, box_muller
-from idpgan.privacy.tiles import Tiles, Way
+from idpgan.privacy.tiles import Tiles
 from idpgan.progress import counted
 from idpgan.ranks import Ranks
 from idpgan.synthesis import starter
@@ -73,7 +73,7 @@ class Diffusion(GaussianMoments):
 
     UNNOISED = ("loss", "gradient_norm", "clipped_share")
     NOISY_STEPS = True
-    SAVED = ("newest", "average", "optimizer", "noise", "physical_batch", "way")
+    SAVED = ("newest", "average", "optimizer", "noise")
 
     plan: DiffusionPlan
     generator: DiffusionGenerator
@@ -87,8 +87,6 @@ class Diffusion(GaussianMoments):
         self.generator = self._average.module  # type: ignore[assignment]  # a copy
         self.dpsgd, self.draws = self.plan.dpsgd, self.plan.draws
         self._optimizer = Adam(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
-        self._physical_batch = self.config.max_physical_batch
-        self._way: Way = "capture"
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
         super()._take_released(released)
@@ -120,7 +118,7 @@ class Diffusion(GaussianMoments):
 
     def step(self, step: int) -> Stats:
         """Clip, sum, add noise, divide by the public divisor, step; the average follows."""
-        weights, tiles = dict(self.newest.network.named_parameters()), self._tiles
+        weights, tiles = dict(self.newest.network.named_parameters()), self.tiles
         drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
         result = self.dpsgd.clipped_sum(self.newest.loss, weights, map(self._records, drawn), tiles)
         set_rate(self._optimizer, self._rate(step))
@@ -128,24 +126,21 @@ class Diffusion(GaussianMoments):
         self._average.update(self.newest)
         return self.dpsgd.statistics(result.losses, result.norms)
 
-    @functools.cached_property
-    def _tiles(self) -> Tiles:
-        """How records are computed, decided on random ones before the first private one is read."""
+    def decide_tiles(self, saved: Tiles | None) -> Tiles:
+        """See `Method`."""
         image = torch.zeros(1, *self._data.image_shape, device=self.device)
         label = torch.zeros(1, dtype=torch.int64, device=self.device)
         shapes = torch.zeros(1, 2 * self._run.model.shape, device=self.device)
         coins = torch.zeros(1, self._coins, dtype=torch.float64, device=self.device)
-        tiles = self.dpsgd.tiles(
+        return self.dpsgd.tiles(
             self.newest.loss,
             dict(self.newest.network.named_parameters()),
             [image, shapes, label, coins],
             num=len(self._images),
-            most=self._physical_batch,
-            way=self._way,
+            most=self.config.max_physical_batch,
             prepare=self._prepared,
+            saved=saved,
         )
-        self._physical_batch, self._way = tiles.chunk, tiles.way
-        return tiles
 
     @property
     def _coins(self) -> int:

@@ -55,7 +55,7 @@ from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.privacy.event import rounding_words
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source, box_muller
-from idpgan.privacy.tiles import Tiles, Way, tiled
+from idpgan.privacy.tiles import Tiles, tiled
 from idpgan.ranks import Ranks
 from idpgan.synthesis.dp_gan.loss import Kind
 from idpgan.synthesis.dp_gan.own_critic import loss_of, try_gradients
@@ -279,7 +279,7 @@ class DpGan(GivesGenerator):
 
     UNNOISED = ("critic_loss", "gradient_norm", "clipped_share")
     NOISY_STEPS = True
-    SAVED = ("networks", "noise", "physical_batch", "way", "frozen_statistics")
+    SAVED = ("networks", "noise", "frozen_statistics")
 
     plan: DpGanPlan
 
@@ -300,8 +300,6 @@ class DpGan(GivesGenerator):
         self.newest, self.generator = self.networks.newest.eval(), self.networks.average
         self.loss = loss_of(self.critic, own)
         self.dpsgd = self.plan.dpsgd
-        self._physical_batch = own.max_physical_batch
-        self._way: Way = "vmap" if own.loss == "wgan-gp" else "capture"  # a penalty is not captured
         self._opacus = opacus_steps(own, self.critic, self.networks.critic_optimizer)
         self._frozen_statistics = False
         self.extra_loss: Callable[[Generator], Tensor] | None = None
@@ -353,7 +351,7 @@ class DpGan(GivesGenerator):
             batches = [Batch(self.loss.of_records, records, null)]
             batches += [Batch(self.loss.of_fakes, public)] if public else []
             return self._opacus.step(self.dpsgd, self.noise, *batches)[0]
-        weights, tiles = dict(self.critic.named_parameters()), self._tiles
+        weights, tiles = dict(self.critic.named_parameters()), self.tiles
         drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
         result = self.dpsgd.clipped_sum(self.loss.of_record, weights, map(self._records, drawn), tiles)
         sums = result.sums
@@ -363,23 +361,23 @@ class DpGan(GivesGenerator):
         self.dpsgd.noisy_step(self.networks.critic_optimizer, weights, sums, self.noise)
         return result.losses, result.norms
 
-    @functools.cached_property
-    def _tiles(self) -> Tiles:
-        """How records are computed, decided on random ones before the first private one is read."""
+    def decide_tiles(self, saved: Tiles | None) -> Tiles | None:
+        """See `Method`."""
+        if self._opacus is not None:
+            return None
         zero = torch.zeros(1, *self._data.image_shape, device=self.device)
         label = torch.zeros(1, dtype=torch.int64, device=self.device)
         coins = torch.zeros(1, sum(self._coins), dtype=torch.float64, device=self.device)
-        tiles = self.dpsgd.tiles(
+        return self.dpsgd.tiles(
             self.loss.of_record,
             dict(self.critic.named_parameters()),
             [zero, label, coins],
             num=len(self._images),
-            most=self._physical_batch,
-            way=self._way,
+            most=self.config.max_physical_batch,
+            way="vmap" if self.config.loss == "wgan-gp" else "capture",  # a penalty is not captured
             prepare=self._prepared,
+            saved=saved,
         )
-        self._physical_batch, self._way = tiles.chunk, tiles.way
-        return tiles
 
     def _records(self, index: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         """Return what the loss takes of the records at positions ``index``, `EMPTY` for none, and which are null.
