@@ -84,7 +84,7 @@ def _listed(config: DataConfig) -> tuple[Found, Files]:
     if not train.paths:
         raise DataError(f"{root} holds no images. Put some there, or name another folder.")
     place = root if test is None else root / "train"
-    folders = [path.name for path in entries(place) if path.is_dir()]
+    folders = in_order(path.name for path in entries(place) if path.is_dir())
     shape = declared_shape(config, root, train.paths, {"num_images": len(train.paths), "classes": folders})
     if config.classes and set(places(folders, config.classes)) == {
         NONE

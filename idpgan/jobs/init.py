@@ -243,7 +243,9 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> _Data:
             why = "they seem to be people: a release calls them class-0, ...; their names only with keep_names = true"
         settings["classes"] = Setting(found, why)
     return _Data(
-        settings, Counter(filter(None, map(spelled, values))), tuple(name for name in fitting if name != column)
+        settings,
+        Counter(spelled(value) or "(blank)" for value in values),
+        tuple(name for name in fitting if name != column),
     )
 
 
