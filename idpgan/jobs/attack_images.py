@@ -30,6 +30,7 @@ from idpgan.errors import InputError
 from idpgan.files import check_writable, write_private_json
 from idpgan.jobs.attack import CAUTION
 from idpgan.jobs.options import AttackOptions, given
+from idpgan.jobs.verify import opened
 from idpgan.metrics.source import images_of, read_foreign
 from idpgan.progress import Progress, silent
 from idpgan.release.outputs import check_output
@@ -164,7 +165,7 @@ def _read(
         return source.existing()
     if isinstance(source, str | Path):
         path, drawn = Path(source), options.samples or 10_000
-        found = read_foreign(path, num=drawn, seed=options.seed, device=device, progress=progress)
+        found = read_foreign(opened(path), num=drawn, seed=options.seed, device=device, progress=progress)
         return _with_people(found, path, people)
     if isinstance(source, Dataset):
         items = [source[index] for index in range(len(source))]  # type: ignore[arg-type]

@@ -21,6 +21,7 @@ from idpgan.jobs.fit import FittedGenerator
 from idpgan.jobs.options import PublishOptions
 from idpgan.jobs.process_ledger import charge, records_of, say
 from idpgan.jobs.publish import BEST, Published, publish
+from idpgan.jobs.verify import opened
 from idpgan.metrics.evaluation import METRICS, Evaluation, default_metrics, evaluate_images
 from idpgan.metrics.features import RECIPES
 from idpgan.metrics.source import kind_of, read_images
@@ -202,7 +203,7 @@ def _under_test(source: Any, judges: Images, num: int | None, pixel_range: Range
     if isinstance(source, str | os.PathLike):
         where: Any = {"num": num, "progress": progress}
         where["pixel_range"] = pixel_range if isinstance(pixel_range, str) else "auto"
-        return read_images(Path(source), judges.image_shape, judges.classes, **where)
+        return read_images(opened(Path(source)), judges.image_shape, judges.classes, **where)
     if isinstance(generator, Generator):
         images = generator.sample_images(num, seed=0, progress=progress)
     elif isinstance(source, SyntheticDataset):

@@ -20,7 +20,8 @@ from idpgan.data import folder
 from idpgan.data.images import Images, numbered_by, to_uint8
 from idpgan.errors import DataError, InputError
 from idpgan.memory import check_memory
-from idpgan.models.checkpoint import WEIGHTS, load_generator
+from idpgan.models.checkpoint import WEIGHTS
+from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
 
 Kind = Literal["generator", "folder", "npz"]
@@ -61,7 +62,7 @@ def kind_of(path: Path) -> Kind:
 
 @typed
 def read_images(
-    path: Path,
+    path: Path | Generator,
     image_shape: tuple[int, int, int],
     classes: tuple[str, ...],
     *,
@@ -69,14 +70,13 @@ def read_images(
     seed: int = 0,
     device: torch.device | str = "cpu",
     pixel_range: str = "auto",
-    module: str | None = None,
     progress: Progress = silent,
 ) -> Images:
     """Read the images under test, and make sure that they can be compared with a data set.
 
     Args:
-        path: A run, a release or its weights: images are drawn, the classes in turn. Or a folder with one folder of
-            images per class, named like the class, or of unlabeled images. Or an npz file with ``images`` (N, H, W),
+        path: A generator: images are drawn, the classes in turn. Or a folder with one folder of images per class,
+            named like the class, or of unlabeled images. Or an npz file with ``images`` (N, H, W),
             (N, H, W, C) or (N, C, H, W), uint8 or floating point, perhaps ``labels`` (N,), integers, and perhaps
             ``classes``, names in the order of the labels. Pickled objects are never loaded.
         image_shape: (C, H, W) of the data set.
@@ -84,7 +84,6 @@ def read_images(
         num: Images to draw from a generator.
         pixel_range: Of floating point images: "unit" [0, 1], "symmetric" [-1, 1]; "auto" finds out, and refuses what
             could be either.
-        module: The code of a generator that is its makers' own; see `idpgan.load_generator`.
 
     Returns:
         The images, on the CPU, with the labels and classes of the data set, or unlabeled.
@@ -94,16 +93,16 @@ def read_images(
     """
     if pixel_range not in PIXEL_RANGES:
         raise InputError(f"The pixel range '{pixel_range}' is unknown. {nearest_hint(pixel_range, PIXEL_RANGES)}")
-    kind = kind_of(path)
-    if kind == "generator":
-        images = _sample(path, num, seed, device, module, progress)
-    elif kind == "folder":
+    source = "the generator" if isinstance(path, Generator) else path
+    if isinstance(path, Generator):
+        images = _sample(path, num, seed, device, progress)
+    elif _kind_of_images(path) == "folder":
         images = folder.read_all(path, None, progress)
     else:
         images = _read_npz(path, image_shape, classes, pixel_range)
     if images.image_shape != image_shape:
         raise DataError(
-            f"{path}: images have the shape (C, H, W) = {images.image_shape}, but the data set has {image_shape}. "
+            f"{source}: images have the shape (C, H, W) = {images.image_shape}, but the data set has {image_shape}. "
             "Nothing is resized or converted here."
         )
     if images.labels is None or not classes:
@@ -111,7 +110,7 @@ def read_images(
     unknown = sorted(set(images.classes) - set(classes))
     if unknown:
         raise DataError(
-            f"{path} has the class '{unknown[0]}', which is none of the data set's ({', '.join(classes)}). "
+            f"{source} has the class '{unknown[0]}', which is none of the data set's ({', '.join(classes)}). "
             "Name the classes alike."
         )
     return numbered_by(images, classes)  # as the data set does, by the names of the classes
@@ -119,7 +118,7 @@ def read_images(
 
 @typed
 def read_foreign(
-    path: Path,
+    path: Path | Generator,
     *,
     num: int = 10_000,
     seed: int = 0,
@@ -131,10 +130,9 @@ def read_foreign(
 
     Without class names in the file classes are called by their numbers. People are those of a folder's metadata.csv.
     """
-    kind = kind_of(path)
-    if kind == "generator":
-        return _sample(path, num, seed, device, None, progress)
-    if kind == "folder":
+    if isinstance(path, Generator):
+        return _sample(path, num, seed, device, progress)
+    if _kind_of_images(path) == "folder":
         return folder.read_all(path, None, progress)
     return images_of(load_arrays(path), path, pixel_range)
 
@@ -167,12 +165,18 @@ def _shape_of(images: np.ndarray[Any, Any], source: Path | str) -> tuple[int, in
     )
 
 
-def _sample(
-    path: Path, num: int, seed: int, device: torch.device | str, module: str | None, progress: Progress
-) -> Images:
+def _kind_of_images(path: Path) -> Kind:
+    """Tell whether a path is a folder or an npz file; a release is checked where it is loaded, and not loaded here."""
+    kind = kind_of(path)
+    if kind == "generator":
+        raise InputError(f"{path} holds a generator: load it with idpgan.load_generator, and give that.")
+    return kind
+
+
+def _sample(generator: Generator, num: int, seed: int, device: torch.device | str, progress: Progress) -> Images:
     if num < 1:
         raise InputError(f"{num} images are too few to judge a generator by. Ask for more with --num.")
-    return load_generator(path, module).to(device).sample_images(num, seed=seed, progress=progress)
+    return generator.to(device).sample_images(num, seed=seed, progress=progress)
 
 
 def _read_npz(path: Path, image_shape: tuple[int, int, int], classes: tuple[str, ...], pixel_range: str) -> Images:

@@ -11,6 +11,7 @@ from idpgan.config import build
 from idpgan.files import parse_json, read_plain
 from idpgan.models.checkpoint import MOST_TEXT_BYTES
 from idpgan.privacy.event import Event
+from idpgan.release.folder import PRIVACY
 from idpgan.release.received import Stated
 from idpgan.release.settings import Settings
 from idpgan.training.contained import MOST_EVENTS, Contained
@@ -55,6 +56,15 @@ def contained_in_export(manifest: Path) -> tuple[Contained, ...]:
     if not isinstance(listed, list) or not listed:
         return (_unknown(),)
     return tuple(build(Contained, item, f"{KEY} of {manifest}") for item in listed)
+
+
+def release_around(path: Path) -> Path | None:
+    """Return the release folder that a folder is or lies in, by its privacy.json, which may be damaged; None = none."""
+    for folder in (path.resolve(), *path.resolve().parents):
+        said = said_format(folder / PRIVACY)
+        if said is None or said.startswith("idpgan release "):
+            return folder
+    return None
 
 
 def said_format(path: Path) -> str | None:

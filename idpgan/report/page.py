@@ -204,7 +204,7 @@ def cells(sheet: bytes, image_shape: tuple[int, int, int], columns: int, gap: in
         ValueError: If the picture has another size than such cells have.
     """
     channels, height, width = image_shape
-    with Image.open(io.BytesIO(sheet)) as opened:
+    with Image.open(io.BytesIO(sheet), formats=["PNG"]) as opened:
         pixels = np.asarray(opened.convert("L" if channels == 1 else "RGB"))
     pixels = pixels.reshape(*pixels.shape[:2], channels)
     rows = (pixels.shape[0] + gap) // (height + gap)
