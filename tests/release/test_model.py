@@ -303,5 +303,5 @@ def test_a_forged_release_is_found_out_and_not_loaded(release, forge, caplog):
         assert load_model(release, linear()).privacy.proven.finite
         assert "module.py does not belong to the release" in caplog.text
     else:
-        with pytest.raises(InputError, match="is not what was released|more than its tensors"):
+        with pytest.raises(InputError, match=r"is not what was released|more than its tensors"):
             load_model(release, linear())

@@ -11,7 +11,7 @@ from safetensors.torch import load, load_file, save, save_file
 import idpgan
 from idpgan.cli import main
 from idpgan.errors import InputError
-from idpgan.jobs import attack, evaluate
+from idpgan.jobs import attack, audit, evaluate
 from idpgan.jobs.options import AttackOptions
 from idpgan.jobs.report import report as write_report
 from idpgan.jobs.sample import draw
@@ -259,7 +259,7 @@ CURATORS = {name: TAMPERED[name] for name in ("a byte of the weights", "proven 0
 
 @pytest.mark.parametrize("name", CURATORS)
 def test_no_private_image_is_read_for_a_tampered_release(aggregate_run, tmp_path, monkeypatch, name):
-    """`evaluate`, `attack` and `report` refuse before they read the private images."""
+    """`evaluate`, `attack`, `report` and `audit` refuse before they read the private images."""
     run = shutil.copytree(aggregate_run, tmp_path / "run")
     tamper, word = CURATORS[name]
     tamper(run / "release")
@@ -270,10 +270,32 @@ def test_no_private_image_is_read_for_a_tampered_release(aggregate_run, tmp_path
     for module in ("idpgan.jobs.evaluate", "idpgan.jobs.attack", "idpgan.report.run"):
         monkeypatch.setattr(f"{module}.load", read)
     doors = [lambda: evaluate.evaluate_source(run), lambda: attack.attack_run(run, AttackOptions())]
-    for door in (*doors, *[lambda: write_report(run)] * (name != "no privacy.json")):  # a run may have released nothing
+    if name != "no privacy.json":  # such a run has released nothing, and may be shown and audited
+        doors += [lambda: write_report(run), lambda: audit.run_case(run)]
+    for door in doors:
         with pytest.raises(InputError, match=word):
             door()
     assert not (run / "report.html").exists()
+
+
+@pytest.mark.parametrize("suffix", ["", ".npz"])
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        (lambda d: d["privacy"]["proven"].update(epsilon=0.1), "it says 0.1 for image"),
+        (lambda d: d["privacy"]["proven"].update(delta=1e-9), "its charges cost epsilon"),
+        (lambda d: d["privacy"]["proven"].update(unit="person"), "for person"),
+        (lambda d: d["contained"][0]["events"][0].update(noise_multiplier=0.1), "its charges cost epsilon"),
+        (lambda d: d["privacy"].pop("proven"), "Missing key 'proven'"),
+    ],
+)
+def test_a_manifest_that_says_less_than_its_charges_cost_is_refused(release, tmp_path, suffix, change, word):
+    draw(release, 2, tmp_path / f"out{suffix}", seed=1)
+    assert idpgan.SyntheticDataset(tmp_path / f"out{suffix}").privacy.proven.finite  # negative control
+    manifest = tmp_path / "out.manifest.json" if suffix else tmp_path / "out" / "manifest.json"
+    edited(manifest.name, change)(manifest.parent)
+    with pytest.raises(InputError, match=word):
+        idpgan.SyntheticDataset(tmp_path / f"out{suffix}")
 
 
 @pytest.mark.parametrize(
