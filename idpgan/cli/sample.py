@@ -54,7 +54,10 @@ def sample(
         module=module,
         progress=progress,
     )
-    lines = [f"{num:,} images in {out}, with a card to give away: {card_of(out)}"]
+    card = "without a card: nothing says what protects the training images"
+    if manifest["privacy"] is not None:
+        card = f"with a card to give away: {card_of(out)}"
+    lines = [f"{num:,} images in {out}, {card}"]
     if manifest.get("purpose") == "looking":
         lines.append("They are for looking at, cleaner and more alike than those to train on: --for training.")
     if "total" in (manifest["privacy"] or {}):

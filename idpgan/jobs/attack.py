@@ -35,7 +35,8 @@ from idpgan.files import PRIVATE_FILE, check_writable, write_bytes_atomic, write
 from idpgan.jobs.options import AttackOptions, at_root, given
 from idpgan.jobs.shadows import train_shadows
 from idpgan.jobs.train import load_config, train_on
-from idpgan.models.checkpoint import CONFIG, WEIGHTS, is_classifier, load_generator, save_generator
+from idpgan.models import checkpoint
+from idpgan.models.checkpoint import CONFIG, WEIGHTS, is_classifier, save_generator
 from idpgan.models.diffusion import DiffusionGenerator
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import PrivateClassifier
@@ -43,6 +44,7 @@ from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.classifier import load_classifier
+from idpgan.release.generator import load_generator
 from idpgan.release.outputs import check_output
 from idpgan.report.attacked_images import FORMAT
 from idpgan.run import RunFolder, describe_environment
@@ -335,7 +337,7 @@ def trained_generator(
     if (folder / CONFIG).is_file():
         saved = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         if saved.get("reference") == identity:
-            return load_generator(folder, _code(config)), about
+            return checkpoint.load_generator(folder, _code(config)), about
     method = train_on(config, dataclasses.replace(split, private=chosen), progress)
     generator = cast(Generator, method.product).eval()
     save_generator(folder, generator, extra={"reference": identity, "curator_only": True})

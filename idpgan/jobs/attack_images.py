@@ -31,6 +31,7 @@ from idpgan.files import check_writable, write_private_json
 from idpgan.jobs.attack import CAUTION
 from idpgan.jobs.fit import FittedGenerator
 from idpgan.jobs.options import AttackOptions, given
+from idpgan.jobs.verify import opened
 from idpgan.metrics.source import read_foreign
 from idpgan.progress import Progress, silent
 from idpgan.release.outputs import check_output
@@ -165,8 +166,9 @@ def _called(name: str, source: Any) -> str:
 def _read(name: str, source: Any, people: dict[str, int], **how: Any) -> Images:
     """Return images of whatever describes them; their people are those of a folder's metadata.csv, by name."""
     source = source.generator if isinstance(source, FittedGenerator) else source
+    source = opened(Path(source)) if isinstance(source, str | os.PathLike) else source
     found = read_foreign(source, what=name, labeled=name == "synthetic", **how)  # other classes may be called otherwise
-    return _with_people(found, Path(source), people) if isinstance(source, str | os.PathLike) else found
+    return _with_people(found, source, people) if isinstance(source, Path) else found
 
 
 def _with_people(images: Images, path: Path, people: dict[str, int]) -> Images:

@@ -17,20 +17,19 @@ from idpgan.config import nearest_hint
 from idpgan.data.load import known_shape
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
-from idpgan.files import check_writable, pasted, read_plain, whole_folder, write_bytes_atomic, write_private_json
+from idpgan.files import check_writable, pasted, whole_folder, write_bytes_atomic, write_private_json
 from idpgan.jobs import load_config
 from idpgan.jobs.options import ASKED, AuditOptions, given
 from idpgan.jobs.verify import KINDS, verify
 from idpgan.methods import METHODS, load_audit
-from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.privacy.guarantee import parse_relation, parse_unit
 from idpgan.progress import Progress, silent
 from idpgan.publish.plan import load_publisher
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import CARD, PRIVACY, card_text, remove_leftovers, seal
 from idpgan.release.outputs import check_output
-from idpgan.release.received import describe_release, read_privacy
-from idpgan.release.verify import Verification
+from idpgan.release.received import read_privacy
+from idpgan.release.verify import Verification, open_release
 from idpgan.run import RunFolder
 from idpgan.training.distributed import agree_on, agreed, check_own_gpu
 from idpgan.training.plan import plan_run
@@ -77,7 +76,7 @@ def run_case(path: Path) -> AuditCase:
     """Return the case of what a run released of its private images.
 
     Raises:
-        InputError: If the folder is not a run, its method has no guarantee, or it has released nothing yet.
+        InputError: If the folder is not a run, its method has no guarantee, or its release was changed.
     """
     run = RunFolder.open(path)
     config = load_config(run.config)
@@ -89,16 +88,15 @@ def run_case(path: Path) -> AuditCase:
         delta = plan_run(config, shape).delta
         facts = RunFacts(shape.image_shape, len(shape.classes), shape.num_private, delta, None, run.prepared)
         return make(config, facts)
-    stated = read_privacy(run.release / PRIVACY)
-    artifact, _, _ = describe_release(read_plain(run.release / CONFIG, MOST_TEXT_BYTES), KINDS)
-    described, document = artifact.describe(), stated.document
+    release = open_release(run.release, KINDS)
+    described, document = release.artifact.describe(), release.stated.document
     channels, height, width = described["image_shape"]
     facts = RunFacts(
         image_shape=(channels, height, width),
         num_classes=len(described["classes"]),
         num_private=document["num_private"],
         delta=document["delta"],
-        claimed=stated.report.claimed,
+        claimed=release.stated.report.claimed,
         prepared=run.prepared,
     )
     return make(config, facts)

@@ -22,6 +22,7 @@ from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import check_writable, parse_json, read_plain, write_private_json
 from idpgan.jobs.options import EvaluateOptions, given
+from idpgan.jobs.verify import opened
 from idpgan.metrics.accuracy import measure_accuracy
 from idpgan.metrics.cache import Cache, default_folder
 from idpgan.metrics.dpimagebench import NUM_IMAGES, benchmark_delta, check_benchmark
@@ -76,20 +77,20 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         raise InputError(
             f"--num {options.num} is for generators, but {source} is a {kind}: all of its images are taken."
         )
-    started, split, about = time.monotonic(), load(config, progress), dict[str, Any]()
+    started, under_test = time.monotonic(), opened(source, options.module)
+    split, about = load(config, progress), dict[str, Any]()
     num, wanted = split.num_private, _metrics(options, split.classes)
     if options.protocol == "dpimagebench":
         check_benchmark(split.image_shape, split.classes, split.num_private)
         num, wanted = NUM_IMAGES, ["dpimagebench"]
         about["privacy"] = _benchmark_privacy(source, kind, split.num_private)
     images = read_images(
-        source,
+        under_test,
         split.image_shape,
         split.classes,
         num=num if options.num is None else options.num,
         device=device,
         pixel_range=options.pixel_range,
-        module=options.module,
         progress=renamed(progress, "images under test"),
     )
     evaluation = metrics.evaluate_images(

@@ -21,9 +21,10 @@ from idpgan.jobs.fit import FittedGenerator
 from idpgan.jobs.options import PublishOptions
 from idpgan.jobs.process_ledger import charge, records_of, say
 from idpgan.jobs.publish import BEST, Published, publish
+from idpgan.jobs.verify import opened
 from idpgan.metrics.evaluation import METRICS, Evaluation, default_metrics, evaluate_images
 from idpgan.metrics.features import RECIPES
-from idpgan.metrics.source import kind_of, read_images
+from idpgan.metrics.source import read_images
 from idpgan.models.generator import Generator
 from idpgan.privacy.folder_ledger import FolderLedger
 from idpgan.privacy.guarantee import Relation, parse_unit
@@ -168,9 +169,8 @@ def evaluate(
         like = judges.image_shape, judges.classes
         known = None if train is None else read_images(train, *like, what="train", **measured)
         source = synthetic.generator if isinstance(synthetic, FittedGenerator) else synthetic
-        is_path = isinstance(source, str | os.PathLike)
-        drawn = isinstance(source, Generator) or (is_path and kind_of(Path(source)) == "generator")
-        if num is not None and not drawn:
+        source = opened(Path(source)) if isinstance(source, str | os.PathLike) else source
+        if num is not None and not isinstance(source, Generator):
             raise InputError(f"num = {num} is for generators: all of these images are taken. Leave it out.")
         num = max(len(judges), 1000) if num is None else num
         images = read_images(source, *like, num=num, what="synthetic", **measured)

@@ -9,7 +9,6 @@ from typing import Any
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable
-from idpgan.jobs.verify import KINDS
 from idpgan.models.config import Purpose
 from idpgan.progress import Progress, silent
 from idpgan.release.export import card_of, export_samples
@@ -39,7 +38,6 @@ def draw(
         source,
         num,
         out,
-        KINDS,
         labels=labels,
         seed=seed,
         soft_labels=soft_labels,

@@ -12,7 +12,7 @@ from idpgan.checks import typed
 from idpgan.data.images import Images, numbered_by
 from idpgan.data.intake import Range, gathered
 from idpgan.errors import DataError, InputError
-from idpgan.models.checkpoint import WEIGHTS, load_generator
+from idpgan.models.checkpoint import WEIGHTS
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
 
@@ -51,7 +51,6 @@ def read_images(
     seed: int = 0,
     device: torch.device | str = "cpu",
     pixel_range: Range = None,
-    module: str | None = None,
     what: str = "images",
     progress: Progress = silent,
 ) -> Images:
@@ -62,7 +61,7 @@ def read_images(
             images; the labels of an npz file without ``classes`` mean those of the data set (`idpgan.data.labels`).
         image_shape: (C, H, W) of the data set.
         classes: Classes of the data set; none drops all labels.
-        num, seed, device, pixel_range, module, what: As of `read_foreign`.
+        num, seed, device, pixel_range, what: As of `read_foreign`.
 
     Returns:
         The images, on the CPU, with the labels and classes of the data set, or unlabeled.
@@ -77,7 +76,6 @@ def read_images(
         seed=seed,
         device=device,
         pixel_range=pixel_range,
-        module=module,
         classes=classes if isinstance(source, str | os.PathLike) else None,
         what=what,
         labeled=bool(classes),
@@ -100,7 +98,6 @@ def read_foreign(
     seed: int = 0,
     device: torch.device | str = "cpu",
     pixel_range: Range = None,
-    module: str | None = None,
     classes: tuple[str, ...] | None = None,
     what: str = "images",
     labeled: bool = True,
@@ -109,21 +106,19 @@ def read_foreign(
     """Read images of any shape that are to be measured.
 
     Args:
-        source: A generator, or a run, a release or its weights (a path): images are drawn, the classes in turn. Or
-            what `gathered` takes.
+        source: A generator: images are drawn, the classes in turn. Or what `gathered` takes.
         num, seed, device: Of images that are drawn.
         pixel_range, classes, what, labeled: See `gathered`.
-        module: The code of a generator that is its makers' own; see `idpgan.load_generator`.
 
     Raises:
         InputError: If nothing can be read. The message names the file.
     """
     if isinstance(source, str | os.PathLike) and kind_of(Path(source)) == "generator":
-        source = load_generator(Path(source), module).to(device)
+        raise InputError(f"{source} holds a generator: load it with idpgan.load_generator, and give that.")
     if isinstance(source, Generator):
         if num < 1:
             raise InputError(f"{num} images are too few to judge a generator by. Ask for more with --num.")
-        return source.sample_images(num, seed=seed, progress=progress)
+        return source.to(device).sample_images(num, seed=seed, progress=progress)
     return gathered(
         source,
         classes=classes,

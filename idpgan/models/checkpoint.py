@@ -128,7 +128,16 @@ def load_generator(path: str | os.PathLike[str], module: Any = None) -> Generato
     if not config.exists():
         raise InputError(f"{config} is missing: it holds the generator's shapes and lies beside the weights. {_AGAIN}.")
     generator = describe_generator(read_plain(config, MOST_TEXT_BYTES, follow=True), config)
-    put_weights(generator, read_plain(weights, most_weight_bytes(generator), follow=True), weights)
+    return with_weights(generator, read_plain(weights, most_weight_bytes(generator), follow=True), weights, module)
+
+
+def with_weights(generator: Generator, content: bytes, path: Path, module: Any = None) -> Generator:
+    """Return a described generator, in eval mode, with the weights of the file ``path`` and the code of ``module``.
+
+    Raises:
+        InputError: If they do not fit together.
+    """
+    put_weights(generator, content, path)
     if isinstance(generator, GeneratorOutline):
         if module is None:
             raise needs_code(generator.config.generator)
@@ -241,10 +250,7 @@ def put_weights(network: nn.Module, content: bytes, path: Path, *, what: str = "
     Raises:
         InputError: If they are not this generator's, or not finite; ``path`` is named.
     """
-    try:
-        tensors = load(content)
-    except (SafetensorError, KeyError) as error:  # KeyError: a data type that torch does not have
-        raise InputError(f"{path} is damaged or no safetensors file ({error}). {_AGAIN}.") from error
+    tensors = read_tensors(content, path)
     expected = network.state_dict()
     wrong = sorted(expected.keys() ^ tensors.keys())
     wrong += [
@@ -261,6 +267,26 @@ def put_weights(network: nn.Module, content: bytes, path: Path, *, what: str = "
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
             raise InputError(f"{path} holds numbers that are not finite in '{name}': its training diverged.")
     network.load_state_dict(tensors, assign=True)
+
+
+def read_tensors(content: bytes, path: Path) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file that holds nothing else.
+
+    Raises:
+        InputError: If the file is damaged, or is not, byte for byte, what safetensors writes for its tensors: no
+            epsilon covers a text in its header. ``path`` is named.
+    """
+    try:
+        tensors = load(content)
+    except (SafetensorError, KeyError) as error:  # KeyError: a data type that torch does not have
+        raise InputError(f"{path} is damaged or no safetensors file ({error}). {_AGAIN}.") from error
+    plain = save(tensors)
+    if plain != content:
+        raise InputError(
+            f"{path} holds more than its tensors, such as a text in its header: it has {len(content):,} bytes, and its "
+            f"tensors alone are written as other {len(plain):,}. {_AGAIN}."
+        )
+    return tensors
 
 
 def origin_weights(path: Path | None, origin: Origin) -> dict[str, Tensor]:

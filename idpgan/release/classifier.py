@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from pydantic import Field
 
@@ -13,21 +13,21 @@ from idpgan.checks import typed
 from idpgan.config import Section, build
 from idpgan.data.images import check_class_names
 from idpgan.errors import InputError
-from idpgan.files import parse_json, read_plain, write_bytes_atomic
+from idpgan.files import write_bytes_atomic
 from idpgan.models.checkpoint import (
     CLASSIFIER_WEIGHTS,
     CONFIG,
-    MOST_TEXT_BYTES,
     is_classifier,
     most_weight_bytes,
     put_weights,
     weight_bytes,
 )
 from idpgan.models.private_classifier import PrivateClassifier, described_classifier
+from idpgan.release.artifact import Kind
 from idpgan.release.card import CardFacts, Subject, plain, shown_shape
-from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import public_of_a_run
-from idpgan.release.received import read_privacy
+from idpgan.release.settings import run_from_release
+from idpgan.release.verify import open_release
 
 
 class _Described(Section):
@@ -111,6 +111,9 @@ class ClassifierArtifact:
         )
 
 
+KINDS = {ClassifierArtifact.kind: Kind(ClassifierArtifact, run_from_release)}
+
+
 @typed
 def load_classifier(path: str | os.PathLike[str]) -> PrivateClassifier:
     """Load a released classifier on the CPU, in eval mode; no code is run, and no data is needed.
@@ -120,10 +123,10 @@ def load_classifier(path: str | os.PathLike[str]) -> PrivateClassifier:
 
     Returns:
         The classifier: ``.predict(images)``, ``.probabilities(images)``, ``.classes``, and ``.privacy``, the report of
-        its release as it states it (`idpgan verify` checks it).
+        its release. Hashes and settings were compared and the price was computed again, as `idpgan verify` does.
 
     Raises:
-        InputError: If no classifier was released there, or a file is missing or damaged.
+        InputError: If no classifier was released there, a file is missing or damaged, or the release was changed.
     """
     source = Path(path)
     if not is_classifier(source):
@@ -133,19 +136,8 @@ def load_classifier(path: str | os.PathLike[str]) -> PrivateClassifier:
         )
     folder = source if source.is_dir() else source.parent
     folder = folder if (folder / CLASSIFIER_WEIGHTS).is_file() else folder / "release"
-    missing = [name for name in (CONFIG, PRIVACY) if not (folder / name).exists()]
-    if missing:
-        raise InputError(
-            f"{folder / missing[0]} is missing, so the classifier cannot be loaded. Copy the folder again."
-        )
-    config, weights = folder / CONFIG, folder / CLASSIFIER_WEIGHTS
-    try:
-        described = parse_json(read_plain(config, MOST_TEXT_BYTES, follow=True))[ClassifierArtifact.kind]
-    except (ValueError, KeyError, TypeError) as error:
-        again = "Copy the folder again."
-        raise InputError(f"{config} does not describe a classifier of idpgan ({error}). {again}") from error
-    classifier = ClassifierArtifact.from_description(described).classifier
-    content = read_plain(weights, most_weight_bytes(classifier), follow=True)
-    put_weights(classifier, content, weights, what="classifier")
-    classifier.privacy = read_privacy(folder / PRIVACY).report
-    return classifier.eval()
+    release = open_release(folder, KINDS)
+    artifact = cast(ClassifierArtifact, release.artifact)
+    artifact.read(release.files)
+    artifact.classifier.privacy = release.stated.report
+    return artifact.classifier

@@ -8,14 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from idpgan.config import build
+from idpgan.errors import InputError
 from idpgan.files import parse_json, read_plain
 from idpgan.models.checkpoint import MOST_TEXT_BYTES
+from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
-from idpgan.release.received import Stated
+from idpgan.privacy.guarantee import PrivacyReport
+from idpgan.release.folder import PRIVACY
+from idpgan.release.received import Stated, read_report
 from idpgan.release.settings import Settings
 from idpgan.training.contained import MOST_EVENTS, Contained
 
 KEY = "contained"  # key in the manifest of drawn images
+_TOLERANCE = 1e-6  # the rounding of another machine
 
 
 def contained_in(stated: Stated, settings: Settings) -> tuple[Contained, ...]:
@@ -55,6 +60,35 @@ def contained_in_export(manifest: Path) -> tuple[Contained, ...]:
     if not isinstance(listed, list) or not listed:
         return (_unknown(),)
     return tuple(build(Contained, item, f"{KEY} of {manifest}") for item in listed)
+
+
+def report_of_export(manifest: Mapping[str, Any], where: str) -> PrivacyReport | None:
+    """Return the report of drawn images, as their manifest states it; None if it states none.
+
+    Raises:
+        InputError: If it is damaged, or the charges that stand beside it cost more than it says is proven.
+    """
+    if manifest.get("privacy") is None:
+        return None
+    report, listed = read_report(manifest["privacy"], f"privacy of {where}"), manifest.get(KEY)
+    if report.private and isinstance(listed, list) and listed:  # the first is the release that they were drawn from
+        own, proven = build(Contained, listed[0], f"{KEY} of {where}").part, report.proven
+        cost = compose_epsilon(own.events, proven.delta)
+        if own.pair != (proven.unit, proven.relation) or cost > proven.epsilon * (1 + _TOLERANCE):
+            raise InputError(
+                f"{where} was changed: its charges cost epsilon = {cost:.6g} for {own.pair[0]}, {own.pair[1]}, and it "
+                f"says {proven.epsilon:.6g} for {proven.unit}, {proven.relation}. Draw or copy the images again."
+            )
+    return report
+
+
+def release_around(path: Path) -> Path | None:
+    """Return the release folder that a folder is or lies in, by its privacy.json, which may be damaged; None = none."""
+    for folder in (path.resolve(), *path.resolve().parents):
+        said = said_format(folder / PRIVACY)
+        if said is None or said.startswith("idpgan release "):
+            return folder
+    return None
 
 
 def said_format(path: Path) -> str | None:

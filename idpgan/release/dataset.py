@@ -19,9 +19,9 @@ from idpgan.metrics.source import kind_of
 from idpgan.models.checkpoint import MOST_TEXT_BYTES
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import PrivacyReport
+from idpgan.release.contained import report_of_export
 from idpgan.release.export import FORMAT, MANIFEST, manifest_of
 from idpgan.release.generator import load_generator
-from idpgan.release.received import read_report
 
 DRAWN = 1000  # default number of images drawn from a generator
 
@@ -114,8 +114,7 @@ def _exported(source: Path) -> tuple[Images, PrivacyReport | None]:
             raise InputError(f"{path} is damaged ({error}). Export the images again.") from error
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise InputError(f"{path} is not a manifest of the format {FORMAT!r}. Export the images again.")
-    stated = manifest.get("privacy")
-    report = None if stated is None else read_report(stated, f"privacy of {MANIFEST}")
+    report = report_of_export(manifest, MANIFEST)
     images = gathered(source, private=False)
     counts = manifest.get("classes")
     if images.labels is None or not counts:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import hashlib
 import io
 import math
 import os
@@ -22,20 +21,18 @@ from idpgan.data.images import png_bytes, to_uint8
 from idpgan.data.labels import are_ambiguous, asked_for, numbers
 from idpgan.data.metadata import FILE_NAME, LABEL, METADATA
 from idpgan.errors import InputError
-from idpgan.files import json_text, parse_json, read_plain, whole_folder, write_bytes_atomic
+from idpgan.files import json_text, parse_json, read_plain, sha256_file, whole_folder, write_bytes_atomic
 from idpgan.memory import GIB, free_memory
-from idpgan.models.checkpoint import MOST_TEXT_BYTES, WEIGHTS, load_generator, most_weight_bytes
+from idpgan.models.checkpoint import MOST_TEXT_BYTES, find_weights
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
-from idpgan.release.artifact import Artifact, Kind
 from idpgan.release.card import CardFacts, Subject, render_card, shown_shape
 from idpgan.release.contained import KEY, contained_in
-from idpgan.release.folder import CARD, PRIVACY, card_facts
-from idpgan.release.generator import public_of_a_run, shown_classes
+from idpgan.release.folder import CARD, card_facts
+from idpgan.release.generator import open_generator, public_of_a_run, shown_classes
 from idpgan.release.outputs import refuse_closed
-from idpgan.release.received import Stated, read_release
-from idpgan.release.settings import Settings
+from idpgan.release.verify import Opened
 
 MANIFEST = "manifest.json"
 SOFT_LABELS = "soft_labels.csv"  # in an export to a folder
@@ -65,7 +62,6 @@ def export_samples(
     source: Path,
     num: int,
     out: Path,
-    kinds: Mapping[str, Kind],
     *,
     labels: Sequence[int] | str | None = None,
     seed: int | None = None,
@@ -83,7 +79,6 @@ def export_samples(
         out: ``FILE.npz`` (images uint8 (N, H, W, C), labels int64 (N,) by number; manifest and card beside it), or a
             new folder (``<class>/000000.png``, or the images themselves where the generator is unconditional, and
             metadata.csv).
-        kinds: How each kind of release is read; `idpgan.jobs.verify.KINDS` has all.
         labels: Classes to draw, cycled: numbers, or one text of names and numbers between commas (see `parse_labels`);
             None = all, equally often.
         seed: Of the latent vectors; None = fresh entropy.
@@ -94,12 +89,14 @@ def export_samples(
         module: The code of a generator that is its makers' own; see `idpgan.load_generator`.
 
     Raises:
-        InputError: If an argument cannot be used, or anything that is to be written exists; nothing is written then.
+        InputError: If an argument cannot be used, the release was changed, or anything that is to be written exists;
+            nothing is written then.
     """
     if num < 1:
         raise InputError(f"--num {num} must be at least 1.")
     _refuse_place(out)
-    generator = load_generator(source, module).to(device)
+    generator, release = open_generator(source, module)
+    generator = generator.to(device)
     _refuse_memory(generator, num)
     chosen = _positions(generator, num, labels)
     if soft_labels and generator.teacher is None:
@@ -109,19 +106,17 @@ def export_samples(
         )
     if not _is_npz(out):
         _refuse_folder_names(generator.classes)
-    release, card = release_of(source), None
-    said = read_release(release, kinds, follow=True) if (release / PRIVACY).exists() else None
-    manifest = _manifest(release, said, generator, num, chosen, secrets.randbits(63) if seed is None else seed)
+    seed, card = secrets.randbits(63) if seed is None else seed, None
+    manifest = _manifest(find_weights(source), release, generator, num, chosen, seed)
     if generator.config.truncation is not None:  # only there does the purpose make a difference
         manifest["purpose"] = str(purpose)
-    if said is not None:
-        stated, settings, artifact = said
-        facts = card_facts(stated.document, settings)
-        subject = _subject(facts, artifact.describe(), num, folder=not _is_npz(out))
-        card = render_card(stated.report, facts, subject).encode()
+    if release is not None:
+        facts = card_facts(release.stated.document, release.settings)
+        subject = _subject(facts, release.artifact.describe(), num, folder=not _is_npz(out))
+        card = render_card(release.stated.report, facts, subject).encode()
     names = None if chosen is None else [generator.classes[place] for place in chosen.tolist()]
     pixels = to_uint8(
-        generator.sample(num, names, manifest["seed"], batch_size=min(num, _BATCH), progress=progress, purpose=purpose)
+        generator.sample(num, names, seed, batch_size=min(num, _BATCH), progress=progress, purpose=purpose)
     )
     told = generator.teacher.probabilities(pixels).cpu() if soft_labels and generator.teacher is not None else None
     drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card)
@@ -245,24 +240,23 @@ def release_of(source: Path) -> Path:
 
 
 def _manifest(
-    release: Path,
-    said: tuple[Stated, Settings, Artifact] | None,
+    weights: Path,
+    release: Opened | None,
     generator: Generator,
     num: int,
     labels: Tensor | None,
     seed: int,
 ) -> dict[str, Any]:
     counts = torch.bincount(labels, minlength=generator.num_classes).tolist() if labels is not None else []
-    weights = read_plain(release / WEIGHTS, most_weight_bytes(generator), follow=True)
-    contained = () if said is None else contained_in(*said[:2])
+    contained = () if release is None else contained_in(release.stated, release.settings)
     return {
         "format": FORMAT,
         "num": num,
         "seed": seed,
         "image_shape": list(generator.image_shape),
         "classes": dict(zip(generator.classes, counts, strict=True)) if counts else {},
-        "generator_sha256": hashlib.sha256(weights).hexdigest(),
-        "privacy": None if said is None else said[0].report.to_json(),
+        "generator_sha256": sha256_file(weights),
+        "privacy": None if release is None else release.stated.report.to_json(),
         KEY: [each.model_dump(mode="json") for each in contained],
     }
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 from idpgan.checks import typed
 from idpgan.config import build
+from idpgan.errors import InputError
 from idpgan.files import write_bytes_atomic
 from idpgan.models import checkpoint
 from idpgan.models.checkpoint import (
@@ -20,18 +22,22 @@ from idpgan.models.checkpoint import (
     most_weight_bytes,
     put_weights,
     weight_bytes,
+    with_weights,
 )
 from idpgan.models.generator import Generator
 from idpgan.models.outline import GeneratorOutline
 from idpgan.models.simulators import PopulationGenerator
 from idpgan.own_code import is_path
+from idpgan.release.artifact import Kind
 from idpgan.release.card import CardFacts, Subject, plain, shown_shape
 from idpgan.release.folder import PRIVACY
 from idpgan.release.png import SAMPLES, decode_png, most_png_bytes
-from idpgan.release.received import read_privacy
+from idpgan.release.settings import run_from_release
+from idpgan.release.verify import Opened, is_bare, open_release
 from idpgan.training.config import ReleaseConfig
 from idpgan.training.samples import cell_maxima, sample_grid_shape, sample_grids, write_samples
 
+_LOG = logging.getLogger(__name__)
 _PIXEL_TOLERANCE = 2  # of 255 grey levels: another machine rounds its sums in another way
 
 
@@ -150,6 +156,9 @@ class GeneratorArtifact:
         )
 
 
+KINDS = {GeneratorArtifact.kind: Kind(GeneratorArtifact, run_from_release)}
+
+
 @typed
 def load_generator(path: str | os.PathLike[str], module: Any = None) -> Generator:
     """Load a released generator on the CPU, in eval mode; no code of the release is run, and no data is needed.
@@ -161,17 +170,36 @@ def load_generator(path: str | os.PathLike[str], module: Any = None) -> Generato
             "package.module:Class", which is then imported. What a release names is never imported.
 
     Returns:
-        The generator: ``.sample(num, labels, seed)``, ``.classes``, and ``.privacy``, the report of its release as it
-        states it (`idpgan verify` checks it), or None where there is none.
+        The generator: ``.sample(num, labels, seed)``, ``.classes``, and ``.privacy``, the report of its release, or
+        None where there is none. Hashes and settings were compared and the price was computed again; `idpgan verify`
+        also draws the picture again, and reads the card.
 
     Raises:
-        InputError: If a file is missing, damaged, of another program, or a pickle.
+        InputError: If a file is missing, damaged, of another program, or a pickle, or the release was changed.
     """
-    generator = checkpoint.load_generator(path, module)
-    privacy = find_weights(Path(path)).with_name(PRIVACY)
-    if os.path.lexists(privacy):
-        generator.privacy = read_privacy(privacy).report
-    return generator
+    return open_generator(path, module)[0]
+
+
+def open_generator(path: str | os.PathLike[str], module: Any = None) -> tuple[Generator, Opened | None]:
+    """Return a generator, and the release that it was loaded from; None for bare weights, which are warned of.
+
+    Arguments and errors are those of `load_generator`.
+    """
+    weights = find_weights(Path(path))
+    if is_bare(weights):
+        generator = checkpoint.load_generator(weights, module)
+        _LOG.warning(
+            "%s holds no %s: what protects its training images, if anything, is not known. Hand on neither it nor what "
+            "it draws without asking whoever made it.", weights.parent, PRIVACY,
+        )  # fmt: skip
+        return generator, None
+    if weights.name != WEIGHTS:
+        raise InputError(f"{weights} is not the {WEIGHTS} of the release that it lies in. Name that one.")
+    release = open_release(weights.parent, KINDS)
+    described = cast(GeneratorArtifact, release.artifact).generator
+    generator = with_weights(described, release.files[WEIGHTS], weights, module)
+    generator.privacy = release.stated.report
+    return generator, release
 
 
 def _proposed(made: PopulationGenerator) -> str:

@@ -11,21 +11,20 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import pydantic
 import torch
 from pydantic import AfterValidator, Field
-from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from idpgan.checks import typed, whole
 from idpgan.config import Section, build
 from idpgan.data.images import LONGEST_CLASS_NAME, check_class_names
 from idpgan.errors import InputError
-from idpgan.files import printable, read_plain, write_bytes_atomic
-from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
+from idpgan.files import printable, write_bytes_atomic
+from idpgan.models.checkpoint import CONFIG, read_tensors
 from idpgan.models.foreign import ForeignClassifier, ForeignGenerator
 from idpgan.models.outline import TensorShape
 from idpgan.models.validate import validate_private_critic
@@ -36,10 +35,10 @@ from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Plan, Price
 from idpgan.release.artifact import Kind
 from idpgan.release.card import CardFacts, Subject, plain, shown_shape
-from idpgan.release.folder import PRIVACY, write_release
+from idpgan.release.folder import write_release
 from idpgan.release.generator import shown_classes
-from idpgan.release.received import describe_release, read_privacy
 from idpgan.release.settings import Settings
+from idpgan.release.verify import open_release
 
 TENSORS = "model.safetensors"
 METHOD = "own-loop"
@@ -130,10 +129,7 @@ class ModelArtifact:
 
     def read(self, files: Mapping[str, bytes]) -> list[str]:
         """Read the tensors, and compare them with their description; no code of the module is run."""
-        try:
-            self.tensors = load(files[TENSORS])
-        except (SafetensorError, KeyError) as error:
-            raise InputError(f"{TENSORS} is damaged or no safetensors file ({error}).") from error
+        self.tensors = read_tensors(files[TENSORS], Path(TENSORS))
         wrong = _unlike(self.described, self.tensors)
         return [f"{TENSORS} does not hold what {CONFIG} describes: {wrong}."] if wrong else []
 
@@ -269,7 +265,7 @@ class OwnLoop(Plan):
         )
 
 
-KIND = Kind(ModelArtifact, ModelTable.from_release)
+KINDS = {ModelArtifact.kind: Kind(ModelArtifact, ModelTable.from_release)}
 
 
 # Writing and loading ---------------------------------------------------------------------------------------------
@@ -384,19 +380,18 @@ def load_model(folder: str | os.PathLike[str], module: nn.Module) -> ForeignClas
         generator, on the CPU, in eval mode; and ``.privacy``, the report as the release states it.
 
     Raises:
-        InputError: If the folder holds no such release, a file is damaged, or the module has other tensors.
+        InputError: If the folder holds no such release, something in it was changed, or the module has other tensors.
     """
     path = Path(folder)
     if not (path / TENSORS).exists():
         raise InputError(f"{path} is no release of a model of somebody's own: it holds no {TENSORS}.")
-    found, _, _ = describe_release(read_plain(path / CONFIG, MOST_TEXT_BYTES, follow=True), {ModelArtifact.kind: KIND})
-    artifact = ModelArtifact.from_description(found.describe())
-    ((name, most),) = artifact.files().items()
-    for problem in artifact.read({name: read_plain(path / name, most, follow=True)}):
+    release = open_release(path, KINDS)
+    artifact = cast(ModelArtifact, release.artifact)
+    for problem in artifact.read(release.files):
         raise InputError(problem)
     if wrong := _unlike(artifact.described, module.state_dict()):
         raise InputError(f"{type(module).__name__} is not the module of this release: {wrong}.")
     module.load_state_dict(dict(artifact.tensors or {}))
     network = artifact.described.wrapped(module.cpu())
-    network.privacy = read_privacy(path / PRIVACY).report
+    network.privacy = release.stated.report
     return network

@@ -17,7 +17,7 @@ from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit, parse_relation, parse_unit
 from idpgan.release.artifact import Artifact, Kind
-from idpgan.release.folder import FORMATS, PRIVACY
+from idpgan.release.folder import FORMATS
 from idpgan.release.settings import Settings
 
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
@@ -116,17 +116,17 @@ class Stated:
     relation: Relation
 
 
-def read_privacy(path: Path) -> Stated:
-    """Read a privacy.json.
+def read_privacy(path: Path, *, follow: bool = False) -> Stated:
+    """Read a privacy.json; ``follow`` says whether it may be a link.
 
     Raises:
         InputError: In one line, if the file is not a plain one, of another format, or damaged in any way.
     """
-    content = read_plain(path, MOST_TEXT_BYTES)
+    content = read_plain(path, MOST_TEXT_BYTES, follow=follow)
     try:
         document = parse_json(content)
     except ValueError as error:
-        raise InputError(f"{path} is damaged ({error}).") from error
+        raise InputError(f"{path} is damaged ({error}). Copy the whole release again.") from error
     found = document.get("format") if isinstance(document, dict) else None
     if found not in FORMATS:
         said = f" but {found!a}" if isinstance(found, str) and len(found) < 40 else ""
@@ -171,20 +171,6 @@ def describe_release(content: bytes, kinds: Mapping[str, Kind]) -> tuple[Artifac
     if not isinstance(name, str) or name not in kinds:
         raise InputError(f"{CONFIG} does not describe what is given away: its kind is none of {', '.join(kinds)}.")
     return kinds[name].artifact.from_description(document.get(name)), document, kinds[name]
-
-
-def read_release(folder: Path, kinds: Mapping[str, Kind], *, follow: bool = False) -> tuple[Stated, Settings, Artifact]:
-    """Return what a release folder states, the settings that it was made with, and what it describes.
-
-    ``follow`` says whether config.json may be a link, as in download caches; ``kinds`` are the known ones.
-
-    Raises:
-        InputError: If one of them cannot be read.
-    """
-    stated = read_privacy(folder / PRIVACY)
-    content = read_plain(folder / CONFIG, MOST_TEXT_BYTES, follow=follow)
-    artifact, document, kind = describe_release(content, kinds)
-    return stated, read_settings(document, kind, artifact, stated), artifact
 
 
 def read_settings(document: Mapping[str, Any], kind: Kind, artifact: Artifact, stated: Stated) -> Settings:

@@ -14,11 +14,14 @@ from idpgan.config import Section, build
 from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.data.faces import count_public
 from idpgan.data.images import LONGEST_CLASS_NAME
-from idpgan.errors import InputError
+from idpgan.data.load import SOURCES, DataShape, Sizes
+from idpgan.errors import ConfigError, InputError
 from idpgan.files import printable
 from idpgan.privacy.plan import Plan
-from idpgan.training.config import RunConfig
-from idpgan.training.plan import RunPlan
+from idpgan.training.config import RunConfig, build_config, refuse_unsound
+from idpgan.training.plan import RunPlan, plan_run
+
+_PUBLIC_ELSEWHERE = "public"  # placeholder for data.public_root, which is not released
 
 
 @dataclass(frozen=True)
@@ -84,6 +87,27 @@ def settings_of_run(plan: RunPlan) -> Settings:
         license=config.release.license,
         data_license=config.data.license,
     )
+
+
+def run_from_release(table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Settings:
+    """Return the settings of a run, from its entry in config.json; see `idpgan.release.artifact.Kind`.
+
+    Raises:
+        InputError: If the entry is not the config of a run, or `idpgan train` refuses it.
+    """
+    data, num_public = table.get("data"), document["num_public"]
+    if not isinstance(data, dict) or set(WHERE_FILES_LIE) & set(data):
+        raise ConfigError("config.json has no [data], or names folders of the machine that the run was trained on.")
+    if num_public and not (data.get("public_share") or data.get("public")):  # they came from a separate folder
+        table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}
+    config = build_config(table, "config.json")
+    if config.data.name not in SOURCES:
+        raise ConfigError(f"config.json: data.name = {ascii(config.data.name)[:60]} is not a known data set.")
+    refuse_unsound(config)
+    channels, height, width = described["image_shape"]
+    classes = tuple(described["classes"]) or tuple(map(str, range(document["num_classes"])))
+    sizes = Sizes(num_public, document["num_private"], 0, 0)
+    return settings_of_run(plan_run(config, DataShape(sizes, (channels, height, width), classes)))
 
 
 def _problems_of_run(plan: RunPlan, described: Mapping[str, Any]) -> list[str]:

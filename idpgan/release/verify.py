@@ -1,5 +1,9 @@
 """Check a release without its data: everything in it is derived again from the settings, and compared.
 
+`verify_release` says all that it finds. `open_release` makes the same checks before something is loaded or drawn, but
+for what only a reader of the folder sees: the card and files beside the release make it warn, and the picture is not
+drawn again, since its hash is compared.
+
 Report and card of a release that this exact code made are compared word for word. Those of any other release are
 compared by their fields (`idpgan.release.words`), since wording changes between versions and a release keeps its own.
 """
@@ -10,18 +14,19 @@ import dataclasses
 import hashlib
 import itertools
 import json
+import logging
 import math
 import os
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from idpgan.audit.bounds import gaussian_mu
 from idpgan.audit.cases import audited_again, stated_share
 from idpgan.errors import InputError
-from idpgan.files import read_plain
+from idpgan.files import parse_json, pasted, read_plain
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
@@ -35,6 +40,7 @@ from idpgan.release.received import Stated, describe_release, read_privacy, read
 from idpgan.release.settings import Settings
 from idpgan.release.words import compare_cards, compare_reports
 
+_LOG = logging.getLogger(__name__)
 _TOLERANCE = 1e-6  # same code and same settings: only the rounding of another machine is tolerated
 _TIGHTER = 1.1  # noise that an earlier accountant may have required, where this one requires 1
 
@@ -102,13 +108,16 @@ def verify_release(path: Path, kinds: Mapping[str, Kind]) -> Verification:
     stated = read_privacy(folder / PRIVACY)
     found = _Found()
     try:
-        _verify(folder, stated, kinds, found)
+        described = _check_files(folder, stated, kinds, found)
+        shown = described.artifact.read(found.files)
+        _check_statements(described, stated, found)
+        found.problems += shown
     except InputError as error:
-        found.problems.append(str(error).encode("utf-8", "backslashreplace").decode())  # may quote half a character
+        found.problems.append(_said_whole(error))
     return Verification(
         found.recomputed,
         stated.report,
-        tuple(found.problems),
+        (*found.problems, *found.beside),
         stated.document["idpgan"],
         tuple(found.words),
         found.files,
@@ -117,9 +126,66 @@ def verify_release(path: Path, kinds: Mapping[str, Kind]) -> Verification:
     )
 
 
+@dataclass(frozen=True)
+class Opened:
+    """A release that may be loaded: what it states, what it describes, and the content of its files by name."""
+
+    stated: Stated
+    settings: Settings
+    artifact: Artifact
+    files: Mapping[str, bytes]
+
+
+def open_release(folder: Path, kinds: Mapping[str, Kind]) -> Opened:
+    """Return a release whose hashes, settings, charges and report fit together; the artifact has no content yet.
+
+    Links are followed, such as those of download caches: the content is what the hashes speak of. A card that is not
+    that of the numbers, and files that do not belong to the release, are warned of.
+
+    Raises:
+        InputError: If anything else does not fit, or privacy.json is missing. The first problem is named.
+    """
+    if not os.path.lexists(folder / PRIVACY):
+        raise InputError(
+            f"{folder} is a release without its {PRIVACY}, so nothing says what protects the training images. Copy "
+            "the whole folder again."
+        )
+    stated, found = read_privacy(folder / PRIVACY, follow=True), _Found()
+    try:
+        _check_statements(_check_files(folder, stated, kinds, found, follow=True), stated, found)
+    except InputError as error:
+        found.problems.append(_said_whole(error))
+    if found.problems or found.artifact is None or found.settings is None:
+        raise InputError(
+            f"{folder} is not what was released, and nothing is read from it: {found.problems[0]} Copy the whole "
+            f"folder again, or ask whoever made it. All that does not fit: idpgan verify {pasted(folder)}"
+        )
+    if found.beside:
+        _LOG.warning("%s: %s The rest of the release was checked, and is used.", folder, " ".join(found.beside))
+    return Opened(stated, found.settings, found.artifact, found.files)
+
+
+def is_bare(weights: Path) -> bool:
+    """Whether weights are no part of a release: no privacy.json lies beside them, and no settings in config.json."""
+    if os.path.lexists(weights.with_name(PRIVACY)):
+        return False
+    try:
+        document = parse_json(read_plain(weights.with_name(CONFIG), MOST_TEXT_BYTES, follow=True))
+    except ValueError:  # InputErrors too: whoever loads the weights says what is wrong
+        return True
+    return not isinstance(document, dict) or "settings" not in document
+
+
+def _said_whole(error: InputError) -> str:
+    return str(error).encode("utf-8", "backslashreplace").decode()  # it may quote half a character
+
+
 @dataclass
 class _Found:
+    """What is found on the way; ``beside`` are problems of the card and of files that are not the release's."""
+
     problems: list[str] = field(default_factory=list)
+    beside: list[str] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     recomputed: float | None = None
@@ -127,17 +193,45 @@ class _Found:
     settings: Settings | None = None
 
 
-def _verify(folder: Path, stated: Stated, kinds: Mapping[str, Kind], found: _Found) -> None:
-    """Fill `found`; an `InputError` ends the check and becomes the last problem."""
-    files, problems = found.files, found.problems
-    files[CONFIG] = _read(folder, CONFIG, MOST_TEXT_BYTES)
-    artifact, document, kind = describe_release(files[CONFIG], kinds)
-    own = artifact.files()
-    problems += _strangers(folder, {*own, CONFIG, CARD, PRIVACY})
-    for name, most in {**own, CARD: MOST_TEXT_BYTES}.items():
-        files[name] = _read(folder, name, most)
-    problems += _check_hashes(files, artifact, stated)
-    shown = artifact.read(files)
+class _Described(NamedTuple):
+    """What config.json describes, its whole content, and how such a release is read."""
+
+    artifact: Artifact
+    document: Mapping[str, Any]
+    kind: Kind
+
+
+def _check_files(
+    folder: Path, stated: Stated, kinds: Mapping[str, Kind], found: _Found, *, follow: bool = False
+) -> _Described:
+    """Read all files of a release, and compare their hashes; an `InputError` ends the check."""
+    files = found.files
+    files[CONFIG] = _read(folder, CONFIG, MOST_TEXT_BYTES, follow)
+    described = _Described(*describe_release(files[CONFIG], kinds))
+    own = described.artifact.files()
+    found.beside += _strangers(folder, {*own, CONFIG, CARD, PRIVACY})
+    for name, most in own.items():
+        files[name] = _read(folder, name, most, follow)
+    if os.path.lexists(folder / CARD):
+        files[CARD] = _read(folder, CARD, MOST_TEXT_BYTES, follow)
+    else:
+        found.beside.append(f"{CARD} is missing.")
+    hashes, names = stated.document["files"], hashed_files(described.artifact)
+    if set(hashes) != set(names):
+        found.problems.append(f"{PRIVACY} speaks of other files than those of the release.")
+    for name in files:
+        made, now = str(hashes.get(name, "no hash")), hashlib.sha256(files[name]).hexdigest()
+        if made != now:
+            (found.beside if name == CARD else found.problems).append(
+                f"{name} was changed after the release: its SHA-256 begins with {now[:12]}, and {PRIVACY} has "
+                f"{made[:12]!a}."
+            )
+    return described
+
+
+def _check_statements(described: _Described, stated: Stated, found: _Found) -> None:
+    """Derive what the release states from its settings; an `InputError` ends the check."""
+    (artifact, document, kind), files, problems = described, found.files, found.problems
     settings = read_settings(document, kind, artifact, stated)
     found.artifact, found.settings = artifact, settings
     problems += _check_config(files[CONFIG], document, artifact, settings, stated)
@@ -146,8 +240,7 @@ def _verify(folder: Path, stated: Stated, kinds: Mapping[str, Kind], found: _Fou
     if not wrong:
         found.recomputed = compose_epsilon(stated.events, settings.plan.price.delta)
         problems += _check_report(settings, stated, found.recomputed, found.words)
-    problems += shown
-    problems += _check_texts(files, artifact, settings, stated, found.words)
+    _check_texts(artifact, settings, stated, found)
 
 
 # Files ---------------------------------------------------------------------------------------------------------
@@ -166,22 +259,17 @@ def _strangers(folder: Path, names: set[str]) -> list[str]:
     return problems
 
 
-def _read(folder: Path, name: str, most: int) -> bytes:
+def _read(folder: Path, name: str, most: int, follow: bool) -> bytes:
     """Return the content of one file; refuse one that is missing, too large, no plain file, or behind a link."""
     path = folder / name
     if not os.path.lexists(path):
         raise InputError(f"{name} is missing.")
+    if follow:
+        return read_plain(path, most, follow=True)
     behind = [parent for parent in path.parents if parent.is_relative_to(folder) and parent != folder]
     if any(parent.is_symlink() for parent in behind) or not stat.S_ISREG(path.lstat().st_mode):
         raise InputError(f"{name} is a link, a folder, a pipe or a device, not a plain file.")
     return read_plain(path, most)
-
-
-def _check_hashes(files: dict[str, bytes], artifact: Artifact, stated: Stated) -> list[str]:
-    hashes, names = stated.document["files"], hashed_files(artifact)
-    problems = [f"{PRIVACY} speaks of other files than those of the release."] if set(hashes) != set(names) else []
-    changed = [name for name in names if hashes.get(name) != hashlib.sha256(files[name]).hexdigest()]
-    return problems + [f"{name} was changed after the release." for name in changed]
 
 
 # Numbers -------------------------------------------------------------------------------------------------------
@@ -382,20 +470,19 @@ def _check_audited(audited: Guarantee | None, proven: Guarantee, stated: Stated)
 # Texts ---------------------------------------------------------------------------------------------------------
 
 
-def _check_texts(
-    files: dict[str, bytes], artifact: Artifact, settings: Settings, stated: Stated, words: list[str]
-) -> list[str]:
-    """Write card and privacy.json again from what they state, and compare. Fills ``words``."""
-    problems, document = [], stated.document
+def _check_texts(artifact: Artifact, settings: Settings, stated: Stated, found: _Found) -> None:
+    """Write card and privacy.json again from what they state, and compare."""
+    document, card = stated.document, found.files.get(CARD)
     ours = card_text(stated.report, document, artifact, settings)
-    if document["idpgan"] == made_with():
-        wrong = [""] if files[CARD] != ours.encode() else []
+    if card is None:  # which was said where the files were read
+        wrong = []
+    elif document["idpgan"] == made_with():
+        wrong = [""] if card != ours.encode() else []
     else:
-        wrong, lines = compare_cards(files[CARD].decode(errors="surrogateescape"), ours)
-        words += [f"{CARD}: {line}" for line in lines]
-    problems += [f"{CARD} is not the card of these numbers and settings{what}." for what in wrong]
+        wrong, lines = compare_cards(card.decode(errors="surrogateescape"), ours)
+        found.words += [f"{CARD}: {line}" for line in lines]
+    found.beside += [f"{CARD} is not the card of these numbers and settings{what}." for what in wrong]
     without = {name: value for name, value in document.items() if name != "files"}
     again = {**without, "report": stated.report.to_json(), "events": [event.to_json() for event in stated.events]}
     if stated.content != privacy_text(again, document["files"]).encode():
-        problems.append(f"{PRIVACY} is not written as a release writes it.")
-    return problems
+        found.problems.append(f"{PRIVACY} is not written as a release writes it.")

@@ -20,8 +20,9 @@ from idpgan.files import parse_json, read_plain
 from idpgan.methods import METHODS
 from idpgan.privacy.guarantee import number_from_json
 from idpgan.release.artifact import Kind
-from idpgan.release.received import Stated, read_release
+from idpgan.release.received import Stated
 from idpgan.release.settings import Settings
+from idpgan.release.verify import open_release
 from idpgan.report.charts import number
 from idpgan.report.epsilons import SOUND, Spending, alarm, delta_text, epsilon_text, figures, ledger_part, why
 from idpgan.report.page import MOST_BYTES, Gallery, Page, Part, Table, cells, lay_out, size_text
@@ -67,8 +68,9 @@ def publication_page(out: Path, content: Path, form: str, sheet: Sheet, kinds: M
         raise InputError(f"{content} is damaged ({error}). Restore it from a copy.") from error
     if not isinstance(found, dict) or found.get("format") != form:
         raise InputError(f"{content} was written by another version of idpgan, or by something else.")
-    stated, settings, artifact = read_release(out / "release", kinds)
-    described, told = artifact.describe(), stated.report
+    opened = open_release(out / "release", kinds)
+    stated, settings = opened.stated, opened.settings
+    described, told = opened.artifact.describe(), stated.report
     channels, height, width = map(int, described["image_shape"])
     shape, num = (channels, height, width), int(described["num"])
     release = shlex.quote(str(out / "release"))

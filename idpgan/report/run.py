@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import re
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,14 +19,16 @@ from idpgan.data.load import DataShape, Sizes, describe, load
 from idpgan.errors import InputError
 from idpgan.files import parse_json, pasted, read_plain
 from idpgan.methods import METHODS
-from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES, WEIGHTS, load_generator
+from idpgan.models.checkpoint import WEIGHTS
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.books import Books, count
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport
 from idpgan.progress import Progress
 from idpgan.release.artifact import Artifact, Kind
 from idpgan.release.folder import PRIVACY
-from idpgan.release.received import Stated, describe_release, read_privacy
+from idpgan.release.generator import load_generator
+from idpgan.release.received import Stated
+from idpgan.release.verify import open_release
 from idpgan.report.epsilons import SOUND, Spending, alarm, delta_text, epsilon_text, figures, ledger_part, why
 from idpgan.report.measured import attack_part, audit_part, curves_part, evaluation_part
 from idpgan.report.page import MOST_BYTES, Gallery, Page, Part, by_class, size_text
@@ -124,12 +127,12 @@ def gathered(run: RunFolder, config: RunConfig, kinds: Mapping[str, Kind], forma
         formats: Of each result file, by the name of its path in the run.
 
     Raises:
-        InputError: If the release or the ledger cannot be read.
+        InputError: If the release was changed, or the ledger cannot be read.
     """
     stated = artifact = books = shape = None
     if (run.release / PRIVACY).is_file():
-        stated = read_privacy(run.release / PRIVACY)
-        artifact, _, _ = describe_release(read_plain(run.release / CONFIG, MOST_TEXT_BYTES), kinds)
+        release = open_release(run.release, kinds)
+        stated, artifact = release.stated, release.artifact
     else:  # no file states yet what is public about the data
         with contextlib.suppress(InputError):
             shape = describe(config.data)
@@ -219,11 +222,21 @@ def _about(known: Known) -> Part:
         ("Steps", f"{config.training.steps:,} asked for"),
     ]
     log = known.run.log.read_text("utf-8", "replace") if known.run.log.is_file() else ""
-    if nulls := sum(line.startswith("null record: ") for line in log.splitlines()):
-        facts.append(("Null records", f"{nulls:,} files could not be used and count in N (log.txt has the reasons)"))
+    if nulls := _null_records(log):
+        facts.append(("Null records", f"{nulls} files could not be used and count in N (log.txt has the reasons)"))
     public_ones = () if stated is None else stated.report.public_assumptions
     notes = [f"Taken as public: {each}." for each in public_ones]
     return Part("about", "What was trained on what", facts=facts, notes=notes)
+
+
+def _null_records(log: str) -> str:
+    """Return how many null records a log.txt counts; empty for none. It names the first ones, and then says how many.
+
+    The reasons of the first ones hold names of files, so only a line of its own can say it.
+    """
+    said = re.findall(r"^null records: ([0-9,]+) in all", log, re.MULTILINE)
+    named = len(re.findall(r"^null record: ", log, re.MULTILINE))
+    return str(said[-1]) if said else f"{named:,}" * bool(named)
 
 
 def _ledger(known: Known) -> Part:

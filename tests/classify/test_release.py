@@ -69,6 +69,41 @@ def test_what_is_forged_is_found(release):
     assert "not finite" in verdict(release)
     put_file(release, WEIGHTS, save({**weights, name: tensor[:1]}))
     assert "does not hold the classifier" in verdict(release)
+    put_file(release, WEIGHTS, save(weights, {"epsilon": "0.1"}))
+    assert "more than its tensors" in verdict(release)
+
+
+@pytest.mark.parametrize(
+    ("tamper", "word"),
+    [
+        (
+            lambda f: (f / WEIGHTS).write_bytes((f / WEIGHTS).read_bytes()[:-1] + b"\x01"),
+            "was changed after the release",
+        ),
+        (lambda f: put_file(f, WEIGHTS, save(load((f / WEIGHTS).read_bytes()), {"epsilon": "0.1"})), "more than its"),
+        (
+            lambda f: change(f, "privacy.json", lambda d: d["report"]["proven"].update(epsilon=0.1)),
+            "the report says 0.1",
+        ),
+        (
+            lambda f: change(f, "privacy.json", lambda d: d["events"][0].update(noise_multiplier=50.0)),
+            "of the settings",
+        ),
+        (lambda f: (f / "privacy.json").unlink(), "without its privacy.json"),
+        (lambda f: (f / "config.json").unlink(), "config.json is missing"),
+    ],
+)
+def test_a_tampered_classifier_is_not_loaded(release, holdout, tamper, word):
+    assert len(idpgan.load_classifier(release).predict(holdout.images[:2])) == 2  # negative control
+    tamper(release)
+    with pytest.raises(InputError, match=word):
+        idpgan.load_classifier(release)
+
+
+def change(folder, name, edit):
+    document = json.loads((folder / name).read_text())
+    edit(document)
+    (folder / name).write_text(json.dumps(document, indent=2) + "\n")
 
 
 @pytest.mark.parametrize(

@@ -86,6 +86,8 @@ def test_the_log_names_some_null_records_and_counts_the_rest(run, tmp_path):
     log = (tmp_path / "run" / "log.txt").read_text()
     assert log.count("null record: ") == 20
     assert "null records: 40 in all" in log
+    assert run("report", tmp_path / "run")[0] == 0
+    assert "40 files could not be used" in (tmp_path / "run" / "report.html").read_text()
 
 
 @pytest.mark.parametrize("answer", ["n", "y"])

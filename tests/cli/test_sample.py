@@ -11,18 +11,18 @@ import pytest
 from idpgan.cli.faults import Terminated, sigterm_raises
 from idpgan.data.images import attribute_classes
 from idpgan.errors import InputError
-from idpgan.jobs.verify import KINDS
 from idpgan.metrics.source import read_images
-from idpgan.models import ModelConfig, build_generator, save_generator
+from idpgan.models import ModelConfig, build_generator, load_generator, save_generator
 from idpgan.release import export
 from idpgan.release.dataset import SyntheticDataset
 from tests.cli.test_commands import refused
+from tests.release.forging import first_class
 
 
 @pytest.mark.parametrize("name", ["out.manifest.json", "out.README.md", "out.npz"])
 def test_what_lies_beside_an_npz_is_not_written_over(run, finished_run, tmp_path, monkeypatch, name):
     (tmp_path / name).write_text("mine")
-    monkeypatch.setattr(export, "load_generator", None)  # nothing may be loaded, let alone drawn, before
+    monkeypatch.setattr(export, "open_generator", None)  # nothing may be loaded, let alone drawn, before
     assert refused(run("sample", finished_run, "--num", 3, "--out", tmp_path / "out.npz"), name, "exists already")
     assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [(name, "mine")]
 
@@ -82,11 +82,8 @@ def test_nothing_else_is_a_label(labels):
 
 
 def test_images_are_drawn_of_the_classes_that_were_named(run, finished_run, tmp_path):
-    release = shutil.copytree(finished_run / "release", tmp_path / "release")
-    content = json.loads((release / "config.json").read_text())
-    content["generator"]["classes"][:3] = ["zero", "one", "0"]
-    (release / "config.json").write_text(json.dumps(content))
-    (release / "privacy.json").unlink()
+    release, generator = tmp_path / "bare", load_generator(finished_run)
+    save_generator(release, generator, classes=["zero", "one", "0", *generator.classes[3:]])
     (tmp_path / "out").mkdir()
     for labels, expected in (("one,0", [1, 2, 1, 2]), ("1,9", [1, 9, 1, 9])):
         out = tmp_path / "out" / f"{labels}.npz"
@@ -123,7 +120,7 @@ def test_sigterm_leaves_nothing_behind(finished_run, tmp_path, monkeypatch, name
     monkeypatch.setattr(export, where, stopped)
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(Terminated), sigterm_raises():
-        export.export_samples(finished_run, 5, tmp_path / name, KINDS)
+        export.export_samples(finished_run, 5, tmp_path / name)
     assert calls[1]  # negative control: something lay there already
     assert list(tmp_path.iterdir()) == []
     assert signal.getsignal(signal.SIGTERM) == before
@@ -132,9 +129,7 @@ def test_sigterm_leaves_nothing_behind(finished_run, tmp_path, monkeypatch, name
 def test_a_class_that_cannot_be_a_folder_is_refused_before_anything_is_drawn(run, finished_run, tmp_path):
     for name in ("../x", ".x", "a/b", "Manifest.json", "ä" * 200):
         release = shutil.copytree(finished_run / "release", tmp_path / "release")
-        content = json.loads((release / "config.json").read_text())
-        content["generator"]["classes"][0] = name
-        (release / "config.json").write_text(json.dumps(content))
+        first_class(name)(release)
         assert refused(run("sample", release, "--num", 3, "--out", tmp_path / "out"), "cannot be a folder name")
         shutil.rmtree(release)
         assert list(tmp_path.iterdir()) == []
@@ -166,7 +161,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_drawn(finished_run, 
     )
     for source, num, options, said in cases:
         with pytest.raises(InputError, match=said):
-            export.export_samples(source, num, tmp_path / "out", KINDS, **options)
+            export.export_samples(source, num, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
@@ -191,6 +186,6 @@ def test_images_to_look_at_and_to_train_on(run, tmp_path):
     assert spread["looking"] < spread["training"]
     own = SyntheticDataset(made, num=30, seed=1).images.permute(0, 2, 3, 1).numpy()
     assert (own == drawn["training"]).all()
-    judged = read_images(made, (1, 8, 8), tuple("0123456789"), num=30, seed=1).images
+    judged = read_images(load_generator(made), (1, 8, 8), tuple("0123456789"), num=30, seed=1).images
     assert (judged.permute(0, 2, 3, 1).numpy() == drawn["training"]).all()
     assert refused(run("sample", made, "--num", 3, "--out", tmp_path / "x", "--for", "sale"), "looking, training")

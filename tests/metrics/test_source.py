@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from idpgan.errors import InputError
-from idpgan.metrics.source import read_images
+from idpgan.jobs.verify import opened
+from idpgan.metrics.source import read_foreign, read_images
 from idpgan.models import ModelConfig, build_generator, save_generator
 
 GREY, RGB = (1, 8, 10), (3, 8, 10)
@@ -226,28 +227,34 @@ def release(tmp_path):
 
 def test_a_generator_is_sampled(release):
     path = release()
-    images = read_images(path, (1, 8, 8), CLASSES, num=7)
+    images = read_images(opened(path), (1, 8, 8), CLASSES, num=7)
     assert images.labels.tolist() == [0, 1, 2, 0, 1, 2, 0]
     assert images.images.dtype == torch.uint8
-    assert read_images(path / "release", (1, 8, 8), CLASSES, num=7).digest() == images.digest()
-    assert read_images(path, (1, 8, 8), CLASSES, num=7, seed=1).digest() != images.digest()
+    assert read_images(opened(path / "release"), (1, 8, 8), CLASSES, num=7).digest() == images.digest()
+    assert read_images(opened(path), (1, 8, 8), CLASSES, num=7, seed=1).digest() != images.digest()
 
 
 def test_an_unconditional_generator_gives_no_labels(release):
-    assert read_images(release(conditional=False), (1, 8, 8), CLASSES, num=3).labels is None
+    assert read_images(opened(release(conditional=False)), (1, 8, 8), CLASSES, num=3).labels is None
 
 
 def test_a_generator_of_something_else_is_refused(release):
     with pytest.raises(InputError, match="the data set has"):
-        read_images(release(), (1, 28, 28), CLASSES, num=3)
+        read_images(opened(release()), (1, 28, 28), CLASSES, num=3)
     with pytest.raises(InputError, match="class 'cat'"):
-        read_images(release(), (1, 8, 8), ("ant", "dog", "elk"), num=3)
+        read_images(opened(release()), (1, 8, 8), ("ant", "dog", "elk"), num=3)
     with pytest.raises(InputError, match="0 images are too few"):
-        read_images(release(), (1, 8, 8), CLASSES, num=0)
+        read_images(opened(release()), (1, 8, 8), CLASSES, num=0)
+
+
+def test_a_generator_is_loaded_where_its_release_is_checked(release):
+    for read in (read_images, read_foreign):
+        with pytest.raises(InputError, match=r"load it with idpgan\.load_generator"):
+            read(release(), **({"image_shape": (1, 8, 8), "classes": CLASSES} if read is read_images else {}))
 
 
 def test_a_run_without_a_release_is_refused(tmp_path):
     (tmp_path / "config.toml").write_text("")
     (tmp_path / "state").mkdir()
     with pytest.raises(InputError, match="released no generator yet"):
-        read_images(tmp_path, GREY, CLASSES)
+        opened(tmp_path)

@@ -13,7 +13,7 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.jobs.attack import attack_run
 from idpgan.jobs.options import AttackOptions
 from idpgan.jobs.train import plan, start
-from idpgan.jobs.verify import verify
+from idpgan.jobs.verify import opened, verify
 from idpgan.metrics.source import read_images
 from idpgan.models.config import ModelConfig
 from idpgan.models.outline import outline_of, outlined
@@ -122,8 +122,8 @@ def test_a_class_in_python_stands_for_its_path():
 def test_images_under_test_are_drawn_by_the_code_that_is_named(mine, tmp_path):
     run = start(small("wgan-gp"), tmp_path / "run").run
     with pytest.raises(InputError, match="never imported"):
-        read_images(run.path, (1, 8, 8), (), num=5)
-    assert len(read_images(run.path, (1, 8, 8), (), num=5, module="mine:Generator")) == 5
+        opened(run.path)
+    assert len(read_images(opened(run.path, "mine:Generator"), (1, 8, 8), (), num=5)) == 5
 
 
 def test_a_module_with_weights_begins_with_them(mine, tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load, save
 from torch import nn
 
 from idpgan import load_generator
@@ -19,6 +20,7 @@ from idpgan.jobs.verify import verify
 from idpgan.models.foreign import ForeignClassifier, ForeignGenerator
 from idpgan.privacy import Event, Relation, Unit, compose_epsilon, from_opacus
 from idpgan.release import load_model, write_model
+from tests.release.forging import with_hash
 from tests.training.toy import digits
 
 PAGE = Path(__file__).parents[2] / "docs" / "methods" / "opacus.md"
@@ -283,6 +285,9 @@ FORGED = {
     "other weights": lambda folder: (folder / "model.safetensors").write_bytes(
         (folder / "model.safetensors").read_bytes()[:-4] + b"\0\0\0\0"
     ),
+    "a text beside the weights": with_hash(
+        "model.safetensors", lambda content: save(load(content), {"epsilon": "0.1"})
+    ),
     "not a safetensors file": lambda folder: (folder / "model.safetensors").write_bytes(b"PK\x03\x04"),
     "a huge tensor": lambda folder: change(
         folder, "config.json", lambda d: d["model"]["tensors"]["1.weight"].update(shape=[1 << 30, 1 << 30])
@@ -298,7 +303,13 @@ FORGED = {
 
 
 @pytest.mark.parametrize("forge", FORGED.values(), ids=FORGED.keys())
-def test_a_forged_release_is_found_out(release, forge):
+def test_a_forged_release_is_found_out_and_not_loaded(release, forge, caplog):
     assert verify(release).problems == ()
     forge(release)
     assert verify(release).problems
+    if forge is FORGED["a file more"]:  # which is nothing that could be loaded
+        assert load_model(release, linear()).privacy.proven.finite
+        assert "module.py does not belong to the release" in caplog.text
+    else:
+        with pytest.raises(InputError, match=r"is not what was released|more than its tensors"):
+            load_model(release, linear())

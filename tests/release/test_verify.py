@@ -9,6 +9,7 @@ import stat
 
 import pytest
 from PIL import Image
+from safetensors.torch import load, save
 
 from idpgan.data.load import DataShape, Sizes
 from idpgan.jobs.verify import verify
@@ -217,6 +218,10 @@ FORGED = {
     "weights with a stranger": (
         weights(lambda tensors: tensors.update(records=next(iter(tensors.values())).clone())),
         "does not hold",
+    ),
+    "weights with a text": (
+        with_hash("generator.safetensors", lambda content: save(load(content), {"epsilon": "0.1"})),
+        "more than its tensors",
     ),
     # picture
     "another picture": (with_hash("samples.png", somebody), "not the grid"),

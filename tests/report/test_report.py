@@ -8,14 +8,17 @@ import shutil
 import stat
 
 import pytest
+import torch
+from PIL import Image
 
+from idpgan.data.images import png_bytes
 from idpgan.errors import InputError
 from idpgan.jobs.report import report
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import _REQUIRED, Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.report.epsilons import described
-from idpgan.report.page import Chart, Figure, Gallery, Page, Part, Picture, Table, render
+from idpgan.report.page import Chart, Figure, Gallery, Page, Part, Picture, Table, cells, render
 from idpgan.run import RunFolder
 from tests.report.conftest import NASTY
 from tests.report.page import Parsed
@@ -263,3 +266,12 @@ def test_every_kind_of_charge_is_put_in_words(kind):
     values = {"sensitivity": 2, "categories": 3, "reason": "nothing is added"}
     event = Event(kind, Unit.IMAGE, relation, **{name: values.get(name, 0.5) for name in _REQUIRED[kind]})
     assert " images" in described(event)
+
+
+def test_no_program_is_started_for_a_contact_sheet_that_is_none(monkeypatch):
+    started = []
+    monkeypatch.setattr("PIL.EpsImagePlugin.Ghostscript", lambda *_, **__: started.append(1) or Image.new("L", (8, 8)))
+    with pytest.raises(OSError, match="cannot identify"):
+        cells(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\n", (1, 8, 8), 1, 2)
+    assert started == []
+    assert cells(png_bytes(torch.zeros(1, 8, 8, dtype=torch.uint8)), (1, 8, 8), 1, 2).shape == (1, 1, 8, 8)
