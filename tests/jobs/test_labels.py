@@ -205,6 +205,7 @@ def test_numbers_are_names_and_positions_need_the_word():
     ten = tuple(map(str, range(1, 11)))
     assert places([1, 10, 0, 11, "1", "01", "1.0", 1.0, np.int64(2)], ten) == [0, 9, -1, -1, 0, 0, 0, 0, 1]
     assert asked_for("position 0", ten) == 0
+    assert parse_labels("position 0, 10,2", ten) == [0, 9, 1]
     with pytest.raises(
         InputError, match=r"label: 0 is not a class. The classes are 1; 2; .* `position N`, N from 0 to 9"
     ):
@@ -263,6 +264,12 @@ def test_an_export_keeps_classes_whose_names_look_like_blanks(tmp_path):
     draw(tmp_path / "made", 6, tmp_path / "out", seed=0)
     data = SyntheticDataset(tmp_path / "out")
     assert (data.classes, sorted(data.labels.tolist())) == (made.classes, [0, 0, 1, 1, 2, 2])
+
+
+def test_people_in_memory_of_several_spellings_are_said(caplog):
+    held = gathered(np.zeros((4, 8, 8), np.uint8), people=["Anna", "anna", "Zoe", "None"])
+    assert 'people written "Anna" = "anna"; "None" are taken as they are written' in caplog.text
+    assert len(held.identities.unique()) == 4
 
 
 def test_two_folders_of_one_number_are_refused(tmp_path):
