@@ -215,7 +215,7 @@ def machine_fingerprint() -> dict[str, str]:
         "threads": str(torch.get_num_threads()),
         "teams": secrets.token_hex(8) if teams_vary() else "as asked for",
         "cores": str(sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
-        "mathematics": " ".join(platform.libc_ver()),
+        "libc": " ".join(platform.libc_ver()),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "processor": _processor(),
         "mkldnn": f"{torch.backends.mkldnn.is_available()} {torch.backends.mkldnn.enabled}",
