@@ -28,6 +28,7 @@ from idpgan.data.metadata import METADATA, read_rows
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable, write_private_json
+from idpgan.host import own_state
 from idpgan.jobs.attack import CAUTION
 from idpgan.jobs.options import AttackOptions, given
 from idpgan.metrics.source import images_of, read_foreign
@@ -45,6 +46,7 @@ _COINCIDENCE = 0.01  # share of images that may be equal by chance: tiny or draw
 _FACTS = "synthetic", "members", "others", "reference"
 
 
+@own_state()
 def attack(
     synthetic: Source,
     members: Source,

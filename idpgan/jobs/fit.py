@@ -1,13 +1,15 @@
 """`idpgan.fit` and `idpgan.fit_classifier`: from images in memory, or a folder, to a private generator or classifier.
 
 What is done is what `idpgan train` does: the same plan, ledger with a target, refusals and release. Images in memory
-are written to a file that only its owner can read, in a folder of this process that goes when the process ends; with
-``out`` they stay beside the run, so that the commands can go on with it.
+are written to a file that only its owner can read, in a folder of this process that goes when the process ends, or at
+the next call after it was killed; the file goes as soon as it is read. With ``out`` it stays beside the run, so that
+the commands can go on with it.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import functools
 import os
@@ -32,6 +34,7 @@ from idpgan.data.images import Images
 from idpgan.data.load import known_shape
 from idpgan.errors import InputError
 from idpgan.files import whole_folder
+from idpgan.host import own_state
 from idpgan.jobs.init import facts_of
 from idpgan.jobs.origin import with_releases
 from idpgan.jobs.process_ledger import Together, charge, records_of, say
@@ -47,7 +50,7 @@ from idpgan.release.classifier import load_classifier
 from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import load_generator
 from idpgan.release.received import read_privacy
-from idpgan.run import RunFolder, refuse_used
+from idpgan.run import RunFolder, passing_folder, refuse_used
 from idpgan.synthesis.best import best
 from idpgan.synthesis.starter import Facts
 from idpgan.training.config import RunConfig, build_config, load_method
@@ -58,10 +61,10 @@ _DIGITS = tuple("0123456789")
 
 @functools.cache
 def private_folder() -> Path:
-    """Return the folder of this process for what is private, mode 0700; it is removed when the process ends."""
-    path = Path(tempfile.mkdtemp(prefix="idpgan-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
+    """Return the folder of this process for what is private; it is removed when the process ends, or was killed."""
+    held = contextlib.ExitStack()
+    atexit.register(held.close)
+    return held.enter_context(passing_folder())
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +129,7 @@ class FittedGenerator(Fitted):
         """Names; empty for unlabeled images."""
         return self.generator.classes if self.generator.num_classes else ()
 
+    @own_state()
     def sample(
         self, num: int, labels: Any = None, seed: int | None = None, *, purpose: Purpose = Purpose.LOOKING
     ) -> Tensor:
@@ -136,6 +140,7 @@ class FittedGenerator(Fitted):
         """
         return self.generator.sample(num, labels, seed, purpose=purpose)
 
+    @own_state()
     def sample_labels(self, num: int) -> Tensor | None:
         """Return the labels of ``sample(num)``, int64 (num,); None for unlabeled images."""
         return self.generator.sample_labels(num)
@@ -163,15 +168,18 @@ class FittedClassifier(Fitted):
         """Names, in the order of what `predict` returns."""
         return self.classifier.classes
 
+    @own_state()
     def predict(self, images: Any, *, pixel_range: Range = None) -> Tensor:
         """Return the likeliest class of each image, int64 (N,), an index into `classes`; images as `fit` takes them."""
         return self.classifier.predict(gathered(images, pixel_range=pixel_range).images)
 
+    @own_state()
     def probabilities(self, images: Any, *, pixel_range: Range = None) -> Tensor:
         """Return the probability of each class, (N, K); images as `fit` takes them."""
         return self.classifier.probabilities(gathered(images, pixel_range=pixel_range).images)
 
 
+@own_state()
 def fit(
     images: Any,
     labels: Any = None,
@@ -201,7 +209,8 @@ def fit(
         people: Who is on each image in memory, N whole numbers or texts: public.
         method: A generator of `idpgan methods`; "auto" chooses by what is public, as `idpgan init --method best`.
         public: Images that nothing protects, of the same kinds as ``images``; a pair (images, labels) for labeled ones.
-        out: A new run folder, which the commands take; None = a folder that goes with this process.
+        out: A new run folder, which the commands take; None = a folder that goes with this process (killed: at the
+            next call).
         device: "auto", "cpu", "cuda" or "cuda:1".
         progress: Show it on stderr.
         classes: Names of the classes; see `idpgan.data.arrays.gathered`. They are public, and released.
@@ -229,6 +238,7 @@ def fit(
     return FittedGenerator(**about, generator=load_generator(about["release"]))
 
 
+@own_state()
 def fit_classifier(
     images: Any,
     labels: Any = None,
@@ -294,7 +304,8 @@ def _train(images: Any, labels: Any, method: str, family: str, given: _Given, pr
             arrays.write(files[0], held)
             table, facts, records = *_of_images(held, files[0]), records_of(held)
         table, facts = _with_public(table, facts, given, files[1])
-        return _started(_config(method, family, table, facts, given), out, records, progress)
+        config = _config(method, family, table, facts, given)
+        return _started(config, out, records, progress, files if given.out is None else ())
 
 
 @contextmanager
@@ -319,8 +330,8 @@ def _kept_while_running(out: Path, passing: bool) -> Iterator[tuple[Path, Path]]
 
 def _new_place() -> Path:
     warn_once(
-        f"Without out=... this works in {private_folder()}, which only you can read and which is removed when the "
-        "process ends: keep a release with .save(FOLDER)."
+        f"Without out=... this works in {private_folder()}, which only you can read. It is removed when the process "
+        "ends, or was killed and another one calls `fit`: keep a release with .save(FOLDER)."
     )
     return Path(tempfile.mkdtemp(dir=private_folder()))
 
@@ -425,11 +436,13 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
     return build_config(with_releases(apply_overrides(table, given.settings)), "the call of idpgan.fit")
 
 
-def _started(config: RunConfig, out: Path, records: frozenset[bytes], progress: Progress) -> dict[str, Any]:
-    """Train, and note in this process whatever was charged, also where it failed."""
+def _started(
+    config: RunConfig, out: Path, records: frozenset[bytes], progress: Progress, passing: Sequence[Path]
+) -> dict[str, Any]:
+    """Train, and note in this process whatever was charged, also where it failed; ``passing`` files go once read."""
     run, together = RunFolder(out), None
     try:
-        finished = start(config, out, progress)
+        finished = start(config, out, progress, read=lambda: [path.unlink(missing_ok=True) for path in passing])
     finally:
         if run.ledger.is_file():
             together = _noted(run, config, records)

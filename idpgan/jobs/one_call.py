@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from idpgan.checks import whole
 from idpgan.config import nearest_hint
 from idpgan.data import folder
 from idpgan.data.arrays import Range, gathered
@@ -17,6 +18,7 @@ from idpgan.data.images import Images, numbered_by, to_unit
 from idpgan.data.load import Split
 from idpgan.device import resolve_device
 from idpgan.errors import DataError, InputError
+from idpgan.host import own_state
 from idpgan.jobs.fit import FittedGenerator
 from idpgan.jobs.options import PublishOptions
 from idpgan.jobs.process_ledger import charge, records_of, say
@@ -35,6 +37,7 @@ from idpgan.publish.publisher import release as release_images
 from idpgan.release.dataset import SyntheticDataset
 
 
+@own_state()
 def publish_images(
     images: Any,
     *,
@@ -119,6 +122,7 @@ def publish_images(
     return made
 
 
+@own_state()
 def evaluate(
     synthetic: Any,
     real: Any,
@@ -155,13 +159,16 @@ def evaluate(
         InputError: If something cannot be measured.
     """
     where = resolve_device(device, "device")
+    if only is not None and only not in METRICS:
+        raise InputError(f"only = '{only}' is unknown. {nearest_hint(only, METRICS)}")
+    for name, value in (("seeds", seeds), ("num", num)):
+        if value is not None:
+            whole(value, name, 1)
     with shown(off=not progress) as show:
         judges = _real(real, "real", pixel_range, show)
         known = None if train is None else numbered_by(_real(train, "train", pixel_range, show), judges.classes)
         images = _under_test(synthetic, judges, num, pixel_range, show)
         wanted = [only] if only else list(default_metrics(judges.classes if images.labels is not None else ()))
-        if wanted[0] not in METRICS:
-            raise InputError(f"only = '{only}' is unknown. {nearest_hint(wanted[0], METRICS)}")
         none, every = judges.select(torch.arange(0)), torch.arange(len(judges))
         first, second = (known, judges) if known else (judges.select(every[::2]), judges.select(every[1::2]))
         own = [name for name in wanted if name == "utility"]

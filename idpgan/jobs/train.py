@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import PRIVACY, write_release
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.settings import settings_of_run
-from idpgan.run import RunFolder, describe_environment, refuse_used
+from idpgan.run import RunFolder, describe_environment, passing_folder, refuse_used
 from idpgan.training.config import RunConfig, build_config, load_method, refuse_unsound
 from idpgan.training.distributed import agree_on, agreed, check_own_gpu, do_as_told, hear_config, tell_config
 from idpgan.training.loop import Outcome, train
@@ -90,10 +89,18 @@ class Finished:
     license: str | None = None
 
 
-def start(config: RunConfig, out: Path | None = None, progress: Progress = silent, ranks: Ranks = ALONE) -> Finished:
+def start(
+    config: RunConfig,
+    out: Path | None = None,
+    progress: Progress = silent,
+    ranks: Ranks = ALONE,
+    *,
+    read: Callable[[], object] = lambda: None,
+) -> Finished:
     """Train a new run in ``out`` (None = ``runs/<data>-<method>-<timestamp>``) and release what it made.
 
-    ``ranks`` are the processes that share the steps, seen by rank 0; the others `follow`.
+    ``ranks`` are the processes that share the steps, seen by rank 0; the others `follow`. ``read`` is called when all
+    data are in memory.
 
     Raises:
         InputError: If config, data or folder cannot be used; nothing is written then.
@@ -103,6 +110,7 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress = silen
         _LOG.warning("%s", planned.signal.warning)
     ledger = Ledger.of(planned.price, config.identity())
     split, method = _shared(config, ledger, ranks, planned)  # refusals come before the folder exists
+    read()
     environment = describe_environment(str(resolve_device(config.training.device))) | {"processes": ranks.size}
     toml = dump_toml(config)
     books = json.dumps(ledger.to_json(), indent=1) + "\n"
@@ -199,7 +207,7 @@ def _refuse_beyond_cap(planned: RunPlan, split: Split) -> None:
 
 
 def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Method:
-    """Train a run's method on a split of your own, in a folder that is thrown away: for attacks and audits.
+    """Train a run's method on a split of your own, in a folder that passes (`passing_folder`): for attacks and audits.
 
     Raises:
         InputError: If config and images do not fit, or the training was interrupted.
@@ -208,8 +216,8 @@ def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Me
     planned.check()
     ledger = Ledger(planned.unit, planned.relation, owner=config.identity())  # no limit: the result is never released
     method: Method = load_method(config.method.name)(planned, split, ledger=ledger, device=device)
-    with tempfile.TemporaryDirectory() as folder:
-        run = RunFolder.create(Path(folder) / "reference", dump_toml(config))
+    with passing_folder() as folder:  # of weights that were fitted to private images
+        run = RunFolder.create(folder / "reference", dump_toml(config))
         ledger.path = run.ledger
         outcome = train(
             method,

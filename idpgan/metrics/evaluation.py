@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from idpgan.checks import typed
+from idpgan.checks import typed, whole
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
@@ -122,6 +122,8 @@ def evaluate_images(
         InputError: If the images do not fit the data set, or something asked for cannot be measured; found out before
             the first computation where possible.
     """
+    if num_seeds is not None:
+        whole(num_seeds, "seeds", 1)
     split = split.existing()
     if metrics is None:
         metrics = default_metrics(split.classes)

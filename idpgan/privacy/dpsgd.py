@@ -52,6 +52,7 @@ from torch import Tensor
 
 from idpgan import checks
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.captured_gradients import (
     NotCapturedError,
@@ -78,16 +79,13 @@ _HALF_STEP = 2.0**-53  # between a uniform number of `Noise` and the end of its 
 
 @contextlib.contextmanager
 def full_precision() -> Iterator[None]:
-    """Compute matrix products and convolutions of a CUDA device in IEEE float32 inside the block.
-
-    A GPU's TF32 keeps 10 bits of 23: clip factors and features rounded to TF32 can exceed their norm by 2^-11. On the
-    CPU nothing changes.
-    """
+    """Compute without a GPU's TF32, whose 10 bits can lift clip factors and features above their norm by 2^-11."""
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = False
     try:
-        yield
+        with own_state():
+            yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
 

@@ -1,5 +1,6 @@
 """The front door of Python: arrays in, a release that verifies out, under the refusals of the command line."""
 
+import io
 import stat
 
 import numpy as np
@@ -161,6 +162,29 @@ def test_the_private_folder_is_its_owners_and_keeps_no_image_and_no_noise():
     assert not list(place.rglob(f"*{arrays.SUFFIX}*images*"))
     assert made.run is None
     assert ".save(FOLDER)" in made.report()
+
+
+def test_images_in_the_passing_folder_go_before_the_training(monkeypatch):
+    """A kill while it trains leaves no image, not even until the next call."""
+    seen = []
+    train = fit_module.start.__globals__["train"]
+
+    def looking(*args, **kwargs):
+        seen.extend(fit_module.private_folder().rglob(f"run.*{arrays.SUFFIX}"))
+        return train(*args, **kwargs)
+
+    monkeypatch.setattr("idpgan.jobs.train.train", looking)
+    made = idpgan.fit(GREY, LABELS, public=(255 - GREY, LABELS), **QUICK)
+    assert seen == []
+    assert verify(made.release).problems == ()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_host_without_stderr_sees_no_progress(monkeypatch, closed):
+    stream = io.StringIO()
+    stream.close()
+    monkeypatch.setattr("sys.stderr", stream if closed else None)
+    assert idpgan.fit(GREY, LABELS, epsilon=2.0, method="gaussian").num_private == NUM
 
 
 def test_a_run_that_is_kept_goes_on_with_the_commands(tmp_path):
