@@ -211,8 +211,8 @@ def calls(folder):
     }
 
 
-RECORDS = """Unit Relation Guarantee PrivacyReport Event Budget BudgetError check_delta default_delta Mechanism ModelConfig
-    Critic seeded_init"""  # compute nothing, or are the caller's own networks and blocks
+RECORDS = """Unit Relation Guarantee PrivacyReport Event Budget BudgetError check_delta default_delta Mechanism
+    ModelConfig Critic seeded_init"""  # compute nothing, or are the caller's own networks and blocks
 
 
 def names():

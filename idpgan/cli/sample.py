@@ -53,7 +53,9 @@ def sample(
         module=module,
         progress=progress,
     )
-    lines = [f"{num:,} images in {out}, with a card to give away: {card_of(out)}"]
+    card = card_of(out)
+    said = f"with a card to give away: {card}" if card.is_file() else "without a card: no release says what it protects"
+    lines = [f"{num:,} images in {out}, {said}"]
     if manifest.get("purpose") == "looking":
         lines.append("They are for looking at, cleaner and more alike than those to train on: --for training.")
     if "total" in (manifest["privacy"] or {}):

@@ -186,7 +186,7 @@ def fit(
     *,
     epsilon: float,
     delta: float | None = None,
-    unit: str = "image",
+    unit: str | None = None,
     people: Any = None,
     method: str = AUTO,
     public: Any = None,
@@ -201,11 +201,13 @@ def fit(
 
     Args:
         images: A NumPy array or a tensor (N, H, W), (N, H, W, C) or (N, C, H, W), a torch data set, or a folder of
-            images (its path), which is read and split as `idpgan init` proposes. Of images in memory all are used.
+            images (its path), which is read and split as `idpgan init` proposes: a part is held back for judging. Of
+            images in memory all are used.
         labels: Classes of images in memory, N whole numbers or texts; None = those of a data set, or unlabeled.
         epsilon: Above 0; see `unit`.
         delta: Below 1/N; None = the smaller of 1e-5 and 1 / (10 N).
-        unit: "image", or "person": all images of a person together, who must then be known (`people`, or the folder).
+        unit: "image", or "person": all images of a person together. None is "image" where nobody is known; it must be
+            said where the folder, or `people`, tells who is on each image.
         people: Who is on each image in memory, N whole numbers or texts: public.
         method: A generator of `idpgan methods`; "auto" chooses by what is public, as `idpgan init --method best`.
         public: Images that nothing protects, of the same kinds as ``images``; a pair (images, labels) for labeled ones.
@@ -245,6 +247,7 @@ def fit_classifier(
     *,
     epsilon: float,
     delta: float | None = None,
+    unit: str | None = None,
     method: str = CLASSIFIER,
     out: str | os.PathLike[str] | None = None,
     device: str = "auto",
@@ -253,7 +256,7 @@ def fit_classifier(
     pixel_range: Range = None,
     settings: Sequence[str] = (),
 ) -> FittedClassifier:
-    """Train a private classifier of images, unit one image, and release it; arguments and errors as of `fit`.
+    """Train a private classifier of images, and release it; arguments and errors as of `fit`. Its unit is one image.
 
     Returns:
         The classifier, with ``predict``, ``probabilities``, ``privacy``, ``report()`` and ``save(folder)``.
@@ -265,7 +268,7 @@ def fit_classifier(
         >>> bool((made.predict(digits.images[:20], pixel_range=(0, 16)) < 10).all())
         True
     """
-    given = _Given(epsilon, delta, "image", None, None, out, device, classes, pixel_range, settings)
+    given = _Given(epsilon, delta, unit, None, None, out, device, classes, pixel_range, settings)
     with shown(off=not progress) as show:
         about = _train(images, labels, method, "classifier", given, show)
     return FittedClassifier(**about, classifier=load_classifier(about["release"]))
@@ -280,7 +283,7 @@ class _Given:
 
     epsilon: float
     delta: float | None
-    unit: str
+    unit: str | None
     people: Any
     public: Any
     out: str | os.PathLike[str] | None
@@ -324,8 +327,12 @@ def _kept_while_running(out: Path, passing: bool) -> Iterator[tuple[Path, Path]]
         passed = [path for path in out.glob("*") if path != RunFolder(out).release] if passing else []
         if passing or not RunFolder(out).config.is_file():
             passed += files
-        for path in passed:  # the noise among them: nothing goes on from here
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        _remove(passed)  # the noise among them: nothing goes on from here
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _new_place() -> Path:
@@ -350,7 +357,7 @@ def _check(method: str, family: str, given: _Given) -> None:
             f"method = '{method}' does not keep to the epsilon that it is given: {known[method].reason}. Take a sound "
             "one (idpgan methods), or train it as a config by `idpgan train`."
         )
-    if given.unit not in ("image", "person"):
+    if given.unit not in (None, "image", "person"):
         raise InputError(f"unit = '{given.unit}' is unknown to `fit`. Known: image, person.")
     if isinstance(given.settings, str):
         raise InputError(f"settings = {given.settings!r} must be a list of texts, each section.key=value.")
@@ -414,13 +421,19 @@ def _with_public(table: dict[str, Any], facts: Facts, given: _Given, file: Path)
 
 def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, given: _Given) -> RunConfig:
     """Return the config that the method proposes for such data, under the budget that was asked for."""
+    if given.unit is None and facts.per_person is not None:
+        raise InputError(
+            'unit is missing, and who is on each image is known. Say unit="person", which protects all images of a '
+            'person together, as `idpgan init` proposes, or unit="image", which protects each of them by itself.'
+        )
     if given.unit == "person" and facts.per_person is None:
         raise InputError('unit = "person" needs to know who is on each image: give people=..., or unit="image".')
-    if given.unit == "image":
+    unit = given.unit or "image"
+    if unit == "image":
         facts = dataclasses.replace(facts, per_person=None)
     chosen = best(facts) if method == AUTO else None
     method = chosen.method if chosen else method
-    if given.unit not in METHODS[method].units:
+    if unit not in METHODS[method].units:
         raise InputError(f'method = "{method}" protects one {METHODS[method].units[0]}. Set unit to that.')
     suggest = getattr(load_method(method), "suggest", None)
     table: dict[str, Any] = {"method": {"name": method}, "privacy": {}}
@@ -442,7 +455,7 @@ def _started(
     """Train, and note in this process whatever was charged, also where it failed; ``passing`` files go once read."""
     run, together = RunFolder(out), None
     try:
-        finished = start(config, out, progress, read=lambda: [path.unlink(missing_ok=True) for path in passing])
+        finished = start(config, out, progress, read=lambda: _remove(passing))
     finally:
         if run.ledger.is_file():
             together = _noted(run, config, records)

@@ -48,6 +48,7 @@ def annotations_of(model: type[Any]) -> dict[str, Any]:
         if each.metadata:
             own = (f"--{each.name.replace('_', '-')}",) if hints[each.name] is bool else ()  # or typer adds --no-NAME
             flags, metavar, text = (each.metadata[name] for name in ("flags", "metavar", "help"))
+            text = text.replace("[", "\\[")  # or the help takes it for markup, and leaves it out
             hints[each.name] = Annotated[hints[each.name], Option(*(flags or own), metavar=metavar, help=text)]
     return hints
 

@@ -32,6 +32,7 @@ from idpgan.jobs.options import RehearseOptions
 from idpgan.jobs.train import load_config, train_on
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import evaluate_images
+from idpgan.metrics.fidelity import check_fidelity
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import number_to_json
 from idpgan.progress import Progress, renamed, silent
@@ -111,6 +112,7 @@ def rehearse(options: RehearseOptions, progress: Progress = silent) -> Rehearsal
     if options.out is not None:
         refuse_closed(options.out, f"--out {options.out}")
         check_writable(options.out)
+    check_fidelity()
     device = resolve_device(config.training.device)
     shape = known_shape(config.data)
     configs = [_at(config, epsilon) for epsilon in options.epsilons]

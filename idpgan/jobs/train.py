@@ -48,7 +48,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: On the first problem in the config.
     """
     where = "the default config" if path is None else str(path)
-    return build_config(with_releases(apply_overrides(load_table(path), overrides)), where)
+    return build_config(with_releases(apply_overrides(load_table(path), overrides)), where, overrides)
 
 
 def plan(config: RunConfig, out: Path | None = None) -> RunPlan:

@@ -19,7 +19,7 @@ from idpgan.metrics.accuracy import accuracy_table
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.dpimagebench import dpimagebench_metric, dpimagebench_table
 from idpgan.metrics.features import RECIPES, Part
-from idpgan.metrics.fidelity import fidelity_metric, fidelity_table
+from idpgan.metrics.fidelity import check_fidelity, fidelity_metric, fidelity_table
 from idpgan.metrics.inception import check_inception, inception_metric, inception_table
 from idpgan.metrics.metric import Features, Judging, Metric, MetricResult, MetricTable
 from idpgan.metrics.utility import check_floor, utility_metric, utility_table
@@ -30,8 +30,8 @@ _ROWS = (
     Metric("ceiling", partial(utility_metric, "ceiling"), utility_table, source="private"),
     Metric("floor", partial(utility_metric, "floor"), utility_table, source="public", check=check_floor),
     Metric("inception", inception_metric, inception_table, check=check_inception),
-    Metric("fidelity", fidelity_metric, fidelity_table),
-    Metric("fidelity_ceiling", fidelity_metric, fidelity_table, source="private"),
+    Metric("fidelity", fidelity_metric, fidelity_table, check=check_fidelity),
+    Metric("fidelity_ceiling", fidelity_metric, fidelity_table, source="private", check=check_fidelity),
     Metric("dpimagebench", dpimagebench_metric, dpimagebench_table),
 )
 METRICS: Mapping[str, Metric] = {row.name: row for row in _ROWS}

@@ -289,6 +289,19 @@ def test_a_closed_stream_is_the_null_device(closed):
     assert subprocess.run(command, shell=True, timeout=60).returncode == 0
 
 
+def test_doctor_and_rehearse_say_what_cannot_be_imported(run, monkeypatch):
+    """Installed, but of another build: said before a network is trained, and not after it."""
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    monkeypatch.setitem(sys.modules, "torchmetrics.image.fid", None)
+    code, out, _ = run("doctor", "--json")
+    found = {finding["what"]: finding for finding in json.loads(out)}
+    assert (code, found["torchvision"]["good"]) == (1, False)
+    assert "cannot be imported" in found["torchvision"]["found"]
+    assert found["torchmetrics"]["good"]
+    monkeypatch.setattr("idpgan.jobs.rehearse.stand_ins", lambda *_: pytest.fail("drawn"))
+    assert one_line(run("rehearse", "digits-gaussian"), "torchmetrics cannot be imported", "idpgan doctor")
+
+
 def test_an_unknown_option_is_one_line(run):
     assert one_line(run("train", "--stesp", "3"), "--stesp")
     assert one_line(run("trian"), "trian")

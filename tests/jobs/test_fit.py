@@ -235,7 +235,33 @@ def test_unit_person(tmp_path):
     assert made.privacy.proven.unit == "person"
     made.save(tmp_path / "release")
     assert verify(tmp_path / "release").problems == ()
-    assert idpgan.fit(GREY, LABELS, people=people, **QUICK).privacy.proven.unit == "image"
+    assert idpgan.fit(GREY, LABELS, people=people, unit="image", **QUICK).privacy.proven.unit == "image"
+
+
+@pytest.mark.parametrize("call", [idpgan.fit, idpgan.fit_classifier])
+def test_where_people_are_known_the_unit_must_be_said(tmp_path, call, monkeypatch):
+    """`init` would take person: `fit` takes neither in silence, and neither charges nor writes."""
+    monkeypatch.chdir(tmp_path)
+    rows = ["file_name,mood,person"]
+    (tmp_path / "photos").mkdir()
+    for index in range(NUM):
+        Image.fromarray(np.resize(GREY[index], (28, 28))).save(tmp_path / "photos" / f"{index}.png")
+        rows.append(f"{index}.png,{'sad' if index % 2 else 'glad'},{index // 3}")
+    (tmp_path / "photos" / "metadata.csv").write_text("\n".join(rows) + "\n")
+    asked = {"epsilon": 2.0, "progress": False, "out": tmp_path / "run"}
+    with pytest.raises(InputError, match=r'unit="person".*unit="image"'):
+        call("photos", **asked)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photos"]
+    assert process_ledger._DONE == []
+    if call is idpgan.fit:
+        with pytest.raises(InputError, match=r'unit="person".*unit="image"'):
+            call(GREY, LABELS, people=LABELS, **asked)
+    assert (
+        call(
+            "photos", unit="image", settings=["training.steps=1"][: call is not idpgan.fit], **asked
+        ).privacy.proven.unit
+        == "image"
+    )
 
 
 def test_public_images_in_memory():
