@@ -3,6 +3,7 @@
 import functools
 import random
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -249,6 +250,7 @@ def settings():
         "NumPy": (np.geterr(), np.get_printoptions()),
         "filters": list(warnings.filters),
         "threads": torch.get_num_threads(),
+        "signals": [signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)],
         "TF32": (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32),
         "random": (random.getstate(), torch.random.get_rng_state().tolist()),
         "NumPy's": np.random.get_state()[1].tolist(),  # noqa: NPY002

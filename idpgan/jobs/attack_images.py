@@ -92,6 +92,7 @@ def attack(
     return _attack({name: source for name, source in given_as.items() if source is not None}, options, progress)
 
 
+@own_state()
 def attack_foreign(synthetic: Path, options: AttackOptions, progress: Progress = silent) -> ImagesAttack:
     """Attack a folder, an npz file or what draws images, with the members and others of the options; see `attack`.
 

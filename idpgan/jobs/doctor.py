@@ -19,6 +19,7 @@ from packaging.requirements import Requirement
 from idpgan.data.config import DataConfig
 from idpgan.data.load import BY_NAME, DataShape, Sizes, describe
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.jobs.probe import expected_seconds
 from idpgan.jobs.train import load_config
 from idpgan.memory import GIB, free_memory
@@ -42,6 +43,7 @@ class Finding:
         return asdict(self)
 
 
+@own_state()
 def examine() -> list[Finding]:
     """Examine versions, devices, noise, accounting, networks and data sets."""
     free = free_memory()  # the limit by which large batches and data sets are refused
@@ -80,6 +82,7 @@ _TASKS = (  # what, N, (C, H, W), classes, config, settings
 )
 
 
+@own_state()
 def capabilities(progress: Progress = silent) -> list[Finding]:
     """Say how long typical runs take here, by a probe of each on random images; nothing is kept."""
     findings = []

@@ -24,6 +24,7 @@ from idpgan.data.metadata import METADATA, PERSON
 from idpgan.data.photos import Photo, Planned, cut, large_photos, metadata_csv, open_photo, photo_pixels, plan
 from idpgan.errors import DataError, InputError
 from idpgan.files import check_writable, whole_folder
+from idpgan.host import own_state
 from idpgan.jobs.options import PrepareOptions
 from idpgan.progress import Progress, silent
 from idpgan.release.folder import remove_leftovers
@@ -81,6 +82,7 @@ class Prepared:
         return {**self.__dict__, "out": str(self.out), "refused": refused}
 
 
+@own_state()
 def prepare(source: Path, out: Path, options: PrepareOptions, progress: Progress = silent) -> Prepared:
     """Make a folder of images of one size out of a folder of photos, whole or not at all.
 

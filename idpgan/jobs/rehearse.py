@@ -28,6 +28,7 @@ from idpgan.data.stand_ins import are_digits, stand_ins
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError
 from idpgan.files import check_writable, write_bytes_atomic
+from idpgan.host import own_state
 from idpgan.jobs.options import RehearseOptions
 from idpgan.jobs.train import load_config, train_on
 from idpgan.metrics.cache import Cache
@@ -101,6 +102,7 @@ class Rehearsal:
         return {**table, "rows": [row.to_json() for row in self.rows]}
 
 
+@own_state()
 def rehearse(options: RehearseOptions, progress: Progress = silent) -> Rehearsal:
     """Rehearse a config at several epsilons; the picture is written if ``options.out`` says where.
 

@@ -17,6 +17,7 @@ from idpgan.data.load import Split, known_shape, load
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import append_line, check_writable
+from idpgan.host import own_state
 from idpgan.jobs.options import at_root
 from idpgan.jobs.origin import check_total, with_releases
 from idpgan.models.generator import Generator
@@ -51,6 +52,7 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
     return build_config(with_releases(apply_overrides(load_table(path), overrides)), where, overrides)
 
 
+@own_state()
 def plan(config: RunConfig, out: Path | None = None) -> RunPlan:
     """Price a run, and refuse all that can be refused without reading an image: what `start` does first.
 
@@ -89,6 +91,7 @@ class Finished:
     license: str | None = None
 
 
+@own_state()
 def start(
     config: RunConfig,
     out: Path | None = None,
@@ -127,6 +130,7 @@ def start(
         return _train(config, split, method, run, ledger, progress, ranks)
 
 
+@own_state()
 def resume(path: Path, data_root: Path | None = None, progress: Progress = silent, ranks: Ranks = ALONE) -> Finished:
     """Continue an interrupted run: bit for bit on the CPU of an equal machine, elsewhere with fresh noise.
 
@@ -206,6 +210,7 @@ def _refuse_beyond_cap(planned: RunPlan, split: Split) -> None:
         )
 
 
+@own_state()
 def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Method:
     """Train a run's method on a split of your own, in a folder that passes (`passing_folder`): for attacks and audits.
 

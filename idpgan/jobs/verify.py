@@ -10,6 +10,7 @@ from idpgan.continual.settings import StreamTable
 from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.data.load import SOURCES, DataShape, Sizes
 from idpgan.errors import ConfigError
+from idpgan.host import own_state
 from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationTable
 from idpgan.publish.plan import PublicationTable
 from idpgan.release.answers import AnswersArtifact
@@ -27,6 +28,7 @@ from idpgan.training.plan import plan_run
 _PUBLIC_ELSEWHERE = "public"  # placeholder for data.public_root, which is not released
 
 
+@own_state()
 def verify(path: Path) -> Verification:
     """Verify a release of any kind; see `verify_release`."""
     return verify_release(path, KINDS)

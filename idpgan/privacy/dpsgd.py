@@ -84,8 +84,7 @@ def full_precision() -> Iterator[None]:
     before = matmul.allow_tf32, cudnn.allow_tf32
     matmul.allow_tf32 = cudnn.allow_tf32 = False
     try:
-        with own_state():
-            yield
+        yield
     finally:
         matmul.allow_tf32, cudnn.allow_tf32 = before
 
@@ -207,6 +206,7 @@ class DPSGDPlan:
 
     # Before the first private step ------------------------------------------------------------------------------------
 
+    @own_state()
     def tiles(
         self,
         loss: RecordLoss,
@@ -298,6 +298,7 @@ class DPSGDPlan:
         """Return where the records of `drawn` are computed: positions, int64 (tiles, T), -1 where a slot is empty."""
         return tiles.places(self.drawn(num, noise))
 
+    @own_state()
     @full_precision()
     def clipped_sum(
         self,
@@ -352,6 +353,7 @@ class DPSGDPlan:
         whole = torch.where(norms.isfinite()[:, None], exact * scale[:, None], 0.0).trunc_()
         return Features(whole.float(), torch.where(norms.isfinite(), 1 / scale, torch.nan))
 
+    @own_state()
     @full_precision()
     def clipped_outer_sum(
         self,
