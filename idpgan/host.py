@@ -36,7 +36,7 @@ def own_state() -> Iterator[None]:
 
 
 def _odd_settings() -> Iterator[AbstractContextManager[Any]]:
-    """Yield a block for everything of this thread that the host has set otherwise; in 5 us where it has not."""
+    """Yield a block for everything of this thread that the host has set otherwise: nothing, as a rule."""
     numpy: Any = sys.modules.get("numpy")  # what is not imported yet was not set
     torch: Any = sys.modules.get("torch")
     if numpy is not None and numpy.geterr() != _NUMPY:
