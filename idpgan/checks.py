@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from idpgan.errors import InputError
+from idpgan.host import own_state
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,7 +34,8 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
     """Check a public function's arguments by its own annotations: what they do not admit is an `InputError`.
 
     Strict as the config is: True, "1" and NaN are not numbers, 1.0 is not a whole number. Accepted are also
-    NumPy arrays for tensors, NumPy's numbers, the names of units and relations, and texts for paths.
+    NumPy arrays for tensors, NumPy's numbers, the names of units and relations, and texts for paths. What the host has
+    set does not reach the function (`own_state`).
     """
     signature = inspect.signature(function)
 
@@ -44,10 +46,11 @@ def typed(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> R:
         bound = signature.bind(*args, **kwargs)
-        for name, value in bound.arguments.items():
-            if name in hints() and signature.parameters[name].kind not in _VARIABLE:
-                bound.arguments[name] = fit(value, hints()[name], name)
-        return function(*bound.args, **bound.kwargs)
+        with own_state():
+            for name, value in bound.arguments.items():
+                if name in hints() and signature.parameters[name].kind not in _VARIABLE:
+                    bound.arguments[name] = fit(value, hints()[name], name)
+            return function(*bound.args, **bound.kwargs)
 
     return checked
 
@@ -104,11 +107,12 @@ def _fit(value: Any, hint: Any) -> Any:
 
 def _fit_one_of(value: Any, hints: tuple[Any, ...]) -> Any:
     """Return a value by the first hint of a union that admits it."""
+    reason = ""
     for hint in hints:
         try:
             return _fit(value, hint)
         except _UnfitError as error:
-            reason = str(error)
+            reason = reason or str(error)
     raise _UnfitError(reason)
 
 
@@ -143,8 +147,10 @@ def _number(value: Any, kind: type) -> Any:
         number: int | float = value
     else:
         number = int(value) if isinstance(value, numbers.Integral) else float(value)
-    if math.isnan(number) or (isinstance(number, int) and not -_MOST <= number <= _MOST):
+    if math.isnan(number):
         raise _UnfitError
+    if isinstance(number, int) and not -_MOST <= number <= _MOST:
+        raise _UnfitError("whole numbers have at most 63 bits here")
     return number
 
 

@@ -208,6 +208,9 @@ def _too_deep(what: str) -> ConfigError:
     return ConfigError(f"{what} has tables or lists more than {MOST_DEPTH} levels deep, which no setting has.")
 
 
+SETTINGS = "the command line"  # where settings stand, in messages
+
+
 def apply_overrides(table: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
     """Return a copy of `table` with settings of the form ``section.key=value`` put in, the last one winning.
 
@@ -252,11 +255,12 @@ def _override_value(override: str, text: str) -> Any:
     return parsed["value"] if len(parsed) == 1 else text  # a line break in the text must not smuggle in other keys
 
 
-def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:
+def build(cls: type[T], table: Mapping[str, Any], where: str, settings: Sequence[str] = ()) -> T:
     """Build a section from its table; a wrong key or value is an error, never ignored and never corrected.
 
     Args:
         where: Names the table in messages, for example ``"[data] of run.toml"``.
+        settings: Of `apply_overrides` that are in the table: they are blamed, and not ``where``.
 
     Raises:
         ConfigError: One line with every unknown key (and the nearest known one), missing key and refused value.
@@ -264,8 +268,21 @@ def build(cls: type[T], table: Mapping[str, Any], where: str) -> T:
     try:
         return cls.model_validate(table)
     except pydantic.ValidationError as error:
-        problems = [_explain(cls, details, where) for details in error.errors(include_url=False)]
+        keys = [override.partition("=")[0].replace(" ", "") for override in settings]
+        problems = [
+            _explain(cls, details, _blamed(details, where, keys)) for details in error.errors(include_url=False)
+        ]
         raise ConfigError(" ".join(problems)) from error
+
+
+def _blamed(details: ErrorDetails, where: str, keys: Sequence[str]) -> str:
+    """Name what a refused key or section comes from: the table, the settings beside it, or both."""
+    key = ".".join(str(part) for part in details["loc"])
+    if any(f"{key}.".startswith(f"{given}.") for given in keys):
+        return SETTINGS
+    if any(given.startswith(f"{key}.") or not key for given in keys):
+        return SETTINGS if details["type"] == "extra_forbidden" else f"{where} with {SETTINGS}"
+    return where
 
 
 def _explain(cls: type[pydantic.BaseModel], details: ErrorDetails, where: str) -> str:

@@ -60,8 +60,11 @@ def duration(seconds: float) -> str:
 
 
 def shown(off: bool = False) -> AbstractContextManager[Progress]:
-    """Return a block in which progress is shown on stderr: bars on a terminal, lines elsewhere, nothing if ``off``."""
-    if off:
+    """Return a block in which progress is shown on stderr: bars on a terminal, lines elsewhere, nothing if ``off``.
+
+    A host without a stderr, as a service or a window has none, sees nothing.
+    """
+    if off or sys.stderr is None or sys.stderr.closed:
         return contextlib.nullcontext(silent)
     return Bars() if sys.stderr.isatty() else contextlib.nullcontext(Lines())
 
@@ -143,5 +146,6 @@ class Lines:
             self._written_at = now
             speed = f"{work.speed:.3g}/s" if work.speed else ""
             words = [f"{what}: {done:,} of {total:,}", speed, work.left(total), note]
-            self._stream.write(", ".join(filter(None, words)) + "\n")
-            self._stream.flush()
+            with contextlib.suppress(OSError, ValueError):  # a full disk or a closed stream ends no run
+                self._stream.write(", ".join(filter(None, words)) + "\n")
+                self._stream.flush()

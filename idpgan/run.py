@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import itertools
 import os
@@ -11,6 +12,7 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,6 +23,7 @@ from typing import Any
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, file_lock, pasted, write_private_json, write_text_atomic
 
+_PASSING, _ALIVE = "idpgan-private-", "alive"  # how passing folders begin, and the file in them that is locked
 _RUN_FOLDER = 0o711  # others may pass through to release/, but not look around
 
 
@@ -186,6 +189,32 @@ class RunFolder:
                 f"{run.path} is not a run folder: it holds no {run.config.name}. Name one that `train` made."
             )
         return run
+
+
+@contextmanager
+def passing_folder() -> Iterator[Path]:
+    """Give a new temporary folder, mode 0700, for what is private and goes with this process.
+
+    It is removed at the end of the block. A process that was killed removes nothing: its folder goes at the next call
+    by the same user on this machine, as nobody holds its lock.
+    """
+    for alive in Path(tempfile.gettempdir()).glob(f"{_PASSING}*/{_ALIVE}"):
+        none = contextlib.suppress(InputError, OSError, ImportError)  # in use, another user's, or no locks here
+        with none, file_lock(alive, busy="its process lives"):
+            shutil.rmtree(alive.parent)
+    owner = os.getpid()
+    with contextlib.ExitStack() as held:
+        while True:
+            folder = Path(tempfile.mkdtemp(prefix=_PASSING))
+            with contextlib.suppress(OSError, ImportError):
+                held.enter_context(file_lock(folder / _ALIVE))
+            if folder.exists():  # otherwise another process took it for dead before it was locked
+                break
+        try:
+            yield folder
+        finally:
+            if os.getpid() == owner:  # not a fork that ends
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def refuse_used(run: RunFolder) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from idpgan import host
 from idpgan.device import keep_freed_memory
 from idpgan.privacy import Noise
 
@@ -27,6 +28,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     # With more threads small operations wait for each other whenever the machine is busy.
     torch.set_num_threads(config.getoption("--threads"))
+    host.WARNED = "error"  # a warning inside the package is a defect here
     keep_freed_memory()  # short runs of ever other sizes gave a fifth of all seconds away for its pages
     if shift := config.getoption("--seed-shift"):
         _shift_seeds(shift)

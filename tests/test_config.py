@@ -23,6 +23,7 @@ from idpgan.config import (
     packaged,
 )
 from idpgan.errors import ConfigError, DataError, InputError
+from idpgan.jobs.train import load_config
 from idpgan.privacy.guarantee import Unit
 from idpgan.training.config import build_config
 
@@ -99,6 +100,26 @@ def test_a_default_out_of_range_is_found_too():
 
     with pytest.raises(ConfigError, match="steps = 0"):
         build(Wrong, {}, "[wrong]")
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["training.steps=0"], "training.steps = 0 in the command line"),
+        (["training.stepz=1"], "'training.stepz' in the command line. Did you mean 'steps'?"),
+        (["trainin.steps=1"], "'trainin' in the command line. Did you mean 'training'?"),
+        (["data.public_share=0.9"], "In [data] of run.toml with the command line: "),  # with the share of the file
+        (["training.batch_size=5"], "model.width = -1 in run.toml"),
+    ],
+)
+def test_what_the_command_line_said_is_not_blamed_on_the_file(tmp_path, monkeypatch, settings, said):
+    monkeypatch.chdir(tmp_path)
+    wrong = "width = -1" if "batch_size" in settings[0] else ""
+    text = f'[method]\nname = "wgan-gp"\n[data]\nname = "digits"\nholdout_share = 0.5\n[model]\n{wrong}\n'
+    Path("run.toml").write_text(text)
+    with pytest.raises(ConfigError) as refused:
+        load_config(Path("run.toml"), settings)
+    assert said in str(refused.value)
 
 
 def test_error_classes():

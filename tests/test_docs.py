@@ -1,5 +1,6 @@
 """What README and changelog promise is there."""
 
+import pkgutil
 import re
 from pathlib import Path
 
@@ -74,3 +75,45 @@ def test_the_index_has_every_page_and_every_method_has_one():
     assert pages - set(links(index)) == set()
     text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
     assert [name for name in (*methods_of("gan", "classifier"), *publish.METHODS) if f"`{name}`" not in text] == []
+
+
+ROOMS = "|".join(path.stem for path in (ROOT / "idpgan").iterdir() if not path.name.startswith("_"))
+CODE = re.compile(rf"`(?:idpgan[./])?((?:{ROOMS})[./][\w./:]*)`")
+KEYS = r"(data|training|release|privacy)\.\w+"
+OTHERS = (
+    rf"{KEYS}|.*\.(json|toml|md)|(run|release)/.*|data/dataset_loader\.py|synthesis/NAME\.py"  # of runs and examples
+)
+
+
+def missing_code(text):
+    """Return the modules, folders and names in them that stand between backticks, and that the package lacks."""
+    missing = []
+    for token in sorted(set(CODE.findall(text))):
+        if re.fullmatch(OTHERS, token):
+            continue
+        try:
+            pkgutil.resolve_name(
+                "idpgan." + re.sub(r"\.py(?=:|$)", "", token).strip("/").replace("/", ".").replace(":", ".")
+            )
+        except (ImportError, AttributeError):
+            missing.append(token)
+    return missing
+
+
+@pytest.mark.parametrize("page", [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")], ids=lambda page: page.name)
+def test_code_that_a_page_names_is_there(page):
+    examples = [
+        "attacks/k_nearest.py",
+        "data/stripes.py",
+        "metrics/contrast.py",
+        "publish/dither.py",
+        "synthesis/noisy_mean.py",
+    ]
+    found = missing_code(page.read_text(encoding="utf-8")) if page.name != "CHANGELOG.md" else []  # of its time
+    assert found == (examples if page.name == "architecture.md" else [])
+
+
+def test_code_that_moved_is_found():
+    there = "`idpgan.synthesis.follow.Follower`, `jobs/train:start`, `jobs/options`, `data.root`, `audit.json`"
+    gone = "`synthesis.aggregate.follow.Follower`, `jobs/gone.py:start`"
+    assert missing_code(f"{there}, {gone}") == ["jobs/gone.py:start", "synthesis.aggregate.follow.Follower"]

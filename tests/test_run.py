@@ -5,13 +5,15 @@ import platform
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
 
 from idpgan.errors import InputError
 from idpgan.files import file_lock
-from idpgan.run import RunFolder, describe_environment
+from idpgan.run import RunFolder, describe_environment, passing_folder
 from tests.training.toy import Stopped, stopping_at
 
 CONFIG = "[training]\nsteps = 3\n"
@@ -207,3 +209,41 @@ def test_a_folder_that_another_process_is_making_is_refused(tmp_path):
     with file_lock(tmp_path / "run"), pytest.raises(InputError, match="Another process is making"):
         RunFolder.create(tmp_path / "run", CONFIG, ENVIRONMENT)
     RunFolder.create(tmp_path / "run", CONFIG, ENVIRONMENT)
+
+
+HOLDS = """
+import sys, time
+from idpgan.run import passing_folder
+with passing_folder() as folder:
+    (folder / "images").write_text("private")
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+
+
+def test_what_a_killed_process_leaves_goes_at_the_next_call_and_nothing_else_does(tmp_path, monkeypatch):
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    command = [sys.executable, "-c", HOLDS]
+    others = {tmp_path / "idpgan-private-mine", tmp_path / "idpgan-private-link", tmp_path / "target"}
+    for name in ("idpgan-private-mine", "target"):  # a folder of the user's own, and one that a link leads to
+        (tmp_path / name).mkdir()
+    (tmp_path / "target" / "alive").touch()
+    (tmp_path / "idpgan-private-link").symlink_to(tmp_path / "target")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as killed:
+        left = Path(killed.stdout.readline().strip())
+        with passing_folder() as mine:
+            assert (left / "images").is_file()  # its process lives
+            assert stat.S_IMODE(mine.stat().st_mode) == 0o700
+        assert not mine.exists()
+        killed.kill()
+    assert (left / "images").is_file()
+    with passing_folder() as mine:
+        assert set(tmp_path.iterdir()) == others | {mine}
+
+
+def test_a_fork_that_ends_leaves_the_folder_to_its_parent(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with passing_folder() as mine:
+        monkeypatch.setattr(os, "getpid", lambda: -1)
+    assert mine.exists()

@@ -17,6 +17,7 @@ from idpgan.attacks.shadows import Shadows
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.memory import cat
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, renamed, silent
@@ -201,6 +202,7 @@ class Outcome:
         return {**facts, "skipped": self.skipped, **(self.result.to_json() if self.result else {}), **curve}
 
 
+@own_state()
 def run_attack(
     attack: Attack,
     knowledge: Knowledge,

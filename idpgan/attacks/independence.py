@@ -41,18 +41,18 @@ def own_side(members: Tensor, others: Tensor, *, seed: int = 0) -> tuple[float, 
     pool = torch.cat([members, others])[order.to(members.device)]
     places = nearest_neighbors(pool[:_ASKED], pool, max(_NEIGHBORS) + 1)[1].cpu()
     itself = places == torch.arange(len(places))[:, None]
-    places = places.gather(1, itself.int().argsort(dim=1, stable=True))[:, :-1].numpy()  # without the image itself
+    near = places.gather(1, itself.int().argsort(dim=1, stable=True))[:, :-1].numpy()  # without the image itself
 
     def together(sides: np.ndarray) -> np.ndarray:
-        own = sides[places] == sides[: len(places), None]
+        own = sides[near] == sides[: len(near), None]
         return np.array([np.count_nonzero(own[:, :count]) for count in _NEIGHBORS])
 
     side = (order < len(members)).numpy()
     seen = together(side)
-    as_many = sum((together(rng.permutation(side)) >= seen).astype(int) for _ in range(_DEALS))
-    rarest, counts = int(np.argmin(as_many)), np.minimum(_NEIGHBORS, places.shape[1])
+    as_many = np.sum([together(rng.permutation(side)) >= seen for _ in range(_DEALS)], axis=0)
+    rarest, counts = int(np.argmin(as_many)), np.minimum(_NEIGHBORS, near.shape[1])
     chance = len(_NEIGHBORS) * float(1 + as_many[rarest]) / (1 + _DEALS)
-    return float(seen[rarest] / (len(places) * counts[rarest])), min(1.0, chance)
+    return float(seen[rarest] / (len(near) * counts[rarest])), min(1.0, chance)
 
 
 @typed

@@ -12,11 +12,13 @@ from idpgan.attacks.losses import LEAST_REFERENCE
 from idpgan.attacks.registry import select_attacks
 from idpgan.data.images import Images
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.progress import Progress, silent
 
 
+@own_state()
 def attack_model(
     model: Generator | PrivateClassifier,
     members: Images,

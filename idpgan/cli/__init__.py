@@ -22,6 +22,7 @@ from idpgan.cli.faults import (
     Terminated,
     flush_output,
     guarded,
+    open_missing_streams,
     say,
     sigterm_raises,
 )
@@ -38,6 +39,7 @@ from idpgan.cli.stream import stream
 from idpgan.cli.train import train
 from idpgan.cli.verify import verify
 from idpgan.errors import InputError
+from idpgan.host import own_state
 
 
 def _print_version(wanted: bool) -> None:
@@ -79,6 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Bad input and what the machine refuses (disk full, no permission, no memory) end with one line on stderr and exit
     code 2, signals with 128 and their number. Anything else is a defect.
     """
+    open_missing_streams()
     for output in (sys.stdout, sys.stderr):  # a character that the terminal lacks is printed as its number
         if isinstance(output, io.TextIOWrapper):
             output.reconfigure(errors="backslashreplace")
@@ -92,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for argument in given:
             if argument.encode("utf-8", "ignore").decode() != argument:
                 raise InputError(f"{argument!a} is not UTF-8 text. Rename the file or folder.")
-        with sigterm_raises():
+        with sigterm_raises(), own_state():  # PYTHONWARNINGS=error ends no run
             code = app(given, standalone_mode=False) or 0
     except _UsageError as error:  # an unknown command or option
         what = error.format_message().rstrip(".") or "A command is missing"  # empty after the help

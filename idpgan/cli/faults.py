@@ -127,6 +127,17 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
     raise Terminated
 
 
+def open_missing_streams() -> None:
+    """Let each standard stream that the caller closed (``>&-``) be the null device.
+
+    Its number would otherwise go to the next file that is opened, a ledger say, and whatever is printed into that.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            null = os.open(os.devnull, os.O_RDWR)  # the lowest free number: the stream's own, where it was closed
+            setattr(sys, name, os.fdopen(null, "w" if number else "r", encoding="utf-8"))
+
+
 def flush_output() -> int:
     """Write what is still held back for stdout; return the exit code, 0 where it went well."""
     try:

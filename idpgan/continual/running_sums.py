@@ -35,6 +35,7 @@ from torch import Tensor
 from idpgan.continual import fenwick
 from idpgan.continual.factorizations import square_root_coefficients
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.mechanisms import DiscreteLaplace, RoundedGaussian
@@ -95,6 +96,7 @@ class RunningSums:
         """The charge for all parts together."""
         return self.mechanism.event
 
+    @own_state()
     def noise_std(self, part: int) -> float:
         """Return the standard deviation of the noise on each number of answer ``part`` (from 1), in vector units."""
         scale = self.mechanism.scale * self.cells.grid.step * float(self.decoder[part - 1].norm())
@@ -112,6 +114,7 @@ class SumsStream:
         noise: None = fresh from the operating system.
     """
 
+    @own_state()
     def __init__(self, mechanism: RunningSums, *, ledger: Ledger | None = None, noise: Noise | None = None) -> None:
         cells = mechanism.cells
         self.mechanism = mechanism
@@ -136,6 +139,7 @@ class SumsStream:
         """Whether all noise came from the operating system."""
         return self._private
 
+    @own_state()
     def push(self, batches: Batches) -> Tensor:
         """Add the next part and return the noisy sums of all parts so far, float64 (num_cells, dimensions).
 
@@ -187,6 +191,7 @@ class SumsStream:
                 "private": self._private, "paid": self._paid}  # fmt: skip
 
     @classmethod
+    @own_state()
     def from_state(
         cls, mechanism: RunningSums, state: Mapping[str, Any], *, ledger: Ledger, noise: Noise | None = None
     ) -> Self:

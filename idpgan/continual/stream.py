@@ -33,6 +33,7 @@ from idpgan.continual import fenwick
 from idpgan.continual.fenwick import NodeNoise
 from idpgan.continual.settings import StreamPlan, StreamTable, check_name
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.mechanisms import Grid
@@ -166,6 +167,7 @@ class ContinualCounter:
             self._next_block()
         return self._value(answer)
 
+    @own_state()
     def release(self, values: Any) -> Tensor:
         """Add the next values of one series, or of many at once, and return all noisy running counts.
 
@@ -325,6 +327,7 @@ class ContinualCounter:
 
     # What it costs and how far off it is ----------------------------------------------------------------------------
 
+    @own_state()
     def variance(self, count: int) -> Tensor:
         """Return the exact variance of the answers 1 .. count, float64 (count,): public and equal for all series."""
         fenwick.check_steps(count, self.horizon or fenwick.MOST_STEPS, "count")
@@ -472,6 +475,7 @@ def _number(plain: Any, shape: tuple[int, ...] | None) -> Any:
     return number
 
 
+@own_state()
 def isotonic(answers: Any, *, nonnegative: bool = True, weights: Tensor | None = None) -> Tensor:
     """Return the nearest non-decreasing series, for counts that never decrease.
 

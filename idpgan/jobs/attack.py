@@ -32,6 +32,7 @@ from idpgan.data.load import Split, load
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, check_writable, write_bytes_atomic, write_private_json
+from idpgan.host import own_state
 from idpgan.jobs.options import AttackOptions, at_root, given
 from idpgan.jobs.shadows import train_shadows
 from idpgan.jobs.train import load_config, train_on
@@ -98,6 +99,7 @@ class AttackReport:
         return {**head, "attacks": attacks, "notes": list(self.notes)}
 
 
+@own_state()
 def attack_run(
     path: Path, options: AttackOptions | None = None, progress: Progress = silent, ranks: Ranks = ALONE
 ) -> AttackReport:

@@ -28,6 +28,7 @@ from idpgan.data.metadata import METADATA, read_rows
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable, write_private_json
+from idpgan.host import own_state
 from idpgan.jobs.attack import CAUTION
 from idpgan.jobs.fit import FittedGenerator
 from idpgan.jobs.options import AttackOptions, given
@@ -43,6 +44,7 @@ _COINCIDENCE = 0.01  # share of images that may be equal by chance: tiny or draw
 _FACTS = "synthetic", "members", "others", "reference"
 
 
+@own_state()
 def attack(
     synthetic: Any,
     members: Any,
@@ -91,6 +93,7 @@ def attack(
     return _attack(sources, pixel_range, options, progress)
 
 
+@own_state()
 def attack_foreign(synthetic: Path, options: AttackOptions, progress: Progress = silent) -> ImagesAttack:
     """Attack a folder, an npz file or what draws images, with the members and others of the options; see `attack`.
 

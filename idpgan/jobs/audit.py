@@ -18,6 +18,7 @@ from idpgan.data.load import known_shape
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable, pasted, whole_folder, write_bytes_atomic, write_private_json
+from idpgan.host import own_state
 from idpgan.jobs import load_config
 from idpgan.jobs.options import ASKED, AuditOptions, given
 from idpgan.jobs.verify import KINDS, verify
@@ -124,6 +125,7 @@ def case_of(what: str, options: AuditOptions) -> AuditCase:
     return method_case(what, request)
 
 
+@own_state()
 def play(what: str, options: AuditOptions, progress: Progress = silent, ranks: Ranks = ALONE) -> Audited:
     """Play the case of a run or a method.
 

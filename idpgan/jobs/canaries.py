@@ -32,6 +32,7 @@ from idpgan.checks import whole
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, load
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.jobs import load_config, plan, train_on
 from idpgan.jobs.attack import critic_of
 from idpgan.jobs.audit import nothing_to_audit
@@ -117,6 +118,7 @@ class OneRun:
         }
 
 
+@own_state()
 def gradients_once(
     case: AuditCase,
     canaries: int | None = None,
@@ -143,6 +145,7 @@ def gradients_once(
     return OneRun(case.method, case.proven, {"gradients of every step": result}, True, case.notes)
 
 
+@own_state()
 def images_once(
     path: Path,
     canaries: int | None = None,
@@ -302,6 +305,7 @@ def expose(
     return trained, found
 
 
+@own_state()
 def exposure_of(
     path: Path,
     *,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import math
 import os
 import platform
+import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +19,7 @@ from packaging.requirements import Requirement
 from idpgan.data.config import DataConfig
 from idpgan.data.load import BY_NAME, DataShape, Sizes, describe
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.jobs.probe import expected_seconds
 from idpgan.jobs.train import load_config
 from idpgan.memory import GIB, free_memory
@@ -40,6 +43,7 @@ class Finding:
         return asdict(self)
 
 
+@own_state()
 def examine() -> list[Finding]:
     """Examine versions, devices, noise, accounting, networks and data sets."""
     free = free_memory()  # the limit by which large batches and data sets are refused
@@ -67,6 +71,7 @@ def examine() -> list[Finding]:
     ]
 
 
+_MODULES = {"pillow": "PIL", "scikit-learn": "sklearn", "tomli-w": "tomli_w"}  # that are named otherwise than packages
 _DIGITS, _FACES = tuple("0123456789"), ("neutral", "smiling")
 _TASKS = (  # what, N, (C, H, W), classes, config, settings
     ("gaussian, 8,000 faces of 32 x 32", 8_000, (1, 32, 32), _FACES, "faces-wild-gaussian", ()),
@@ -77,15 +82,17 @@ _TASKS = (  # what, N, (C, H, W), classes, config, settings
 )
 
 
+@own_state()
 def capabilities(progress: Progress = silent) -> list[Finding]:
     """Say how long typical runs take here, by a probe of each on random images; nothing is kept."""
     findings = []
     for number, (what, num, image_shape, classes, name, settings) in enumerate(_TASKS):
         shape = DataShape(Sizes(0, num, 0, 1), image_shape, classes)
         config = load_config(Path(name), ['data.split_by="image"', *settings])
-        seconds = expected_seconds(config, shape)
-        found = "cannot be tried here" if seconds is None else f"about {duration(seconds)}"
-        findings.append(Finding(what, found, True))
+        try:
+            findings.append(Finding(what, f"about {duration(expected_seconds(config, shape))}", True))
+        except InputError as error:
+            findings.append(Finding(what, str(error), False))
         progress("try", number + 1, len(_TASKS))
     return findings
 
@@ -102,7 +109,7 @@ def summary(findings: Sequence[Finding]) -> list[Finding]:
 
 
 def _versions() -> list[Finding]:
-    """Compare every dependency with the tested range in the package's own metadata."""
+    """Import every dependency, and compare it with the tested range in the package's own metadata."""
     findings = []
     try:
         texts = importlib.metadata.requires("idpgan") or []
@@ -114,8 +121,15 @@ def _versions() -> list[Finding]:
             continue
         try:
             version = importlib.metadata.version(requirement.name)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of the libraries about themselves
+                importlib.import_module(_MODULES.get(requirement.name, requirement.name))
         except importlib.metadata.PackageNotFoundError:
             findings.append(Finding(requirement.name, f"not installed, tested {requirement.specifier}", False))
+            continue
+        except (ImportError, OSError, RuntimeError) as error:  # installed, but damaged or of another build
+            why = str(error).partition("\n")[0]
+            findings.append(Finding(requirement.name, f"{version}, which cannot be imported ({why})", False))
             continue
         good = requirement.specifier.contains(version, prereleases=True)
         found = version if good else f"{version}, tested {requirement.specifier}"

@@ -21,6 +21,7 @@ from idpgan.data.load import load
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import check_writable, parse_json, read_plain, write_private_json
+from idpgan.host import own_state
 from idpgan.jobs.options import EvaluateOptions, given
 from idpgan.jobs.verify import opened
 from idpgan.metrics.accuracy import measure_accuracy
@@ -60,6 +61,7 @@ class Evaluated:
         return {"format": FORMAT, **facts, **self.evaluation.to_json(), **ending}
 
 
+@own_state()
 def evaluate_source(source: Path, options: EvaluateOptions | None = None, progress: Progress = silent) -> Evaluated:
     """Measure the images of a run, a release, a folder or an npz file; nothing is written but the cache.
 

@@ -1,13 +1,15 @@
 """`idpgan.fit` and `idpgan.fit_classifier`: from images in memory, or a folder, to a private generator or classifier.
 
 What is done is what `idpgan train` does: the same plan, ledger with a target, refusals and release. Images in memory
-are written to a file that only its owner can read, in a folder of this process that goes when the process ends; with
-``out`` they stay beside the run, so that the commands can go on with it.
+are written to a file that only its owner can read, in a folder of this process that goes when the process ends, or at
+the next call after it was killed; the file goes as soon as it is read. With ``out`` it stays beside the run, so that
+the commands can go on with it.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import dataclasses
 import functools
 import os
@@ -33,6 +35,7 @@ from idpgan.data.load import known_shape
 from idpgan.data.npz import is_npz
 from idpgan.errors import InputError
 from idpgan.files import whole_folder
+from idpgan.host import own_state
 from idpgan.jobs.init import facts_of
 from idpgan.jobs.origin import with_releases
 from idpgan.jobs.process_ledger import Records, Together, charge, records_of, say
@@ -48,7 +51,7 @@ from idpgan.release.classifier import load_classifier
 from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import load_generator
 from idpgan.release.received import read_privacy
-from idpgan.run import RunFolder, refuse_used
+from idpgan.run import RunFolder, passing_folder, refuse_used
 from idpgan.synthesis.best import best
 from idpgan.synthesis.starter import Facts
 from idpgan.training.config import RunConfig, build_config, load_method
@@ -59,10 +62,10 @@ _DIGITS = tuple("0123456789")
 
 @functools.cache
 def private_folder() -> Path:
-    """Return the folder of this process for what is private, mode 0700; it is removed when the process ends."""
-    path = Path(tempfile.mkdtemp(prefix="idpgan-"))
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return path
+    """Return the folder of this process for what is private; it is removed when the process ends, or was killed."""
+    held = contextlib.ExitStack()
+    atexit.register(held.close)
+    return held.enter_context(passing_folder())
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,6 +130,7 @@ class FittedGenerator(Fitted):
         """Names; empty for unlabeled images."""
         return self.generator.classes if self.generator.num_classes else ()
 
+    @own_state()
     def sample(
         self, num: int, labels: Any = None, seed: int | None = None, *, purpose: Purpose = Purpose.LOOKING
     ) -> Tensor:
@@ -137,6 +141,7 @@ class FittedGenerator(Fitted):
         """
         return self.generator.sample(num, labels, seed, purpose=purpose)
 
+    @own_state()
     def sample_labels(self, num: int) -> Tensor | None:
         """Return the labels of ``sample(num)``, int64 (num,), as `Generator.sample_labels`; None if unlabeled."""
         return self.generator.sample_labels(num)
@@ -164,6 +169,7 @@ class FittedClassifier(Fitted):
         """Names, in the order of the columns of `probabilities`."""
         return self.classifier.classes
 
+    @own_state()
     def predict(self, images: Any, *, pixel_range: Range = None) -> Tensor:
         """Return the likeliest class of each image, int64 (N,), by its number; images as `fit` takes them.
 
@@ -176,18 +182,20 @@ class FittedClassifier(Fitted):
         """Return the name of the likeliest class of each image; images as `fit` takes them."""
         return self.classifier.predict_names(gathered(images, pixel_range=pixel_range, labeled=False).images)
 
+    @own_state()
     def probabilities(self, images: Any, *, pixel_range: Range = None) -> Tensor:
         """Return the probability of each class, (N, K); images as `fit` takes them."""
         return self.classifier.probabilities(gathered(images, pixel_range=pixel_range, labeled=False).images)
 
 
+@own_state()
 def fit(
     images: Any,
     labels: Any = None,
     *,
     epsilon: float,
     delta: float | None = None,
-    unit: str = "image",
+    unit: str | None = None,
     people: Any = None,
     method: str = AUTO,
     public: Any = None,
@@ -203,15 +211,18 @@ def fit(
     Args:
         images: A NumPy array or a tensor (N, H, W), (N, H, W, C) or (N, C, H, W), a list of images or PIL pictures, a
             torch or Hugging Face data set, an npz file (its path; see `idpgan.data.intake.gathered`), or a folder of
-            images (its path), which is read and split as `idpgan init` proposes. Of the others all images are used.
+            images (its path), which is read and split as `idpgan init` proposes: a part is held back for judging. Of images in memory
+            all are used.
         labels: Classes of images in memory, N whole numbers or texts; None = those of a data set, or unlabeled.
         epsilon: Above 0; see `unit`.
         delta: Below 1/N; None = the smaller of 1e-5 and 1 / (10 N).
-        unit: "image", or "person": all images of a person together, who must then be known (`people`, or the folder).
+        unit: "image", or "person": all images of a person together. None is "image" where nobody is known; it must be
+            said where the folder, or `people`, tells who is on each image.
         people: Who is on each image in memory, N whole numbers or texts: public.
         method: A generator of `idpgan methods`; "auto" chooses by what is public, as `idpgan init --method best`.
         public: Images that nothing protects, of the same kinds as ``images``; a pair (images, labels) for labeled ones.
-        out: A new run folder, which the commands take; None = a folder that goes with this process.
+        out: A new run folder, which the commands take; None = a folder that goes with this process (killed: at the
+            next call).
         device: "auto", "cpu", "cuda" or "cuda:1".
         progress: Show it on stderr.
         classes: Names of the classes; see `idpgan.data.intake.gathered`. They are public, and released.
@@ -239,12 +250,14 @@ def fit(
     return FittedGenerator(**about, generator=load_generator(about["release"]))
 
 
+@own_state()
 def fit_classifier(
     images: Any,
     labels: Any = None,
     *,
     epsilon: float,
     delta: float | None = None,
+    unit: str | None = None,
     method: str = CLASSIFIER,
     out: str | os.PathLike[str] | None = None,
     device: str = "auto",
@@ -253,7 +266,7 @@ def fit_classifier(
     pixel_range: Range = None,
     settings: Sequence[str] = (),
 ) -> FittedClassifier:
-    """Train a private classifier of images, unit one image, and release it; arguments and errors as of `fit`.
+    """Train a private classifier of images, and release it; arguments and errors as of `fit`. Its unit is one image.
 
     Returns:
         The classifier, with ``predict``, ``probabilities``, ``privacy``, ``report()`` and ``save(folder)``.
@@ -265,7 +278,7 @@ def fit_classifier(
         >>> bool((made.predict(digits.images[:20], pixel_range=(0, 16)) < 10).all())
         True
     """
-    given = _Given(epsilon, delta, "image", None, None, out, device, classes, pixel_range, settings)
+    given = _Given(epsilon, delta, unit, None, None, out, device, classes, pixel_range, settings)
     with shown(off=not progress) as show:
         about = _train(images, labels, method, "classifier", given, show)
     return FittedClassifier(**about, classifier=load_classifier(about["release"]))
@@ -280,7 +293,7 @@ class _Given:
 
     epsilon: float
     delta: float | None
-    unit: str
+    unit: str | None
     people: Any
     public: Any
     out: str | os.PathLike[str] | None
@@ -304,7 +317,8 @@ def _train(images: Any, labels: Any, method: str, family: str, given: _Given, pr
             arrays.write(files[0], held)
             table, facts, records = *_of_images(held, files[0]), records_of(held)
         table, facts = _with_public(table, facts, given, files[1])
-        return _started(_config(method, family, table, facts, given), out, records, progress)
+        config = _config(method, family, table, facts, given)
+        return _started(config, out, records, progress, files if given.out is None else ())
 
 
 @contextmanager
@@ -323,14 +337,18 @@ def _kept_while_running(out: Path, passing: bool) -> Iterator[tuple[Path, Path]]
         passed = [path for path in out.glob("*") if path != RunFolder(out).release] if passing else []
         if passing or not RunFolder(out).config.is_file():
             passed += files
-        for path in passed:  # the noise among them: nothing goes on from here
-            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        _remove(passed)  # the noise among them: nothing goes on from here
+
+
+def _remove(paths: Sequence[Path]) -> None:
+    for path in paths:
+        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _new_place() -> Path:
     warn_once(
-        f"Without out=... this works in {private_folder()}, which only you can read and which is removed when the "
-        "process ends: keep a release with .save(FOLDER)."
+        f"Without out=... this works in {private_folder()}, which only you can read. It is removed when the process "
+        "ends, or was killed and another one calls `fit`: keep a release with .save(FOLDER)."
     )
     return Path(tempfile.mkdtemp(dir=private_folder()))
 
@@ -349,7 +367,7 @@ def _check(method: str, family: str, given: _Given) -> None:
             f"method = '{method}' does not keep to the epsilon that it is given: {known[method].reason}. Take a sound "
             "one (idpgan methods), or train it as a config by `idpgan train`."
         )
-    if given.unit not in ("image", "person"):
+    if given.unit not in (None, "image", "person"):
         raise InputError(f"unit = '{given.unit}' is unknown to `fit`. Known: image, person.")
     if isinstance(given.settings, str):
         raise InputError(f"settings = {given.settings!r} must be a list of texts, each section.key=value.")
@@ -414,13 +432,19 @@ def _with_public(table: dict[str, Any], facts: Facts, given: _Given, file: Path)
 
 def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, given: _Given) -> RunConfig:
     """Return the config that the method proposes for such data, under the budget that was asked for."""
+    if given.unit is None and facts.per_person is not None:
+        raise InputError(
+            'unit is missing, and who is on each image is known. Say unit="person", which protects all images of a '
+            'person together, as `idpgan init` proposes, or unit="image", which protects each of them by itself.'
+        )
     if given.unit == "person" and facts.per_person is None:
         raise InputError('unit = "person" needs to know who is on each image: give people=..., or unit="image".')
-    if given.unit == "image":
+    unit = given.unit or "image"
+    if unit == "image":
         facts = dataclasses.replace(facts, per_person=None)
     chosen = best(facts) if method == AUTO else None
     method = chosen.method if chosen else method
-    if given.unit not in METHODS[method].units:
+    if unit not in METHODS[method].units:
         raise InputError(f'method = "{method}" protects one {METHODS[method].units[0]}. Set unit to that.')
     suggest = getattr(load_method(method), "suggest", None)
     table: dict[str, Any] = {"method": {"name": method}, "privacy": {}}
@@ -436,11 +460,13 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
     return build_config(with_releases(apply_overrides(table, given.settings)), "the call of idpgan.fit")
 
 
-def _started(config: RunConfig, out: Path, records: Records, progress: Progress) -> dict[str, Any]:
-    """Train, and note in this process whatever was charged, also where it failed."""
+def _started(
+    config: RunConfig, out: Path, records: Records, progress: Progress, passing: Sequence[Path]
+) -> dict[str, Any]:
+    """Train, and note in this process whatever was charged, also where it failed; ``passing`` files go once read."""
     run, together = RunFolder(out), None
     try:
-        finished = start(config, out, progress)
+        finished = start(config, out, progress, read=lambda: _remove(passing))
     finally:
         if run.ledger.is_file():
             together = _noted(run, config, records)

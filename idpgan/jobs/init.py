@@ -28,7 +28,7 @@ from idpgan.models.config import SIZES, SIZES_IN_WORDS
 from idpgan.progress import duration
 from idpgan.synthesis.best import Choice, alternatives, best
 from idpgan.synthesis.starter import EPSILON, Facts, Sections, Setting
-from idpgan.training.config import build_config, load_method
+from idpgan.training.config import RunConfig, build_config, load_method
 from idpgan.training.plan import plan_run
 
 BEST = "best"
@@ -123,16 +123,24 @@ def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe:
             config = build_config(table, "what init has written")
             planned = plan_run(config, facts.shape)
             planned.check()
-            signal, seconds = planned.signal, expected_seconds(config, facts.shape) if probe else None
         except InputError:
             continue  # a method that such data does not suit is no alternative
         words = [each.method + (" with a teacher" if getattr(config.method, "teacher_share", 0) else "")]
-        words += [] if seconds is None else [f"about {duration(seconds)} on this machine"]
+        if probe:
+            words.append(_how_long(config, facts.shape))
+        signal = planned.signal
         if signal is not None and signal.figure > 0:
             least = math.ceil(facts.shape.num_private / signal.figure)
             words.append(f"below {least:,} images nothing but noise at epsilon {EPSILON:g}")
         lines.append(("" if each is choice else "Or --method ") + ", ".join(words))
     return tuple(lines)
+
+
+def _how_long(config: RunConfig, shape: DataShape) -> str:
+    try:
+        return f"about {duration(expected_seconds(config, shape))} on this machine"
+    except InputError as error:
+        return f"how long is not known ({str(error).rstrip('.')})"
 
 
 def facts_of(source: str, data_root: Path | None = None) -> tuple[_Data, dict[str, Setting], Facts]:

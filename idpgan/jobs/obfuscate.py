@@ -24,6 +24,7 @@ from idpgan.data.metadata import LANDMARKS, METADATA, class_values, file_names, 
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.device import resolve_device
 from idpgan.errors import DataError, InputError
+from idpgan.host import own_state
 from idpgan.jobs.options import ObfuscateOptions
 from idpgan.jobs.pipeline import charged, check_room, expense, read_images, refuse_places, write_curator
 from idpgan.memory import check_memory
@@ -79,6 +80,7 @@ class Obfuscated:
         }
 
 
+@own_state()
 def obfuscate(options: ObfuscateOptions, progress: Progress = silent) -> Obfuscated:
     """Obfuscate a folder of images: charge, read, fit where there is something to fit, transform, write.
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from idpgan.checks import whole
 from idpgan.config import nearest_hint
 from idpgan.data.images import to_unit
 from idpgan.data.intake import Range, gathered
@@ -17,6 +18,7 @@ from idpgan.data.load import Split
 from idpgan.data.npz import is_npz
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.jobs.fit import FittedGenerator
 from idpgan.jobs.options import PublishOptions
 from idpgan.jobs.process_ledger import charge, records_of, say
@@ -36,6 +38,7 @@ from idpgan.publish.publisher import Release
 from idpgan.publish.publisher import release as release_images
 
 
+@own_state()
 def publish_images(
     images: Any,
     *,
@@ -126,6 +129,7 @@ def publish_images(
     return made
 
 
+@own_state()
 def evaluate(
     synthetic: Any,
     real: Any,
@@ -163,6 +167,11 @@ def evaluate(
         InputError: If something cannot be measured.
     """
     where = resolve_device(device, "device")
+    if only is not None and only not in METRICS:
+        raise InputError(f"only = '{only}' is unknown. {nearest_hint(only, METRICS)}")
+    for name, value in (("seeds", seeds), ("num", num)):
+        if value is not None:
+            whole(value, name, 1)
     with shown(off=not progress) as show:
         measured: Any = {"pixel_range": pixel_range, "progress": show}
         judges = gathered(real, what="real", private=False, **measured)
@@ -175,8 +184,6 @@ def evaluate(
         num = max(len(judges), 1000) if num is None else num
         images = read_images(source, *like, num=num, what="synthetic", **measured)
         wanted = [only] if only else list(default_metrics(judges.classes if images.labels is not None else ()))
-        if wanted[0] not in METRICS:
-            raise InputError(f"only = '{only}' is unknown. {nearest_hint(wanted[0], METRICS)}")
         none, every = judges.select(torch.arange(0)), torch.arange(len(judges))
         first, second = (known, judges) if known else (judges.select(every[::2]), judges.select(every[1::2]))
         own = [name for name in wanted if name == "utility"]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import Argument, Option
 
+from idpgan.checks import whole
 from idpgan.device import check_device
 from idpgan.errors import ConfigError, InputError
 
@@ -48,6 +49,7 @@ def annotations_of(model: type[Any]) -> dict[str, Any]:
         if each.metadata:
             own = (f"--{each.name.replace('_', '-')}",) if hints[each.name] is bool else ()  # or typer adds --no-NAME
             flags, metavar, text = (each.metadata[name] for name in ("flags", "metavar", "help"))
+            text = text.replace("[", "\\[")  # or the help takes it for markup, and leaves it out
             hints[each.name] = Annotated[hints[each.name], Option(*(flags or own), metavar=metavar, help=text)]
     return hints
 
@@ -166,7 +168,7 @@ class AttackOptions:
 
     def __post_init__(self) -> None:
         check_device(self.device, "--device")
-        _refuse_below(self, seed=0)
+        whole(self.seed, "--seed")
         if self.shadows and (self.shadows < 4 or self.shadows % 2):
             raise InputError(f"--shadows {self.shadows} must be even and at least 4: half of them know each record.")
         if self.out is not None and self.members is None:
@@ -268,6 +270,8 @@ class AuditOptions:
                 f"--runs {str(self.runs)[:40]} must be in 100 .. {MOST_RUNS:,}; leave it out for the usual number."
             )
         check_device(self.device, "--device")
+        if self.seed is not None:
+            whole(self.seed, "--seed")
         if self.exposure and (unfit := given(self, "runs", "release", "one_run", *ASKED)):
             raise InputError(f"{unfit[0]} does not go with --exposure.")
         if self.repeats != 1 and not self.exposure:

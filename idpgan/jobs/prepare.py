@@ -33,6 +33,7 @@ from idpgan.files import (
     write_private_json,
     write_text_atomic,
 )
+from idpgan.host import own_state
 from idpgan.jobs.options import PrepareOptions
 from idpgan.progress import Progress, silent
 from idpgan.release.folder import remove_leftovers
@@ -94,6 +95,7 @@ class Prepared:
         return {**self.__dict__, "out": str(self.out), "refused": refused}
 
 
+@own_state()
 def prepare(source: Path, out: Path, options: PrepareOptions, progress: Progress = silent) -> Prepared:
     """Make a folder of images of one size out of a folder of photos, whole or not at all.
 

@@ -20,18 +20,21 @@ _FEW, _MORE = 32, 160  # random images, to tell what grows with N from what does
 _BALANCED = 2_000  # generated images that a teacher looks at
 
 
-def expected_seconds(config: RunConfig, shape: DataShape) -> float | None:
-    """Return how long the training of a run will take; None where the probe does not fit the method.
+def expected_seconds(config: RunConfig, shape: DataShape) -> float:
+    """Return how long the training of a run will take.
 
     Nothing private is read: the probe trains on random images, and nothing of it is kept.
+
+    Raises:
+        InputError: If the probe cannot be done, with the refusal of the method or of the machine.
     """
     started = time.monotonic()
+    few, more = (max(num, 4 * len(shape.classes) * num // _FEW) for num in (_FEW, _MORE))
     try:
-        few, more = (max(num, 4 * len(shape.classes) * num // _FEW) for num in (_FEW, _MORE))
         first, _ = _timed(config, shape, few, 0.0)
         second, step = _timed(config, shape, more, started + SECONDS)
-    except (InputError, RuntimeError):
-        return None
+    except RuntimeError as error:  # of torch: no memory, say
+        raise InputError(f"{config.method.name} cannot be tried here ({str(error).splitlines()[0]}).") from error
     slope = max(second - first, 0.0) / (more - few)
     taught = _BALANCED if getattr(config.method, "teacher_share", 0) else 0
     return max(first - slope * few, 0.0) + slope * (shape.num_private + taught) + step * config.training.steps
@@ -39,9 +42,9 @@ def expected_seconds(config: RunConfig, shape: DataShape) -> float | None:
 
 def _timed(config: RunConfig, shape: DataShape, num: int, until: float) -> tuple[float, float]:
     """Return the seconds of the preparation for so many images, and of a step."""
-    private = _noise(shape, num)
-    public = _noise(shape, min(shape.sizes.public, num))
-    split = Split(public, private, private.select(torch.arange(0)), private)
+    private, test = _noise(shape, num), _noise(shape, num, first=num)  # nobody is on two sides
+    public = _noise(shape, min(shape.sizes.public, num), first=2 * num)
+    split = Split(public, private, private.select(torch.arange(0)), test)
     terms = getattr(config.privacy, "delta", None)
     privacy = config.privacy.model_copy(update={} if terms is None else {"delta": min(terms, 0.1 / num)})
     probe = config.model_copy(update={"privacy": privacy})
@@ -62,10 +65,10 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.monotonic() - started
 
 
-def _noise(shape: DataShape, num: int) -> Images:
-    """Return random images of a shape."""
+def _noise(shape: DataShape, num: int, first: int = 0) -> Images:
+    """Return random images of a shape, each of one person, from number ``first`` on."""
     rng = torch.Generator().manual_seed(0)
     pixels = torch.randint(256, (num, *shape.image_shape), generator=rng, dtype=torch.uint8)
     labels = torch.arange(num) % len(shape.classes) if shape.classes else None
     images = Images(pixels, labels, shape.classes)
-    return dataclasses.replace(images, identities=torch.arange(num)) if shape.has_people else images
+    return dataclasses.replace(images, identities=first + torch.arange(num)) if shape.has_people else images

@@ -26,6 +26,7 @@ from idpgan.data.images import LONGEST_CLASS_NAME, to_unit
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import printable
+from idpgan.host import own_state
 from idpgan.jobs.options import PublishOptions
 from idpgan.jobs.pipeline import charged, check_room, expense, read_images, refuse_places, write_curator
 from idpgan.memory import check_memory
@@ -105,6 +106,7 @@ class Quote:
         }
 
 
+@own_state()
 def quote(options: PublishOptions) -> Quote:
     """Price a publication, and refuse all that can be refused without reading a pixel: what `publish` does first.
 
@@ -213,6 +215,7 @@ class Published:
         return {**self.quote.to_json(), **places, "curator_only": dict(self.means)}
 
 
+@own_state()
 def publish(options: PublishOptions, progress: Progress = silent, ranks: Ranks = ALONE) -> Published:
     """Publish a folder of images: charge, read, compute, write.
 

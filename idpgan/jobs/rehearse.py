@@ -28,10 +28,12 @@ from idpgan.data.stand_ins import are_digits, stand_ins
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError
 from idpgan.files import check_writable, write_bytes_atomic
+from idpgan.host import own_state
 from idpgan.jobs.options import RehearseOptions
 from idpgan.jobs.train import load_config, train_on
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import evaluate_images
+from idpgan.metrics.fidelity import check_fidelity
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import number_to_json
 from idpgan.progress import Progress, renamed, silent
@@ -100,6 +102,7 @@ class Rehearsal:
         return {**table, "rows": [row.to_json() for row in self.rows]}
 
 
+@own_state()
 def rehearse(options: RehearseOptions, progress: Progress = silent) -> Rehearsal:
     """Rehearse a config at several epsilons; the picture is written if ``options.out`` says where.
 
@@ -111,6 +114,7 @@ def rehearse(options: RehearseOptions, progress: Progress = silent) -> Rehearsal
     if options.out is not None:
         refuse_closed(options.out, f"--out {options.out}")
         check_writable(options.out)
+    check_fidelity()
     device = resolve_device(config.training.device)
     shape = known_shape(config.data)
     configs = [_at(config, epsilon) for epsilon in options.epsilons]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, check_writable, write_text_atomic
+from idpgan.host import own_state
 from idpgan.jobs import attack, audit, evaluate, pipeline, publish
 from idpgan.jobs.options import at_root
 from idpgan.jobs.train import load_config
@@ -25,6 +26,7 @@ _RESULTS = {"evaluation": evaluate.FORMAT, "attack": attack.FORMAT, "audit": aud
 _HEAD_BYTES = 1000  # first bytes of a page, which contain its format
 
 
+@own_state()
 def report(source: Path, data_root: Path | None = None, progress: Progress = silent) -> Path:
     """Write the report of a run or a publication; return where.
 

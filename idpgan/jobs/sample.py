@@ -9,6 +9,7 @@ from typing import Any
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable
+from idpgan.host import own_state
 from idpgan.models.config import Purpose
 from idpgan.progress import Progress, silent
 from idpgan.release.export import card_of, export_samples
@@ -16,6 +17,7 @@ from idpgan.release.export import card_of, export_samples
 __all__ = ["card_of", "draw"]
 
 
+@own_state()
 def draw(
     source: Path,
     num: int,

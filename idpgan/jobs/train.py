@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import tempfile
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from idpgan.data.load import Split, known_shape, load
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import append_line, check_writable
+from idpgan.host import own_state
 from idpgan.jobs.options import at_root
 from idpgan.jobs.origin import check_total, with_releases
 from idpgan.models.generator import Generator
@@ -28,7 +28,7 @@ from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import PRIVACY, write_release
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.settings import settings_of_run
-from idpgan.run import RunFolder, describe_environment, refuse_used
+from idpgan.run import RunFolder, describe_environment, passing_folder, refuse_used
 from idpgan.training.config import RunConfig, build_config, load_method, refuse_unsound
 from idpgan.training.distributed import agree_on, agreed, check_own_gpu, do_as_told, hear_config, tell_config
 from idpgan.training.loop import Outcome, train
@@ -49,9 +49,10 @@ def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
         ConfigError: On the first problem in the config.
     """
     where = "the default config" if path is None else str(path)
-    return build_config(with_releases(apply_overrides(load_table(path), overrides)), where)
+    return build_config(with_releases(apply_overrides(load_table(path), overrides)), where, overrides)
 
 
+@own_state()
 def plan(config: RunConfig, out: Path | None = None) -> RunPlan:
     """Price a run, and refuse all that can be refused without reading an image: what `start` does first.
 
@@ -90,10 +91,19 @@ class Finished:
     license: str | None = None
 
 
-def start(config: RunConfig, out: Path | None = None, progress: Progress = silent, ranks: Ranks = ALONE) -> Finished:
+@own_state()
+def start(
+    config: RunConfig,
+    out: Path | None = None,
+    progress: Progress = silent,
+    ranks: Ranks = ALONE,
+    *,
+    read: Callable[[], object] = lambda: None,
+) -> Finished:
     """Train a new run in ``out`` (None = ``runs/<data>-<method>-<timestamp>``) and release what it made.
 
-    ``ranks`` are the processes that share the steps, seen by rank 0; the others `follow`.
+    ``ranks`` are the processes that share the steps, seen by rank 0; the others `follow`. ``read`` is called when all
+    data are in memory.
 
     Raises:
         InputError: If config, data or folder cannot be used; nothing is written then.
@@ -103,6 +113,7 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress = silen
         _LOG.warning("%s", planned.signal.warning)
     ledger = Ledger.of(planned.price, config.identity())
     split, method = _shared(config, ledger, ranks, planned)  # refusals come before the folder exists
+    read()
     environment = describe_environment(str(resolve_device(config.training.device))) | {"processes": ranks.size}
     toml = dump_toml(config)
     books = json.dumps(ledger.to_json(), indent=1) + "\n"
@@ -119,6 +130,7 @@ def start(config: RunConfig, out: Path | None = None, progress: Progress = silen
         return _train(config, split, method, run, ledger, progress, ranks)
 
 
+@own_state()
 def resume(path: Path, data_root: Path | None = None, progress: Progress = silent, ranks: Ranks = ALONE) -> Finished:
     """Continue an interrupted run: bit for bit on the CPU of an equal machine, elsewhere with fresh noise.
 
@@ -198,8 +210,9 @@ def _refuse_beyond_cap(planned: RunPlan, split: Split) -> None:
         )
 
 
+@own_state()
 def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Method:
-    """Train a run's method on a split of your own, in a folder that is thrown away: for attacks and audits.
+    """Train a run's method on a split of your own, in a folder that passes (`passing_folder`): for attacks and audits.
 
     Raises:
         InputError: If config and images do not fit, or the training was interrupted.
@@ -208,8 +221,8 @@ def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Me
     planned.check()
     ledger = Ledger(planned.unit, planned.relation, owner=config.identity())  # no limit: the result is never released
     method: Method = load_method(config.method.name)(planned, split, ledger=ledger, device=device)
-    with tempfile.TemporaryDirectory() as folder:
-        run = RunFolder.create(Path(folder) / "reference", dump_toml(config))
+    with passing_folder() as folder:  # of weights that were fitted to private images
+        run = RunFolder.create(folder / "reference", dump_toml(config))
         ledger.path = run.ledger
         outcome = train(
             method,

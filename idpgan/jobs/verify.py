@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from idpgan.continual.settings import StreamTable
+from idpgan.host import own_state
 from idpgan.metrics.source import kind_of
 from idpgan.models.generator import Generator
 from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationTable
@@ -18,6 +19,7 @@ from idpgan.release.images import ImagesArtifact
 from idpgan.release.verify import Verification, open_release, verify_release
 
 
+@own_state()
 def verify(path: Path) -> Verification:
     """Verify a release of any kind; see `verify_release`."""
     return verify_release(path, KINDS)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from idpgan.checks import typed
+from idpgan.checks import typed, whole
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
@@ -19,7 +19,7 @@ from idpgan.metrics.accuracy import accuracy_table
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.dpimagebench import dpimagebench_metric, dpimagebench_table
 from idpgan.metrics.features import RECIPES, Part
-from idpgan.metrics.fidelity import LEAST_FOR_FIDELITY, fidelity_metric, fidelity_table
+from idpgan.metrics.fidelity import LEAST_FOR_FIDELITY, check_fidelity, fidelity_metric, fidelity_table
 from idpgan.metrics.inception import check_inception, inception_metric, inception_table
 from idpgan.metrics.metric import Features, Judging, Metric, MetricResult, MetricTable
 from idpgan.metrics.utility import LEAST_TO_FIT, check_floor, utility_metric, utility_table
@@ -30,8 +30,14 @@ _ROWS = (
     Metric("ceiling", partial(utility_metric, "ceiling"), utility_table, source="private"),
     Metric("floor", partial(utility_metric, "floor"), utility_table, source="public", check=check_floor),
     Metric("inception", inception_metric, inception_table, check=check_inception, least=lambda judging: judging.splits),
-    Metric("fidelity", fidelity_metric, fidelity_table, least=lambda judging: LEAST_FOR_FIDELITY),
-    Metric("fidelity_ceiling", fidelity_metric, fidelity_table, source="private"),
+    Metric(
+        "fidelity",
+        fidelity_metric,
+        fidelity_table,
+        check=check_fidelity,
+        least=lambda judging: LEAST_FOR_FIDELITY,
+    ),
+    Metric("fidelity_ceiling", fidelity_metric, fidelity_table, source="private", check=check_fidelity),
     Metric("dpimagebench", dpimagebench_metric, dpimagebench_table),
 )
 METRICS: Mapping[str, Metric] = {row.name: row for row in _ROWS}
@@ -122,6 +128,8 @@ def evaluate_images(
         InputError: If the images do not fit the data set, or something asked for cannot be measured; found out before
             the first computation where possible.
     """
+    if num_seeds is not None:
+        whole(num_seeds, "seeds", 1)
     split = split.existing()
     if metrics is None:
         metrics = default_metrics(split.classes)

@@ -275,6 +275,18 @@ def _copied(images: Images, what: str) -> tuple[str, ...]:
     return (note,) if copies else ()
 
 
+def check_fidelity(judging: Judging | None = None) -> None:
+    """Refuse where the library that computes the distances is broken, before a network is fitted for minutes."""
+    try:
+        import torchmetrics.image.fid
+        import torchmetrics.image.kid  # noqa: F401
+    except (ImportError, OSError, RuntimeError) as error:  # torchvision of another build than torch
+        raise InputError(
+            f"torchmetrics cannot be imported ({str(error).splitlines()[0]}), and fidelity is measured by it. Install "
+            "torch, torchvision and torchmetrics of versions that fit; idpgan doctor says which were tested."
+        ) from error
+
+
 def fidelity_metric(judging: Judging, images: Images) -> FidelityResult:
     """Compare images with the real ones that judge."""
     return measure_fidelity(

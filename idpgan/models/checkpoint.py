@@ -19,6 +19,7 @@ from idpgan.config import Section, build
 from idpgan.data.images import check_class_names
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import parse_json, pasted, read_plain, write_bytes_atomic, write_text_atomic
+from idpgan.host import own_state
 from idpgan.models.config import ModelConfig, Origin
 from idpgan.models.families import build_generator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
@@ -50,6 +51,7 @@ class _Proposer(Section):
     proposer: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
 
 
+@own_state()
 def save_generator(
     path: str | os.PathLike[str],
     generator: Generator,

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from idpgan.errors import ConfigError, InputError
+from idpgan.host import own_state
 
 
 class Ema:
@@ -29,6 +30,7 @@ class Ema:
         updates: Number of updates so far.
     """
 
+    @own_state()
     def __init__(self, module: nn.Module, decay: float = 0.999, *, ramp_up: bool = True) -> None:
         if not 0.0 <= decay < 1.0:
             raise ConfigError(f"The decay of the moving average is {decay:g}; it must be in [0, 1), for example 0.999.")
@@ -37,6 +39,7 @@ class Ema:
         self.ramp_up = ramp_up
         self.updates = 0
 
+    @own_state()
     @torch.no_grad()
     def update(self, module: nn.Module) -> None:
         """Step towards the weights and buffers of ``module``, which has the layout of the first one."""

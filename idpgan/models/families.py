@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from torch import nn
 
 from idpgan.errors import ConfigError
+from idpgan.host import own_state
 from idpgan.models.config import ModelConfig, classes_of
 from idpgan.models.dcgan import Critic, DcganGenerator
 from idpgan.models.diffusion import DiffusionGenerator
@@ -31,6 +32,7 @@ _COPIES = 4  # of each weight: itself, its gradient, and Adam's two averages
 _FLOAT = 4  # bytes
 
 
+@own_state()
 def build_generator(config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> Generator:
     """Build a generator of the family that the config names.
 

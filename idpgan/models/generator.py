@@ -14,6 +14,7 @@ from idpgan import checks
 from idpgan.data.images import SHOWN, SHOWN_COLUMNS, Images, notebook_png, to_uint8
 from idpgan.data.labels import asked_for, numbers
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.memory import check_memory, check_room, let_go, zeros
 from idpgan.models.config import ModelConfig, Purpose, classes_of, labels_error
 from idpgan.models.initialize import torch_seed
@@ -112,6 +113,7 @@ class Generator(nn.Module):
         """Generate images as `forward` does; the arguments are checked already."""
         raise NotImplementedError
 
+    @own_state()
     def sample_labels(self, num: int) -> Tensor | None:
         """Return the labels of ``sample(num)``, (num,) int64 on the CPU; None for an unconditional generator.
 
@@ -149,7 +151,7 @@ class Generator(nn.Module):
         Args:
             labels: Classes of the images, each by its name or its number (`idpgan.data.labels`), or as "position 0" in
                 ``classes``: ``num`` of them, or one for all; None = ``sample_labels(num)``.
-            seed: Any integer >= 0; None = fresh entropy from the operating system.
+            seed: 0 .. 2^63 - 1; None = fresh entropy from the operating system.
             batch_size: Images per forward pass, >= 1; it bounds the memory.
             purpose: "looking" draws with `ModelConfig.truncation`, where it is set; "training", for what trains or
                 measures something, always with `ModelConfig.temperature`.
@@ -206,6 +208,7 @@ class Generator(nn.Module):
             done += len(drawn)
             progress("sample", done, num)
 
+    @own_state()
     def sample_candidates(self, num: int, seed: int | None = None) -> Tensor:
         """Return all candidates of the images of ``sample(num, seed=seed)``, (num, candidates, C, H, W)."""
         return torch.cat(list(self._batches(num, self.positions(num), seed, _BATCH, Purpose.LOOKING)))

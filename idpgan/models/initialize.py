@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from idpgan.errors import InputError
+from idpgan.host import own_state
 
 GROUPS = 8  # channels are split in at most so many groups
 
@@ -61,7 +62,7 @@ class _Undrawn(TorchFunctionMode):
 @contextmanager
 def without_weights() -> Iterator[None]:
     """Build modules on torch's meta device: their tensors have a shape, and take no memory whatever their size."""
-    with torch.device("meta"), _Undrawn():
+    with own_state(), torch.device("meta"), _Undrawn():
         yield
 
 

@@ -14,6 +14,7 @@ from idpgan.config import Section, build, nearest_hint
 from idpgan.data.images import to_float
 from idpgan.data.labels import numbers
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.models.classifier import stride_to
 from idpgan.models.initialize import group_norm, seeded_init
 from idpgan.models.scattering import Scattering, scales_of, scattering_shape
@@ -73,6 +74,7 @@ class PrivateClassifier(nn.Module):
         """Return the settings of the network besides image shape and classes, JSON values."""
         return dict(self._options)
 
+    @own_state()
     def logits(self, images: Tensor) -> Tensor:
         """Return the logits (N, K) of images (N, C, H, W), uint8 or floating point in [-1, 1], batch by batch.
 
@@ -94,10 +96,12 @@ class PrivateClassifier(nn.Module):
                 parts.append(self(to_float(batch) if batch.dtype == torch.uint8 else batch.float()))
         return torch.cat(parts) if parts else torch.zeros(0, len(self.classes), device=device)
 
+    @own_state()
     def probabilities(self, images: Tensor) -> Tensor:
         """Return the probability of each class (N, K); arguments and errors as of `logits`."""
         return self.logits(images).softmax(1)
 
+    @own_state()
     def predict(self, images: Tensor) -> Tensor:
         """Return the likeliest class of each image, int64 (N,); arguments and errors as of `logits`.
 

@@ -34,6 +34,7 @@ import numpy as np
 from scipy.special import erfcx, gammaln, ndtr, ndtri_exp
 
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.privacy import convolution, losses
 from idpgan.privacy.event import Event
 
@@ -43,6 +44,7 @@ _LARGEST_ORDER = 1 << 16
 _MOST_COUNT = 1 << 40
 
 
+@own_state()
 def compose_epsilon(events: Sequence[Event], delta: float) -> float:
     """Return an epsilon such that running all ``events`` is (epsilon, delta)-differentially private.
 
@@ -258,6 +260,7 @@ def affordable(spent: Sequence[Event], event: Event, epsilon: float, delta: floa
     return last(lambda events: is_within(events, epsilon, delta), low)
 
 
+@own_state()
 def calibrate(events_of: Callable[[float], Sequence[Event]], epsilon: float, delta: float) -> float:
     """Return the least noise multiplier (to 1e-4 relative) whose events cost at most (epsilon, delta).
 

@@ -52,6 +52,7 @@ from torch import Tensor
 from idpgan import checks
 from idpgan.device import sent
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.captured_gradients import (
     NotCapturedError,
@@ -193,6 +194,7 @@ class DPSGDPlan:
 
     # Before the first private step ------------------------------------------------------------------------------------
 
+    @own_state()
     def tiles(
         self,
         loss: RecordLoss,
@@ -289,6 +291,7 @@ class DPSGDPlan:
         """Return where the records of `drawn` are computed: positions, int64 (tiles, T), -1 where a slot is empty."""
         return tiles.places(self.drawn(num, noise))
 
+    @own_state()
     def clipped_sum(
         self,
         loss: RecordLoss,
@@ -343,6 +346,7 @@ class DPSGDPlan:
         whole = torch.where(norms.isfinite()[:, None], exact * scale[:, None], 0.0).trunc_()
         return Features(whole.float(), torch.where(norms.isfinite(), 1 / scale, torch.nan))
 
+    @own_state()
     @full_precision()
     def clipped_outer_sum(
         self,

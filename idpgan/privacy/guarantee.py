@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
 from idpgan.errors import InputError
+
+LARGE = 100.0  # an epsilon above is said to protect next to nothing
+_LOG = logging.getLogger(__name__)
 
 # Part of the reason of every report whose noise is continuous: the proofs are about real numbers. And where it is not.
 FLOATING_POINT = "the noise is drawn and added in floating point, whose rounding the proof leaves out (Mironov 2012)"
@@ -57,11 +62,23 @@ def number_from_json(value: float | str) -> float:
 
 
 def check_budget(epsilon: float, delta: float) -> None:
-    """Raise `InputError` unless epsilon is in (0, inf] and delta in [0, 1)."""
+    """Raise `InputError` unless epsilon is in (0, inf] and delta in [0, 1); warn where it protects next to nothing."""
     if not epsilon > 0:
         raise InputError(f"epsilon = {epsilon} must be above 0; small is strict, 1 is usual, infinity is not privacy.")
     if not 0 <= delta < 1:
         raise InputError(f"delta = {delta} must lie in [0, 1); below 1/N for N images, 0 for pure privacy.")
+
+    if LARGE < epsilon < math.inf:
+        _warn_once(epsilon)
+
+
+@functools.cache
+def _warn_once(epsilon: float) -> None:
+    _LOG.warning(
+        "epsilon = %.4g protects next to nothing: what is released may tell one neighbor from another almost surely. "
+        "Small is strict, 1 is usual, 10 is much.",
+        epsilon,
+    )
 
 
 def default_delta(num_images: int) -> float:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.mechanisms import Laplace
@@ -105,6 +106,7 @@ class MatrixMechanism:
         """Price of one call."""
         return self.mechanism.event
 
+    @own_state()
     def expected_error(self, columns: int = 1) -> float:
         """Return the expected squared error, summed over all answers of ``columns`` columns.
 
@@ -114,6 +116,7 @@ class MatrixMechanism:
         scale = self.noise_multiplier * self.sensitivity
         return columns * 2 * scale**2 * float(self.B.double().square().sum())
 
+    @own_state()
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Release ``B (M X + Z)``, (..., m, q), for X = ``answer``, (..., p, q) floating point.
 

@@ -20,6 +20,7 @@ from typing import Any, ClassVar, Self
 import torch
 
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.privacy.discrete import MAX_SCALE, discrete_laplace, rounded_gaussian
 from idpgan.privacy.event import LARGEST, MOST, Event
 from idpgan.privacy.guarantee import Relation, Unit
@@ -87,6 +88,7 @@ class _Additive(Mechanism):
         """Price of one call."""
         return Event(self.law, self.unit, self.relation, self.noise_multiplier)
 
+    @own_state()
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Release a finite floating-point tensor of any shape; it is not clamped."""
         _check_finite(answer)
@@ -146,6 +148,7 @@ class _OnGrid(Mechanism):
         steps = int(self.sensitivity) if self.law == "discrete-laplace" else None
         return Event(self.law, self.unit, self.relation, self.scale / self.sensitivity, sensitivity=steps)
 
+    @own_state()
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Release whole grid steps, int64, any shape; what could wrap around 64 bits is refused."""
         if answer.dtype != torch.int64 or bool((answer.abs() >= 1 << 61).any()):
@@ -220,6 +223,7 @@ class Exponential(_Choice):
         monotone: Whether, between any two neighbors, no score rises where another falls: counts under zero-out-one.
     """
 
+    @own_state()
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Choose among the last axis of finite scores (..., K), larger is better; int64 (...)."""
         _check_finite(answer)
@@ -241,6 +245,7 @@ class NoisyMax(_Choice):
         monotone: See `Exponential`.
     """
 
+    @own_state()
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Choose among the last axis of finite scores (..., K), larger is better; int64 (...)."""
         noisy = Laplace(self.sensitivity, (1 if self.monotone else 2) / self.epsilon, self.unit, self.relation)
@@ -286,6 +291,7 @@ class RandomizedResponse(Mechanism):
         odds = math.exp(self.epsilon)
         return odds / (odds + self.categories - 1), 1 / (odds + self.categories - 1)
 
+    @own_state()
     def __call__(self, answer: torch.Tensor, noise: Noise) -> torch.Tensor:
         """Randomize int64 labels in 0 .. categories - 1, any shape."""
         if answer.dtype != torch.int64 or bool(((answer < 0) | (answer >= self.categories)).any()):
@@ -338,6 +344,7 @@ class Grid:
         """Return the L2 sensitivity of the rounded query in steps."""
         return sensitivity / self.step + math.sqrt(dimensions)
 
+    @own_state()
     def round(self, values: torch.Tensor) -> torch.Tensor:
         """Return the nearest number of steps, int64; raises `ValueError` if it is not finite or beyond 2^53."""
         steps = values.double() / self.step
@@ -345,6 +352,7 @@ class Grid:
             raise ValueError(f"values must be finite and below 2^53 grid steps of {self.step:g}.")
         return steps.round().long()
 
+    @own_state()
     def value(self, steps: torch.Tensor) -> torch.Tensor:
         """Return the real value of whole steps, float64: exact."""
         return steps.double() * self.step

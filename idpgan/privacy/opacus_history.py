@@ -11,12 +11,14 @@ from typing import Any
 
 from idpgan import checks
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit, parse_unit
 
 _MOST_WORK = 10_000.0  # epsilon times the root of the steps: PRV's grid then has some millions of points
 
 
+@own_state()
 def from_opacus(engine_or_history: Any, *, unit: Unit | str, num_private: int) -> tuple[Event, ...]:
     """Return the steps that Opacus has counted as events, for a ledger, `compose_epsilon` or a release.
 

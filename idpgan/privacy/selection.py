@@ -13,6 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from idpgan.host import own_state
 from idpgan.privacy.discrete import MAX_SCALE, discrete_laplace, survives
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
@@ -68,6 +69,7 @@ class PermuteAndFlip(_Selection):
         moves = self.sensitivity * (1 if self.monotone else 2)
         return Event("pure", self.unit, self.relation, pure_epsilon=moves / self.scale * _SAFE)
 
+    @own_state()
     def __call__(self, answer: Tensor, noise: Noise) -> Tensor:
         """Choose among the last axis of scores (..., K), int64, larger is better; int64 (...)."""
         _check_steps(answer)
@@ -145,6 +147,7 @@ class SparseVector(_Selection):
         epsilon = self.sensitivity / self.threshold_scale + moves * self.sensitivity / self.answer_scale
         return Event("pure", self.unit, self.relation, pure_epsilon=epsilon * _SAFE)
 
+    @own_state()
     def __call__(self, answer: Tensor, noise: Noise, thresholds: Tensor | int = 0) -> Tensor:
         """Compare answers (..., m), int64, with public thresholds, one or (m,): int64 (..., m).
 

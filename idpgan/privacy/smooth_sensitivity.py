@@ -33,6 +33,7 @@ from torch import Tensor
 
 from idpgan.checks import typed
 from idpgan.errors import InputError
+from idpgan.host import own_state
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.discrete import heavy_tailed, rounded_gaussian, rounded_laplace
 from idpgan.privacy.event import Event
@@ -297,6 +298,7 @@ class SmoothMedian:
             best = np.maximum(best, np.searchsorted(reach, gaps) - k)
         return torch.from_numpy(self.ladder[best].reshape(values.shape[:-1]))
 
+    @own_state()
     def __call__(self, answer: Tensor, noise: Noise) -> Tensor:
         """Release the median of each row of values (..., n): (...), float64, in [low, high].
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -154,12 +154,13 @@ def load_method(name: str) -> Any:
     return load(name)
 
 
-def build_config(table: Mapping[str, Any], where: str) -> RunConfig:
+def build_config(table: Mapping[str, Any], where: str, settings: Sequence[str] = ()) -> RunConfig:
     """Build the config class of the method that the table names.
 
     Args:
         table: The sections as read from TOML.
         where: Names the table in messages, for example the file.
+        settings: That were put into the table; see `idpgan.config.build`.
 
     Raises:
         ConfigError: If method.name is missing or unknown, or a key or value is refused.
@@ -169,7 +170,7 @@ def build_config(table: Mapping[str, Any], where: str) -> RunConfig:
     if not isinstance(name, str):
         known = ", ".join(methods_of("gan", "classifier"))
         raise ConfigError(f"{where} names no method. Set method.name to one of: {known}.")
-    config: RunConfig = build(load_method(name).Config, table, where)
+    config: RunConfig = build(load_method(name).Config, table, where, settings)
     return config
 
 

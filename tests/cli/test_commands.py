@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from typer.main import get_command
 
 import idpgan
+from idpgan.cli import app
 from idpgan.data.load import load
 from idpgan.jobs import benchmark
 from tests.data.layouts import declared
@@ -34,6 +36,15 @@ def test_every_command_has_help_with_an_example(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0
     assert "Example: idpgan" in out
+
+
+def test_help_shows_every_word_of_it(run, monkeypatch):
+    """What stands in brackets is no markup."""
+    monkeypatch.setenv("COLUMNS", "300")
+    for name, command in get_command(app).commands.items():
+        shown = " ".join(run(name, "--help")[1].split())
+        texts = [getattr(each, "help", None) or "" for each in command.params]
+        assert [text for text in texts if text.replace("\\[", "[") not in shown] == [], name
 
 
 def test_the_version_is_printed(run):

@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import os
+import shlex
 import shutil
 import signal
 import stat
@@ -271,6 +272,35 @@ def test_a_closed_pipe_and_a_full_disk_behind_stdout():
         ["bash", "-c", f"{command} | true; exit ${{PIPESTATUS[0]}}"], capture_output=True, text=True
     )
     assert (closed.returncode, closed.stderr.count("\n")) == (141, 1)
+
+
+CLOSED = """
+import os, sys
+import idpgan.cli
+assert (sys.stdin, sys.stdout) == (None, None)
+idpgan.cli.flush_output.__globals__["open_missing_streams"]()
+assert os.open(os.devnull, os.O_RDONLY) > 2  # no file of ours gets the number of a stream
+idpgan.cli.main(["methods", "--json"])
+"""
+
+
+@pytest.mark.parametrize("closed", ["<&- >&-", "<&- >&- 2>&-"])
+def test_a_closed_stream_is_the_null_device(closed):
+    command = f"{shlex.quote(sys.executable)} -c {shlex.quote(CLOSED)} {closed}"
+    assert subprocess.run(command, shell=True, timeout=60).returncode == 0
+
+
+def test_doctor_and_rehearse_say_what_cannot_be_imported(run, monkeypatch):
+    """Installed, but of another build: said before a network is trained, and not after it."""
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    monkeypatch.setitem(sys.modules, "torchmetrics.image.fid", None)
+    code, out, _ = run("doctor", "--json")
+    found = {finding["what"]: finding for finding in json.loads(out)}
+    assert (code, found["torchvision"]["good"]) == (1, False)
+    assert "cannot be imported" in found["torchvision"]["found"]
+    assert found["numpy"]["good"]
+    monkeypatch.setattr("idpgan.jobs.rehearse.stand_ins", lambda *_: pytest.fail("drawn"))
+    assert one_line(run("rehearse", "digits-gaussian"), "torchmetrics cannot be imported", "idpgan doctor")
 
 
 def test_an_unknown_option_is_one_line(run):

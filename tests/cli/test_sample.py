@@ -149,6 +149,15 @@ def test_it_is_said_where_the_card_lies(run, finished_run, tmp_path, name, card)
     assert (tmp_path / card).is_file()
 
 
+def test_a_card_that_was_not_written_is_not_promised(run, tmp_path):
+    """Bare weights: nothing states what they protect."""
+    bare = tmp_path / "bare.safetensors"
+    save_generator(bare, build_generator(ModelConfig(width=4, latent_dim=4, conditional=False), (1, 8, 8), 0))
+    code, out, _ = run("sample", bare, "--num", 3, "--out", tmp_path / "out")
+    assert (code, "without a card" in out, "give away" in out) == (0, True, False)
+    assert not (tmp_path / "out" / "README.md").exists()
+
+
 def test_what_cannot_be_meant_is_refused_before_anything_is_drawn(finished_run, tmp_path):
     unlabeled = tmp_path / "unlabeled"
     save_generator(unlabeled, build_generator(ModelConfig(width=4, latent_dim=4, conditional=False), (1, 8, 8), 0))

@@ -1,5 +1,6 @@
 """The front door of Python: arrays in, a release that verifies out, under the refusals of the command line."""
 
+import io
 import os
 import shutil
 import stat
@@ -168,6 +169,29 @@ def test_the_private_folder_is_its_owners_and_keeps_no_image_and_no_noise():
     assert ".save(FOLDER)" in made.report()
 
 
+def test_images_in_the_passing_folder_go_before_the_training(monkeypatch):
+    """A kill while it trains leaves no image, not even until the next call."""
+    seen = []
+    train = fit_module.start.__globals__["train"]
+
+    def looking(*args, **kwargs):
+        seen.extend(fit_module.private_folder().rglob(f"run.*{arrays.SUFFIX}"))
+        return train(*args, **kwargs)
+
+    monkeypatch.setattr("idpgan.jobs.train.train", looking)
+    made = idpgan.fit(GREY, LABELS, public=(255 - GREY, LABELS), **QUICK)
+    assert seen == []
+    assert verify(made.release).problems == ()
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_host_without_stderr_sees_no_progress(monkeypatch, closed):
+    stream = io.StringIO()
+    stream.close()
+    monkeypatch.setattr("sys.stderr", stream if closed else None)
+    assert idpgan.fit(GREY, LABELS, epsilon=2.0, method="gaussian").num_private == NUM
+
+
 def test_a_run_that_is_kept_goes_on_with_the_commands(tmp_path):
     made = idpgan.fit(GREY, LABELS, out=tmp_path / "run", **QUICK)
     file = tmp_path / "run.images.safetensors"
@@ -275,7 +299,33 @@ def test_unit_person(tmp_path):
     assert made.privacy.proven.unit == "person"
     made.save(tmp_path / "release")
     assert verify(tmp_path / "release").problems == ()
-    assert idpgan.fit(GREY, LABELS, people=people, **QUICK).privacy.proven.unit == "image"
+    assert idpgan.fit(GREY, LABELS, people=people, unit="image", **QUICK).privacy.proven.unit == "image"
+
+
+@pytest.mark.parametrize("call", [idpgan.fit, idpgan.fit_classifier])
+def test_where_people_are_known_the_unit_must_be_said(tmp_path, call, monkeypatch):
+    """`init` would take person: `fit` takes neither in silence, and neither charges nor writes."""
+    monkeypatch.chdir(tmp_path)
+    rows = ["file_name,mood,person"]
+    (tmp_path / "photos").mkdir()
+    for index in range(NUM):
+        Image.fromarray(np.resize(GREY[index], (28, 28))).save(tmp_path / "photos" / f"{index}.png")
+        rows.append(f"{index}.png,{'sad' if index % 2 else 'glad'},{index // 3}")
+    (tmp_path / "photos" / "metadata.csv").write_text("\n".join(rows) + "\n")
+    asked = {"epsilon": 2.0, "progress": False, "out": tmp_path / "run"}
+    with pytest.raises(InputError, match=r'unit="person".*unit="image"'):
+        call("photos", **asked)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["photos"]
+    assert process_ledger._DONE == []
+    if call is idpgan.fit:
+        with pytest.raises(InputError, match=r'unit="person".*unit="image"'):
+            call(GREY, LABELS, people=LABELS, **asked)
+    assert (
+        call(
+            "photos", unit="image", settings=["training.steps=1"][: call is not idpgan.fit], **asked
+        ).privacy.proven.unit
+        == "image"
+    )
 
 
 def test_public_images_in_memory():

@@ -5,7 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idpgan.errors import InputError
+from idpgan.privacy import guarantee
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
+from idpgan.privacy.plan import Budget
 
 IMAGE = Guarantee(1.0, 1e-6, Unit.IMAGE, Relation.ZERO_OUT, "test")
 
@@ -73,3 +75,13 @@ def test_report_round_trip_and_honesty():
         PrivacyReport(IMAGE, infinite, None, "unsound", True)
     with pytest.raises(ValueError, match="never None"):
         PrivacyReport(IMAGE, None, None, "unsound", False)
+
+
+@pytest.mark.parametrize(("epsilon", "said"), [(100.0, 0), (1e9, 1), (math.inf, 0)])
+def test_an_epsilon_that_protects_next_to_nothing_is_said_once(caplog, epsilon, said):
+    guarantee._warn_once.cache_clear()
+    for _ in range(2):
+        Budget(epsilon, 0.0)
+    assert [
+        record.getMessage().startswith("epsilon = 1e+09 protects next to nothing") for record in caplog.records
+    ] == [True] * said

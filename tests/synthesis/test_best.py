@@ -7,7 +7,9 @@ import pytest
 
 from idpgan.config import packaged
 from idpgan.data.load import DataShape, Sizes, known_shape
+from idpgan.errors import InputError
 from idpgan.jobs import probe
+from idpgan.jobs.doctor import capabilities
 from idpgan.jobs.init import HANDWRITING, init
 from idpgan.jobs.train import load_config
 from idpgan.synthesis import starter
@@ -125,6 +127,30 @@ def test_init_says_why_how_long_and_what_else(monkeypatch):
     ]  # fmt: skip
     assert "Method by rule" not in init("digits", method="gaussian").text
     assert init("mnist").table["method"]["name"] == "idp-gan-aggregate"
+
+
+PEOPLE = Facts(DataShape(Sizes(0, 300, 0, 100), (1, 28, 28), (), has_people=True), 3.0, handwriting=False)
+
+
+@pytest.mark.parametrize("choice", [best(PEOPLE), alternatives(PEOPLE)[0]], ids=lambda choice: choice.method)
+def test_images_of_people_are_probed_too(monkeypatch, choice):
+    """The people who are tested are others than those who are private, or every method of unit person refuses."""
+    monkeypatch.setattr(probe, "SECONDS", 0.0)
+    sections = {name: {key: each.value for key, each in keys.items()} for name, keys in choice.sections.items()}
+    data = {"name": "folder", "root": "photos", "num_images": 400, "num_people": 133, "split_by": "identity"}
+    config = build_config({"data": {**data, "image_size": 28, "channels": 1, "classes": []}, **sections}, "a test")
+    assert config.privacy.unit == "person"
+    assert 0 < probe.expected_seconds(config, PEOPLE.shape) < float("inf")
+
+
+def test_a_probe_that_is_refused_says_why(monkeypatch):
+    def refused(*_):
+        raise InputError("one of the reasons.")
+
+    monkeypatch.setattr("idpgan.jobs.init.expected_seconds", refused)
+    monkeypatch.setattr("idpgan.jobs.doctor.expected_seconds", refused)
+    assert "how long is not known (one of the reasons)" in init("digits", probe=True).notes[1]
+    assert {(each.found, each.good) for each in capabilities()} == {("one of the reasons.", False)}
 
 
 def test_the_probe_grows_with_the_images_and_the_steps(monkeypatch):
