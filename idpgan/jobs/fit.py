@@ -211,8 +211,8 @@ def fit(
     Args:
         images: A NumPy array or a tensor (N, H, W), (N, H, W, C) or (N, C, H, W), a list of images or PIL pictures, a
             torch or Hugging Face data set, an npz file (its path; see `idpgan.data.intake.gathered`), or a folder of
-            images (its path), which is read and split as `idpgan init` proposes: a part is held back for judging. Of images in memory
-            all are used.
+            images (its path), which is read and split as `idpgan init` proposes: a part is held back for judging. Of
+            the others all images are used.
         labels: Classes of images in memory, N whole numbers or texts; None = those of a data set, or unlabeled.
         epsilon: Above 0; see `unit`.
         delta: Below 1/N; None = the smaller of 1e-5 and 1 / (10 N).
