@@ -15,6 +15,7 @@ from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.jobs import fit as fit_module
 from idpgan.jobs import process_ledger
+from idpgan.jobs import train as train_job
 from idpgan.jobs.train import load_config
 from idpgan.jobs.verify import verify
 from idpgan.metrics.evaluation import evaluate_images
@@ -167,7 +168,7 @@ def test_the_private_folder_is_its_owners_and_keeps_no_image_and_no_noise():
 def test_images_in_the_passing_folder_go_before_the_training(monkeypatch):
     """A kill while it trains leaves no image, not even until the next call."""
     seen = []
-    train = fit_module.start.__globals__["train"]
+    train = train_job.train
 
     def looking(*args, **kwargs):
         seen.extend(fit_module.private_folder().rglob(f"run.*{arrays.SUFFIX}"))
