@@ -24,7 +24,6 @@ import os
 from pathlib import Path
 from typing import Any, Final, NoReturn, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -473,32 +472,3 @@ def _number(plain: Any, shape: tuple[int, ...] | None) -> Any:
     if number.dtype != torch.int64 or number.shape != shape:
         raise InputError(f"the state is damaged: counts of shape {tuple(number.shape)} for series {shape}.")
     return number
-
-
-@own_state()
-def isotonic(answers: Any, *, nonnegative: bool = True, weights: Tensor | None = None) -> Tensor:
-    """Return the nearest non-decreasing series, for counts that never decrease.
-
-    Least squares (pool adjacent violators). Every number of the result depends on the whole series, so apply the
-    function to a finished series.
-
-    Args:
-        answers: Noisy running counts (..., T).
-        nonnegative: Whether to raise numbers below 0 to 0, which keeps the order.
-        weights: (T,), positive: 1 / `ContinualCounter.variance`; None = equal.
-
-    Returns:
-        float64 (..., T), on the device of ``answers``.
-
-    Example:
-        >>> isotonic([-3, 10, 14, 9]).tolist()
-        [0.0, 10.0, 11.5, 11.5]
-    """
-    from scipy.optimize import isotonic_regression  # half a second to import
-
-    answers = torch.as_tensor(answers)
-    rows = answers.double().cpu().reshape(-1, answers.shape[-1]).numpy()
-    weight = None if weights is None else weights.double().cpu().numpy()
-    fitted = np.stack([isotonic_regression(row, weights=weight).x for row in rows])
-    result = torch.from_numpy(fitted).reshape(answers.shape).to(answers.device)
-    return result.clamp_(min=0) if nonnegative else result

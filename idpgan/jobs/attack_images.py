@@ -81,6 +81,7 @@ def attack(
         InputError: If images cannot be read or compared, are on two sides, or are too few to show anything.
 
     Example:
+        >>> import numpy as np
         >>> real = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
         >>> found = attack(real[:30], real[:30], real[30:], attacks=["nearest-sample"])
         >>> found.leak, found.best.auc.value

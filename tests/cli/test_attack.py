@@ -114,7 +114,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(run, copied, tmp_path):
         ([copied, "--samples", 2], "--samples 2"),
         ([copied, "--most", 1], "--most 1"),
         ([copied, "--device", "tpu"], "--device tpu"),
-        ([copied, "--seed", -1], "--seed -1"),
+        ([copied, "--seed", -1], "--seed = -1"),
         ([copied, "--confidence", 1.5], "--confidence 1.5"),
         ([copied, "--reference", copied], "was trained on"),
         ([copied, "--reference", copied, "--train-reference"], "exclude each other"),

@@ -94,11 +94,11 @@ def test_dry_run_and_train_refuse_the_same_before_they_read(run, folders, tmp_pa
 
 
 @pytest.mark.parametrize("label", [["data.label=mood", 'data.classes=["angry"]'], ["data.label=mood"]])
-def test_a_dry_run_warns_of_labels_that_are_none_of_the_classes(run, folders, caplog, label):
+def test_a_dry_run_refuses_labels_of_which_none_is_one_of_the_classes(run, folders, label):
     arguments = [argument.replace("ROOT", str(folders)) for argument in [*TABLE, *label]]
-    assert run("train", *arguments, "--dry-run")[0] == 0
-    assert "20 of 20 rows of" in caplog.text
-    assert "stand as null records" in caplog.text
+    code, out, err = run("train", *arguments, "--dry-run")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "no row at all of" in err
 
 
 @pytest.mark.parametrize(

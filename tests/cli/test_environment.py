@@ -278,7 +278,7 @@ CLOSED = """
 import os, sys
 import idpgan.cli
 assert (sys.stdin, sys.stdout) == (None, None)
-idpgan.cli.flush_output.__globals__["open_missing_streams"]()
+idpgan.cli.open_missing_streams()
 assert os.open(os.devnull, os.O_RDONLY) > 2  # no file of ours gets the number of a stream
 idpgan.cli.main(["methods", "--json"])
 """

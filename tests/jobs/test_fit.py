@@ -18,6 +18,7 @@ from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.jobs import fit as fit_module
 from idpgan.jobs import process_ledger
+from idpgan.jobs import train as train_job
 from idpgan.jobs.process_ledger import charge, records_of
 from idpgan.jobs.train import load_config
 from idpgan.jobs.verify import verify
@@ -172,7 +173,7 @@ def test_the_private_folder_is_its_owners_and_keeps_no_image_and_no_noise():
 def test_images_in_the_passing_folder_go_before_the_training(monkeypatch):
     """A kill while it trains leaves no image, not even until the next call."""
     seen = []
-    train = fit_module.start.__globals__["train"]
+    train = train_job.train
 
     def looking(*args, **kwargs):
         seen.extend(fit_module.private_folder().rglob(f"run.*{arrays.SUFFIX}"))
@@ -264,7 +265,7 @@ def test_a_folder_is_known_again_in_this_process_or_it_is_said(tmp_path, happens
     photos(tmp_path / "faces" / "s1")
     assert charge(records_of(tmp_path / "faces"), READ, 0.0, Unit.IMAGE, Relation.ZERO_OUT) is None
     happens(tmp_path)
-    records = records_of(arrays.gathered(GREY[:8]) if asked == "arrays" else tmp_path / asked)
+    records = records_of(intake.gathered(GREY[:8]) if asked == "arrays" else tmp_path / asked)
     found = charge(records, READ, 0.0, Unit.IMAGE, Relation.ZERO_OUT)
     assert (found.total.counted, found.unknown) == (known, unknown)
     assert found.total.guarantee.epsilon == pytest.approx(known)

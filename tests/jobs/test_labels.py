@@ -92,7 +92,7 @@ def said(images):
 
 def fitted(case, monkeypatch, **more):
     """What a call of fit would train on."""
-    monkeypatch.setattr(fit_module, "_started", lambda config, out, records, progress: load(config.data))
+    monkeypatch.setattr(fit_module, "_started", lambda config, *_: load(config.data))
     given = fit_module._Given(1.0, None, "image", None, more.get("public"), None, "cpu", None, None, ())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fit_module, "_new_place", lambda: case.tmp)
