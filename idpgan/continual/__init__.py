@@ -12,7 +12,7 @@ from idpgan.lazy import lazy_names
 
 if TYPE_CHECKING:
     from idpgan.continual.fenwick import fast_diagonal as fast_diagonal
-    from idpgan.continual.isotonic import isotonic as isotonic
+    from idpgan.continual.refinement import isotonic as isotonic
     from idpgan.continual.running_sums import RunningSums as RunningSums
     from idpgan.continual.running_sums import SumsStream as SumsStream
     from idpgan.continual.stream import ContinualCounter as ContinualCounter
@@ -24,6 +24,6 @@ __getattr__ = lazy_names(
         "RunningSums": "running_sums",
         "SumsStream": "running_sums",
         "fast_diagonal": "fenwick",
-        "isotonic": "isotonic",
+        "isotonic": "refinement",
     },
 )
