@@ -27,7 +27,7 @@ from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
 from idpgan.privacy.captured_gradients import Batch
 from idpgan.privacy.dpsgd import Weights
-from idpgan.privacy.tiles import Tiles
+from idpgan.privacy.tiles import Tiles, rows_at_once
 from idpgan.training.config import MOST_STEPS, StepsConfig, TrainingConfig
 from idpgan.training.engine import opacus_steps, validate_network
 from idpgan.training.method import Stats
@@ -44,8 +44,8 @@ class DpSgdConfig(StepsConfig):
         learning_rate: Of gradient descent; gradients are divided by the expected batch, and have norm C at most.
         momentum: Weight of the past in a step.
         ema_decay: Weight of the past in the averaged weights, which are released.
-        max_physical_batch: Records whose gradients are in memory at once; halved by itself where that is too many.
-            "opacus" takes at most 128, and does not halve it.
+        max_physical_batch: Records whose gradients are in memory at once, halved by itself where that is too many; a
+            GPU takes 2,048 unless another number is set. "opacus" takes at most 128, and does not halve it.
     """
 
     name: Literal["dp-sgd"] = "dp-sgd"
@@ -144,7 +144,7 @@ class DpSgd(TrainsClassifier):
         image = torch.zeros(1, *self._data.image_shape, device=self.device)
         label = torch.zeros(1, dtype=torch.int64, device=self.device)
         weights, num = dict(self.newest.named_parameters()), len(self._images)
-        most = self.config.max_physical_batch
+        most = rows_at_once(self.config, self.device)
         return self.dpsgd.tiles(self._loss, weights, [image, label], num=num, most=most, saved=saved)
 
     def _loss(self, weights: Weights, image: Tensor, label: Tensor) -> Tensor:

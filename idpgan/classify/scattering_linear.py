@@ -196,7 +196,7 @@ class ScatteringLinear(TrainsClassifier):
             return saved
         num, rate, width = self.dpsgd.ranks.rows(len(self._images)), self.dpsgd.sample_rate, self.newest.num_features
         drawn = max(_LEAST_DRAWN, min(_MOST_DRAWN, _CACHED // width)) if self.device.type == "cpu" else _MOST_DRAWN
-        (_, rows), classes = sizes(rate, num, _ROWS if rate == 1 else drawn), len(self._data.classes)
+        (_, rows), classes = sizes(rate, num, _ROWS if rate == 1 else drawn, self.device), len(self._data.classes)
 
         def computed(draws: torch.Generator) -> Rows:
             one, weight = torch.rand(1, width, generator=draws), torch.randn(classes, width, generator=draws)

@@ -74,6 +74,7 @@ _NOISE_BITS = 50
 _CLIP_NORMS = 1e-6, 1e6  # where part 2 of the proof holds in float32
 _FEATURE_BITS = 17  # of these, for the norm of features; see `DPSGDPlan.clipped_outer_sum`
 _CACHE = 4 << 20  # bytes of features in float64 at once on a processor: all of them take five times as long
+_SPARE = 4  # float64 copies of the weights for what follows a sum: noise, the noisy sum, the optimizer's averages
 _HALF_STEP = 2.0**-53  # between a uniform number of `Noise` and the end of its interval
 
 
@@ -222,7 +223,8 @@ class DPSGDPlan:
         Raises:
             RuntimeError: What `loss` raised, or that the memory does not hold the gradient of one record.
         """
-        rows, chunk = sizes(self.sample_rate, self.ranks.rows(num), checks.whole(most, "most", 1))
+        many, device = self.ranks.rows(num), record[0].device
+        rows, chunk = sizes(self.sample_rate, many, checks.whole(most, "most", 1), device)
         rows, chunk, way = (saved.rows, saved.chunk, saved.way) if saved else (rows, chunk, way)
 
         def prepared(draws: torch.Generator) -> list[Tensor]:
@@ -241,13 +243,19 @@ class DPSGDPlan:
             for some, part in blocks(found, len(losses)):
                 yield some, torch.cat([*part, norms(part, losses[some])[:, None]], 1)
 
+        def whole_step() -> None:
+            """Take all the memory of a step, with that of its noise and optimizer, which comes after a charge."""
+            spare = [torch.empty_like(w, dtype=torch.float64) for w in weights.values() for _ in range(_SPARE)]
+            records, null = prepared(torch.Generator().manual_seed(0)), torch.zeros(rows, dtype=torch.bool)
+            self.clipped_sum(loss, weights, [(records, null.to(device))], found)
+            del spare
+
         while True:
-            threads = 0 if self.sample_rate == 1 else threads_of(chunk, record[0].device)
+            threads = 0 if self.sample_rate == 1 else threads_of(chunk, device)
             found = saved or Tiles(rows, torch.arange(rows), chunk, way, threads or all_threads())
             try:
                 with found.computing():
-                    for _ in gradients(torch.Generator().manual_seed(0)):
-                        pass
+                    whole_step()
                     if found is saved or not threads:
                         return found
                     return Tiles(rows, alike(rows, (rows, inputs), (chunk, gradients)), chunk, way, threads)
@@ -257,9 +265,8 @@ class DPSGDPlan:
             except RuntimeError as error:
                 if chunk == 1 or not is_out_of_memory(error):
                     raise
-            if torch.cuda.is_available():
-                torch.cuda.empty_cache()
-            (rows, chunk), saved = sizes(self.sample_rate, self.ranks.rows(num), chunk // 2), None
+            torch.cuda.empty_cache()  # nothing where no GPU was used
+            (rows, chunk), saved = sizes(self.sample_rate, many, chunk // 2, device), None
 
     # A step -----------------------------------------------------------------------------------------------------------
 

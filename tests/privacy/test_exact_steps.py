@@ -345,12 +345,15 @@ def test_every_drawn_record_has_one_slot_of_its_kind(index, kinds):
 
 
 def test_sizes_follow_from_public_numbers():
-    assert sizes(1.0, 1295, 1000) == (648, 648)  # twice
-    assert sizes(0.05, 1295, 64) == (128, 64)
-    assert sizes(0.02, 1295, 64) == (64, 32)
-    assert sizes(0.05, 1295, 7) == (84, 7)
-    assert sizes(0.5, 100_000, 64) == (1024, 64)
-    assert sizes(1e-9, 5, 64) == (32, 32)
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert sizes(1.0, 1295, 1000, cpu) == (648, 648)  # twice
+    assert sizes(0.05, 1295, 64, cpu) == (128, 64)
+    assert sizes(0.02, 1295, 64, cpu) == (64, 32)
+    assert sizes(0.05, 1295, 7, cpu) == (84, 7)
+    assert sizes(0.5, 100_000, 64, cpu) == (1024, 64)
+    assert sizes(1e-9, 5, 64, cpu) == (32, 32)
+    assert sizes(0.05, 1295, 2048, gpu) == (96, 96)  # one chunk holds the 65 that are expected, and 16 more
+    assert sizes(0.5, 100_000, 2048, gpu) == (2048, 2048)
 
 
 # 2. The norm of what is added ----------------------------------------------------------------------------------------

@@ -45,7 +45,8 @@ class DiffusionConfig(MomentsConfig):
             0.03 clip norms.
         cooldown: Share of the steps at the end over which the learning rate falls linearly to zero.
         ema_decay: Weight of the past in the averaged network, which is released.
-        max_physical_batch: Images whose gradients are in memory at once; halved by itself where that is too many.
+        max_physical_batch: Images whose gradients are in memory at once, halved by itself where that is too many; a GPU
+            takes 2,048 unless another number is set.
     """
 
     name: Literal["diffusion"] = "diffusion"

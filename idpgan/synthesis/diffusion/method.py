@@ -40,7 +40,7 @@ from idpgan.models.ema import Ema
 from idpgan.privacy import Event
 from idpgan.privacy.dpsgd import full_precision
 from idpgan.privacy.noise import Source, box_muller
-from idpgan.privacy.tiles import Tiles
+from idpgan.privacy.tiles import Tiles, rows_at_once
 from idpgan.progress import counted
 from idpgan.ranks import Ranks
 from idpgan.synthesis import starter
@@ -137,7 +137,7 @@ class Diffusion(GaussianMoments):
             dict(self.newest.network.named_parameters()),
             [image, shapes, label, coins],
             num=len(self._images),
-            most=self.config.max_physical_batch,
+            most=rows_at_once(self.config, self.device),
             prepare=self._prepared,
             saved=saved,
         )

@@ -55,7 +55,7 @@ from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.privacy.event import rounding_words
 from idpgan.privacy.ledger import Budget
 from idpgan.privacy.noise import Source, box_muller
-from idpgan.privacy.tiles import Tiles, tiled
+from idpgan.privacy.tiles import Tiles, rows_at_once, tiled
 from idpgan.ranks import Ranks
 from idpgan.synthesis.dp_gan.loss import Kind
 from idpgan.synthesis.dp_gan.own_critic import loss_of, try_gradients
@@ -102,8 +102,8 @@ class DpGanConfig(StepsConfig):
         beta1: Decay of Adam's first moment.
         beta2: Decay of Adam's second moment.
         ema_decay: Weight of the past in the averaged generator.
-        max_physical_batch: Records whose gradients are in memory at once; halved by itself where that is too many.
-            "opacus" takes at most 128, and does not halve it.
+        max_physical_batch: Records whose gradients are in memory at once, halved by itself where that is too many; a
+            GPU takes 2,048 unless another number is set. "opacus" takes at most 128, and does not halve it.
     """
 
     name: Literal["dp-gan"] = "dp-gan"
@@ -373,7 +373,7 @@ class DpGan(GivesGenerator):
             dict(self.critic.named_parameters()),
             [zero, label, coins],
             num=len(self._images),
-            most=self.config.max_physical_batch,
+            most=rows_at_once(self.config, self.device),
             way="vmap" if self.config.loss == "wgan-gp" else "capture",  # a penalty is not captured
             prepare=self._prepared,
             saved=saved,
