@@ -1,6 +1,6 @@
 """``python -m idpgan`` and the command ``idpgan``."""
 
-from idpgan.cli import main
+from idpgan.commands import main
 
 if __name__ == "__main__":
     main()

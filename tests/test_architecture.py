@@ -24,7 +24,7 @@ FLOORS = (  # from the ground up; no room imports one of its own floor
     ("synthesis", "publish", "obfuscate"),
     ("report",),
     ("jobs",),
-    ("cli",),
+    ("commands",),
     ("__main__", "__init__"),
 )
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
@@ -65,7 +65,7 @@ def test_imports_go_down(path):
     [
         ("privacy", "from idpgan.synthesis import METHODS"),
         ("audit", "def f():\n    from idpgan.metrics.utility import evaluate"),
-        ("models", "import idpgan.cli"),
+        ("models", "import idpgan.commands"),
         ("data", "from idpgan import jobs"),
         ("files", "from idpgan.run import RunFolder"),
     ],
@@ -119,7 +119,7 @@ def test_no_file_is_too_long():
     [
         "idpgan",
         "idpgan.config",
-        "idpgan.cli",
+        "idpgan.commands",
         "idpgan.training.config",
         "idpgan.data.config",
         "idpgan.continual",

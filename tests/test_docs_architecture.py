@@ -21,7 +21,7 @@ ADDITIONS = re.findall(r"^## (Add .*)$", PAGE, re.M)
 RUNNER = """
 import contextlib, io, json, shlex, sys
 import torch
-from idpgan.cli import main
+from idpgan.commands import main
 torch.set_num_threads(1)
 results = {}
 for title, jobs in json.load(sys.stdin).items():

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from idpgan.cli import app
+from idpgan.commands import app
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
 

@@ -82,7 +82,7 @@ def inside(package: Path, arguments: Sequence[str], out: Path) -> None:
     sys.setprofile(calls)
     code: Any = 0
     try:
-        from idpgan.cli import main as command
+        from idpgan.commands import main as command
 
         command(arguments)
     except SystemExit as ended:

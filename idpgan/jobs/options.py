@@ -1,6 +1,7 @@
 """What each command takes: one model per command, with its defaults, its help and its checks. Imports nothing heavy.
 
-The command line is made of these models (`idpgan.cli.command`), the jobs take them, and a script fills them in itself.
+The command line is made of these models (`idpgan.commands.command`), the jobs take them, and a script fills them in
+itself.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from idpgan.attacks.attack import Outcome, judged
 from idpgan.attacks.best import best_of, least_images
 from idpgan.attacks.independence import FALSE_ALARM, own_side
 from idpgan.attacks.registry import ATTACKS
-from idpgan.cli import main
+from idpgan.commands import main
 from idpgan.data.images import Images, png_bytes, to_uint8
 from idpgan.errors import InputError
 

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load, save
 
 import idpgan
-from idpgan.cli import main
+from idpgan.commands import main
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load as load_data
 from idpgan.errors import InputError

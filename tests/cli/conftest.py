@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from idpgan.cli import main
+from idpgan.commands import main
 
 WGAN_GP = str(Path(__file__).parents[2] / "configs" / "digits-wgan-gp.toml")
 TINY = [

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from idpgan.cli import main
+from idpgan.commands import main
 from idpgan.config import dump_toml
 from idpgan.jobs import load_config
 from idpgan.jobs.verify import verify as verify_release

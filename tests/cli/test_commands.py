@@ -12,7 +12,7 @@ from PIL import Image
 from typer.main import get_command
 
 import idpgan
-from idpgan.cli import app
+from idpgan.commands import app
 from idpgan.data.load import load
 from idpgan.jobs import benchmark
 from tests.data.layouts import declared

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 
-from idpgan.cli import faults
+from idpgan.commands import faults
 from idpgan.jobs import train as jobs
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import METRICS, Evaluation
@@ -219,7 +219,7 @@ def test_sigterm_while_arguments_are_read_is_one_line_too(run, monkeypatch):
     def stopped(*_, **__):
         raise faults.Terminated
 
-    monkeypatch.setattr("idpgan.cli.app", stopped)
+    monkeypatch.setattr("idpgan.commands.app", stopped)
     assert one_line(run("doctor"), "SIGTERM", code=143)
 
 
@@ -229,7 +229,7 @@ def test_a_defect_stays_a_traceback(monkeypatch, error):
         raise error
 
     monkeypatch.setattr("idpgan.jobs.doctor.examine", fail)
-    from idpgan.cli import main
+    from idpgan.commands import main
 
     with pytest.raises(type(error), match="defect"):
         main(["doctor"])
@@ -276,11 +276,11 @@ def test_a_closed_pipe_and_a_full_disk_behind_stdout():
 
 CLOSED = """
 import os, sys
-import idpgan.cli
+import idpgan.commands
 assert (sys.stdin, sys.stdout) == (None, None)
-idpgan.cli.open_missing_streams()
+idpgan.commands.open_missing_streams()
 assert os.open(os.devnull, os.O_RDONLY) > 2  # no file of ours gets the number of a stream
-idpgan.cli.main(["methods", "--json"])
+idpgan.commands.main(["methods", "--json"])
 """
 
 

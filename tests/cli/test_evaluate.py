@@ -10,8 +10,8 @@ import pytest
 import typer
 from scipy.stats import norm
 
-from idpgan.cli import main
-from idpgan.cli.evaluate import evaluate
+from idpgan.commands import main
+from idpgan.commands.evaluate import evaluate
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.errors import InputError

@@ -12,7 +12,7 @@ from idpgan.errors import InputError
 from idpgan.jobs.evaluate import data_config
 from idpgan.jobs.options import EvaluateOptions, ObfuscateOptions
 
-command = importlib.import_module("idpgan.cli.command")  # the package has a function of that name
+command = importlib.import_module("idpgan.commands.command")  # the package has a function of that name
 QUICK = ["digits-gaussian", "release.samples=4", "--no-progress"]
 
 

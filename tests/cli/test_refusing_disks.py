@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from idpgan import files
-from idpgan.cli.faults import explain
+from idpgan.commands.faults import explain
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
 from idpgan.errors import InputError

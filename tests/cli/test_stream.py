@@ -156,7 +156,7 @@ def test_a_release_is_not_written_over_and_nothing_is_read_for_it(tmp_path):
 
 
 def test_the_command_prints_one_answer_per_line(monkeypatch, capsys):
-    from idpgan.cli import main
+    from idpgan.commands import main
 
     monkeypatch.setattr(sys, "stdin", io.StringIO("3\n0\n5\n"))
     with pytest.raises(SystemExit) as end:
@@ -166,7 +166,7 @@ def test_the_command_prints_one_answer_per_line(monkeypatch, capsys):
 
 
 def test_the_command_says_bad_input_in_one_line(monkeypatch, capsys):
-    from idpgan.cli import main
+    from idpgan.commands import main
 
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"3\n\xff\n"), encoding="utf-8"))
     with pytest.raises(SystemExit) as end:

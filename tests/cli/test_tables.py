@@ -9,8 +9,8 @@ import torch
 from idpgan.attacks.attack import Outcome
 from idpgan.attacks.evaluate import evaluate_scores
 from idpgan.attacks.registry import select_attacks
-from idpgan.cli.attack import _print as print_attacks
-from idpgan.cli.evaluate import _print as print_evaluation
+from idpgan.commands.attack import _print as print_attacks
+from idpgan.commands.evaluate import _print as print_evaluation
 from idpgan.jobs.attack import AttackReport
 from idpgan.metrics.accuracy import Accuracy
 from idpgan.metrics.evaluation import METRICS, Evaluation
@@ -65,7 +65,7 @@ def test_the_tables_of_an_evaluation(capsys):
 
 def test_the_table_of_an_audit(capsys):
     from idpgan.audit.entry import Request
-    from idpgan.cli.audit import _print
+    from idpgan.commands.audit import _print
     from idpgan.jobs.audit import method_case
 
     _print(method_case("scattering-linear", Request(1.0)).run(100, seed=1))

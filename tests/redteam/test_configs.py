@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import tomli_w
 
-from idpgan.cli import main
+from idpgan.commands import main
 from idpgan.training.config import load_method
 from idpgan.training.contained import Contained
 

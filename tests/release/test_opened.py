@@ -9,7 +9,7 @@ import pytest
 from safetensors.torch import load, load_file, save, save_file
 
 import idpgan
-from idpgan.cli import main
+from idpgan.commands import main
 from idpgan.errors import InputError
 from idpgan.jobs import attack, audit, evaluate
 from idpgan.jobs.options import AttackOptions

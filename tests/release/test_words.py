@@ -12,7 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from idpgan import load_generator, publish
-from idpgan.cli import app
+from idpgan.commands import app
 from idpgan.continual import ContinualCounter
 from idpgan.jobs.audit import write_into_release
 from idpgan.jobs.verify import verify

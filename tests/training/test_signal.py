@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from idpgan import jobs
-from idpgan.cli import main
+from idpgan.commands import main
 from idpgan.data.load import DataShape, Sizes
 from idpgan.training.plan import plan_run
 from idpgan.training.signal import Signal

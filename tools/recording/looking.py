@@ -153,7 +153,7 @@ def parameters(box: Box) -> None:
     """Record name, type and default of every parameter of every command, and its help text separately."""
     import typer
 
-    from idpgan.cli import app
+    from idpgan.commands import app
 
     group: Any = typer.main.get_command(app)
     for name, command in {"": group, **group.commands}.items():

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import standin
 
-from idpgan.cli import main
+from idpgan.commands import main
 
 FEW, MANY = 2, 4
 WAITS, COPIES = ("item", "wait"), ("to device", "to host")

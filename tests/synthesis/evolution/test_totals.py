@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from idpgan import jobs
-from idpgan.cli import main
+from idpgan.commands import main
 from idpgan.config import dump_toml
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load

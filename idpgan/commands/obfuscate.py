@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from idpgan.cli.command import Answer, ask_before_marking, command
+from idpgan.commands.command import Answer, ask_before_marking, command
 from idpgan.files import pasted
 from idpgan.jobs.options import ObfuscateOptions
 from idpgan.progress import Progress

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from idpgan.cli.command import Answer, command
+from idpgan.commands.command import Answer, command
 
 _MOST_SHOWN = 40  # lines
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.command import Answer, command, kept, print_lines, print_table, processes
+from idpgan.commands.command import Answer, command, kept, print_lines, print_table, processes
 from idpgan.errors import InputError
 from idpgan.jobs.options import ASKED, AuditOptions, given
 from idpgan.progress import Progress

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from idpgan.cli.command import Answer, command
+from idpgan.commands.command import Answer, command
 from idpgan.errors import InputError
 from idpgan.jobs.options import Device
 from idpgan.progress import Progress

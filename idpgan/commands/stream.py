@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from idpgan.cli.command import Answer, AsJson, command
+from idpgan.commands.command import Answer, AsJson, command
 from idpgan.jobs.options import StreamOptions
 
 

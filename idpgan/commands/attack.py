@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.command import Answer, command, kept, print_lines, print_table, processes
+from idpgan.commands.command import Answer, command, kept, print_lines, print_table, processes
 from idpgan.errors import InputError
 from idpgan.jobs.options import AttackOptions
 from idpgan.progress import Progress

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.command import Answer, command
+from idpgan.commands.command import Answer, command
 from idpgan.files import pasted
 from idpgan.jobs.options import PrepareOptions
 from idpgan.progress import Progress

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.command import Answer, command, print_table
+from idpgan.commands.command import Answer, command, print_table
 from idpgan.jobs.options import FolderLedgerFile
 
 if TYPE_CHECKING:

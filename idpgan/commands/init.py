@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from idpgan.cli.command import Answer, command
+from idpgan.commands.command import Answer, command
 from idpgan.errors import InputError
 from idpgan.files import pasted, write_text_atomic
 

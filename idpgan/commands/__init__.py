@@ -11,11 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from idpgan.cli.attack import attack
-from idpgan.cli.audit import audit
-from idpgan.cli.doctor import doctor
-from idpgan.cli.evaluate import evaluate
-from idpgan.cli.faults import (
+from idpgan.commands.attack import attack
+from idpgan.commands.audit import audit
+from idpgan.commands.doctor import doctor
+from idpgan.commands.evaluate import evaluate
+from idpgan.commands.faults import (
     BAD,
     TERMINATED,
     MachineError,
@@ -26,18 +26,18 @@ from idpgan.cli.faults import (
     say,
     sigterm_raises,
 )
-from idpgan.cli.init import init
-from idpgan.cli.ledger import ledger
-from idpgan.cli.methods import methods
-from idpgan.cli.obfuscate import obfuscate
-from idpgan.cli.prepare import prepare
-from idpgan.cli.publish import publish
-from idpgan.cli.rehearse import rehearse
-from idpgan.cli.report import report
-from idpgan.cli.sample import sample
-from idpgan.cli.stream import stream
-from idpgan.cli.train import train
-from idpgan.cli.verify import verify
+from idpgan.commands.init import init
+from idpgan.commands.ledger import ledger
+from idpgan.commands.methods import methods
+from idpgan.commands.obfuscate import obfuscate
+from idpgan.commands.prepare import prepare
+from idpgan.commands.publish import publish
+from idpgan.commands.rehearse import rehearse
+from idpgan.commands.report import report
+from idpgan.commands.sample import sample
+from idpgan.commands.stream import stream
+from idpgan.commands.train import train
+from idpgan.commands.verify import verify
 from idpgan.errors import InputError
 from idpgan.host import own_state
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.cli.command import Answer, ask_before_marking, command, processes
+from idpgan.commands.command import Answer, ask_before_marking, command, processes
 from idpgan.files import pasted
 from idpgan.jobs.options import PublishOptions
 from idpgan.methods import METHODS

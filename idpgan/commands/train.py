@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from idpgan.cli.command import Answer, command, processes
-from idpgan.cli.faults import INTERRUPTED, TERMINATED
+from idpgan.commands.command import Answer, command, processes
+from idpgan.commands.faults import INTERRUPTED, TERMINATED
 from idpgan.files import pasted
 from idpgan.jobs.options import TrainOptions
 from idpgan.progress import Progress

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from idpgan.cli.command import Answer, command, kept, print_lines, print_table
+from idpgan.commands.command import Answer, command, kept, print_lines, print_table
 from idpgan.jobs.options import EvaluateOptions
 from idpgan.progress import Progress
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import textwrap
 
-from idpgan.cli.command import Answer, command
+from idpgan.commands.command import Answer, command
 from idpgan.methods import methods_of
 
 _WIDEST = 100  # columns; longer lines are hard to read

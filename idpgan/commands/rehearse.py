@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from idpgan.cli.command import Answer, command, print_lines, print_table
+from idpgan.commands.command import Answer, command, print_lines, print_table
 from idpgan.jobs.options import RehearseOptions
 from idpgan.progress import Progress, duration
 
