@@ -33,7 +33,6 @@ import torch
 from torch import Tensor
 
 from idpgan.continual import fenwick
-from idpgan.continual.factorizations import square_root_coefficients
 from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.privacy.event import Event
@@ -101,6 +100,18 @@ class RunningSums:
         """Return the standard deviation of the noise on each number of answer ``part`` (from 1), in vector units."""
         scale = self.mechanism.scale * self.cells.grid.step * float(self.decoder[part - 1].norm())
         return scale * 2**0.5 if self.cells.law == "laplace" else scale
+
+
+def square_root_coefficients(n: int) -> Tensor:
+    """Return the first n coefficients of ``1 / sqrt(1 - x)``, float64: ``f_k = f_(k-1) (1 - 1 / (2 k))``, f_0 = 1.
+
+    Example:
+        >>> square_root_coefficients(4).tolist()
+        [1.0, 0.5, 0.375, 0.3125]
+    """
+    ratios = 1 - 0.5 / torch.arange(n, dtype=torch.float64)
+    ratios[0] = 1.0
+    return ratios.cumprod(0)
 
 
 class SumsStream:
