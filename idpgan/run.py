@@ -21,7 +21,15 @@ from pathlib import Path
 from typing import Any
 
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, file_lock, pasted, write_private_json, write_text_atomic
+from idpgan.files import (
+    PRIVATE_FILE,
+    PRIVATE_FOLDER,
+    file_lock,
+    locked_folder,
+    pasted,
+    write_private_json,
+    write_text_atomic,
+)
 
 _PASSING, _ALIVE = "idpgan-private-", "alive"  # how passing folders begin, and the file in them that is locked
 _RUN_FOLDER = 0o711  # others may pass through to release/, but not look around
@@ -202,19 +210,8 @@ def passing_folder() -> Iterator[Path]:
         none = contextlib.suppress(InputError, OSError, ImportError)  # in use, another user's, or no locks here
         with none, file_lock(alive, busy="its process lives"):
             shutil.rmtree(alive.parent)
-    owner = os.getpid()
-    with contextlib.ExitStack() as held:
-        while True:
-            folder = Path(tempfile.mkdtemp(prefix=_PASSING))
-            with contextlib.suppress(OSError, ImportError):
-                held.enter_context(file_lock(folder / _ALIVE))
-            if folder.exists():  # otherwise another process took it for dead before it was locked
-                break
-        try:
-            yield folder
-        finally:
-            if os.getpid() == owner:  # not a fork that ends
-                shutil.rmtree(folder, ignore_errors=True)
+    with locked_folder(lambda: Path(tempfile.mkdtemp(prefix=_PASSING)), lock=_ALIVE) as folder:
+        yield folder
 
 
 def refuse_used(run: RunFolder) -> None:
@@ -236,17 +233,12 @@ def refuse_used(run: RunFolder) -> None:
 
 def _is_unborn(run: RunFolder) -> bool:
     """Whether the folder holds only files that a killed `RunFolder.create` made: nothing is lost."""
-    folders, files = (run.state_dir, run.samples, run.release), (run.environment, run.ledger)
-
-    def is_ours(entry: Path) -> bool:
-        if entry.is_symlink() or entry.is_dir():
-            return entry in folders and not entry.is_symlink()
-        parts = (*files, run.config)
-        return entry in files or any(
-            entry.parent == file.parent and entry.match(f".{file.name}.*.part") for file in parts
-        )
-
-    return run.state_dir.is_dir() and all(is_ours(entry) for entry in run.path.rglob("*"))
+    folders, files = {run.state_dir, run.samples, run.release}, {run.environment, run.ledger}
+    for file in (*files, run.config):
+        files |= set(file.parent.glob(f".{file.name}.*.part"))
+    return run.state_dir.is_dir() and all(
+        entry in (folders if entry.is_dir() else files) and not entry.is_symlink() for entry in run.path.rglob("*")
+    )
 
 
 def describe_environment(device: str = "cpu") -> dict[str, Any]:

@@ -71,7 +71,7 @@ def joined(*, minutes: float = MINUTES) -> Iterator[Ranks]:
         raise LostRankError(
             f"the {size} processes of torchrun do not meet ({str(error).splitlines()[0][:160]}). Check its addresses."
         ) from error
-    ranks = Ranks(rank, size, words=words)
+    ranks = Ranks(rank, size, group=words)
     try:
         yield ranks
     finally:
@@ -110,7 +110,7 @@ def tell_config(ranks: Ranks, text: str) -> Iterator[None]:
 
 def hear_config(ranks: Ranks) -> str | None:
     """Return the config that rank 0 sends (the others); None if rank 0 ends before."""
-    return None if ranks.hear() == END else ranks.receive().decode()
+    return None if ranks.next_message() == END else ranks.receive().decode()
 
 
 @contextlib.contextmanager
@@ -200,7 +200,7 @@ def do_as_told(method: Method, ranks: Ranks) -> None:
     rank's share, never noise on a sum.
     """
     with StopSignals():
-        while (word := ranks.hear()) != END:
+        while (word := ranks.next_message()) != END:
             if word == _STATE:
                 state = torch.load(io.BytesIO(ranks.receive()), map_location="cpu", weights_only=True)
                 method.load_state(state)
