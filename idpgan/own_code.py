@@ -29,7 +29,7 @@ _OURS = ("idpgan", "torch")  # `training.state` compares them by itself
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
 
 
-def is_path(name: str) -> bool:
+def is_own_code(name: str) -> bool:
     """Tell whether a value names code of the user."""
     return len(name) <= _LONGEST and _PATH.fullmatch(name) is not None
 
@@ -70,10 +70,12 @@ def resolve(path: str, key: str) -> Any:
     try:
         return _found(path)
     except (Exception, SystemExit) as error:  # code of the user may raise anything
-        raise ConfigError(f"{key} = '{path}' cannot be imported: {told(error)}. Correct it, or its path.") from error
+        raise ConfigError(
+            f"{key} = '{path}' cannot be imported: {error_line(error)}. Correct it, or its path."
+        ) from error
 
 
-def told(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Say an error of the user's code in one short line."""
     text = " ".join(str(error).split()).removesuffix(".")
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
@@ -81,7 +83,7 @@ def told(error: BaseException) -> str:
 
 def _found(path: str) -> Any:
     module, _, name = path.partition(":")
-    if not is_path(path):
+    if not is_own_code(path):
         raise ValueError("a path is written 'package.module:name'")
     if module == PLUGINS:
         offered = {point.name: point for point in importlib.metadata.entry_points(group=PLUGINS)}

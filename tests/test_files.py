@@ -49,10 +49,15 @@ def test_an_interrupted_write_keeps_the_old_content(tmp_path, monkeypatch, excep
     assert seen == [(b"old", 15)]
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["state.pt"]
-    with pytest.raises(exception), path.open("wb") as file:  # negative control: a plain write loses it
-        file.write(b"half of the new")
-        file.flush()
-        os.fsync(file.fileno())
+
+    def plain() -> None:
+        with path.open("wb") as file:
+            file.write(b"half of the new")
+            file.flush()
+            os.fsync(file.fileno())
+
+    with pytest.raises(exception):  # negative control: a plain write loses it
+        plain()
     assert path.read_bytes() != b"old"
 
 

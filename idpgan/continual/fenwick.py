@@ -33,10 +33,8 @@ from torch import Tensor
 
 from idpgan.errors import InputError
 from idpgan.host import own_state
+from idpgan.privacy import Event, Noise, Relation, Unit
 from idpgan.privacy.discrete import discrete_laplace
-from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.noise import Noise
 
 ADJACENCY = (Unit.EVENT, Relation.ZERO_OUT)
 MOST_STEPS = 1 << 60

@@ -35,10 +35,7 @@ from torch import Tensor
 from idpgan.continual import fenwick
 from idpgan.errors import InputError
 from idpgan.host import own_state
-from idpgan.privacy.event import Event
-from idpgan.privacy.ledger import Ledger
-from idpgan.privacy.mechanisms import DiscreteLaplace, RoundedGaussian
-from idpgan.privacy.noise import Noise
+from idpgan.privacy import DiscreteLaplace, Event, Ledger, Noise, RoundedGaussian
 from idpgan.privacy.sums import NORMS, CellSums
 
 Batches = Iterable[tuple[Tensor, Tensor, Tensor | None]]  # see `CellSums.__call__`

@@ -219,7 +219,7 @@ def do_as_told(method: Method, ranks: Ranks) -> None:
         noise.erase()
 
 
-class _Whole(torch.autograd.Function):
+class _Summed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: Tensor, ranks: Ranks) -> Tensor:
         whole = part.clone()
@@ -231,12 +231,12 @@ class _Whole(torch.autograd.Function):
         return gradients[0], None
 
 
-def whole(part: Tensor, ranks: Ranks) -> Tensor:
+def summed(part: Tensor, ranks: Ranks) -> Tensor:
     """Return the sum of a tensor over all ranks, whose gradient is that of this rank's part alone.
 
     A loss computed from this sum has the same value on every rank, and its gradients add up over the ranks.
     """
-    return part if ranks.alone else _Whole.apply(part, ranks)
+    return part if ranks.alone else _Summed.apply(part, ranks)
 
 
 def _digest(state: dict[str, Any]) -> str:
