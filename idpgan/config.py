@@ -258,7 +258,7 @@ def build(cls: type[T], table: Mapping[str, Any], where: str, settings: Sequence
 
     Args:
         where: Names the table in messages, for example ``"[data] of run.toml"``.
-        settings: Of `apply_overrides` that are in the table: they are blamed, and not ``where``.
+        settings: The overrides that `apply_overrides` put into the table: they are blamed, and not ``where``.
 
     Raises:
         ConfigError: One line with every unknown key (and the nearest known one), missing key and refused value.

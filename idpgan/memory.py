@@ -58,7 +58,7 @@ def check_room(num_bytes: int, copies: int, what: str, way_out: str) -> None:
     """Refuse tensors that fit neither into memory nor, where each has over `LARGEST` bytes, onto the disk.
 
     Args:
-        num_bytes: Of one tensor.
+        num_bytes: Size of one tensor.
         copies: How many of them there are at once.
 
     Raises:

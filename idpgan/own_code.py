@@ -60,7 +60,7 @@ def resolve(path: str, key: str) -> Any:
     """Import what a config names; the current folder is searched too.
 
     Args:
-        key: Of the config, for messages.
+        key: The key of the config, for messages.
 
     Raises:
         ConfigError: In one line, if there is nothing of that name, or importing it raises anything.

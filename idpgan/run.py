@@ -45,7 +45,7 @@ class RunFolder:
     files 0600 in folders 0700.
 
     Attributes:
-        path: Of the folder.
+        path: The folder.
         config: The resolved config; its presence makes a folder a run.
         environment: Versions and hardware.
         stats: One JSON line per tick; losses on real images, not covered by epsilon.

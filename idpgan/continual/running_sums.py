@@ -207,7 +207,7 @@ class SumsStream:
 
         Args:
             mechanism: The mechanism with which the stream began.
-            state: From `state`.
+            state: What `state` returned.
             ledger: The ledger that was charged.
             noise: None = fresh from the operating system.
 

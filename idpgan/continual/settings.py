@@ -58,7 +58,7 @@ class StreamTable(Section):
 
     Attributes:
         data: Name of the stream, for the card.
-        epsilon: Of the whole stream, for one event.
+        epsilon: Price of the whole stream, for one event.
         horizon: Largest number of values; None = not known.
         integer: Whether values are whole counts.
     """

@@ -76,7 +76,7 @@ class ContinualCounter:
         """Start a stream.
 
         Args:
-            epsilon: Of the whole stream, positive and finite.
+            epsilon: Price of the whole stream, positive and finite.
             horizon: Largest number of values; None = not known, which increases the error by about a quarter.
             integer: True for whole counts >= 0 and whole answers; False for finite real values, rounded to 2^-10.
             keep: Number of past answers that `answer` can repeat, besides those that the state always holds.

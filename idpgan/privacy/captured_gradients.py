@@ -40,7 +40,7 @@ class Batch:
     """Records whose clipped gradients are part of a step's sum, for Opacus.
 
     Attributes:
-        loss: Of the hooked network and a chunk of ``records``, (B,).
+        loss: The loss of the hooked network and a chunk of ``records``, (B,).
         records: Tensors of B rows each, B >= 0.
         null: bool (B,), which records are null: they keep their rows and add nothing. None = none.
     """

@@ -165,7 +165,7 @@ def chains(
     that is not called after its folder counts for all places, since its folder may lie anywhere.
 
     Args:
-        folder: Of images, at any depth.
+        folder: A folder of images, at any depth.
         own: Its ledger, wherever that lies: the first of each chain.
         runs: Further charges, such as those of runs, by the real folder whose images they read.
 
@@ -200,9 +200,9 @@ def total(chains: Sequence[Chain], unit: Unit, relation: Relation = Relation.REP
     How many images a person has nobody says here: what was charged for images is left out of a person's total.
 
     Args:
-        chains: As `chains` returns them.
-        unit: That the total speaks of.
-        relation: Likewise.
+        chains: What `chains` returned.
+        unit: Unit of the total.
+        relation: Relation of the total.
     """
     histories = [[item for ledger in chain for item in ledger.publications] for chain in chains]
     found = totals.total(histories, unit, relation)

@@ -434,7 +434,7 @@ class Ledger:
 
         Args:
             owner: Hash of the run's configuration.
-            price: Of the run's plan; None = the config is not at hand.
+            price: What the run plans to charge; None = the config is not at hand.
 
         Raises:
             InputError: If the file is missing, damaged, foreign, of another owner, or not what the config says.

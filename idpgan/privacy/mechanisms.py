@@ -242,7 +242,7 @@ class NoisyMax(_Choice):
     Attributes:
         sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|``.
         epsilon: Price of one answer.
-        monotone: See `Exponential`.
+        monotone: Whether no score rises where another falls, as for `Exponential`.
     """
 
     @own_state()

@@ -58,8 +58,8 @@ class SparseVector(Selection):
 
     Attributes:
         sensitivity: Bound on how much one answer can move, in grid steps.
-        threshold_scale: Of the discrete Laplace noise of the threshold, in grid steps.
-        answer_scale: Of the discrete Laplace noise of each answer, in grid steps.
+        threshold_scale: Scale of the discrete Laplace noise of the threshold, in grid steps.
+        answer_scale: Scale of the discrete Laplace noise of each answer, in grid steps.
         positives: c, number of answers above the threshold after which it stops.
         monotone: Whether, between any two neighbors, no answer rises where another falls.
     """

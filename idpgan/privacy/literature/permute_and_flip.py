@@ -30,7 +30,7 @@ class PermuteAndFlip(Selection):
 
     Attributes:
         sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|`` in grid steps.
-        scale: In grid steps.
+        scale: Mean of the noise on each score, in grid steps.
         monotone: Whether, between any two neighbors, no score rises where another falls: counts under zero-out-one.
     """
 

@@ -165,7 +165,7 @@ def admissible(law: Law, epsilon: float, delta: float, exponent: int = 2) -> tup
     Nissim, Raskhodnikova, Smith state smaller constants (g + 1 for both rates, beta = epsilon / (2 ln(2 / delta))).
 
     Args:
-        law: Of Z.
+        law: The noise Z.
         epsilon: > 0.
         delta: 0 for "cauchy", in (0, 1) otherwise.
         exponent: g, 2 .. 8, "cauchy" only. 2 is Cauchy's law, with the largest alpha and beta and no variance.
@@ -225,12 +225,12 @@ class SmoothMedian:
     release.
 
     Attributes:
-        low: Of the declared range.
-        high: Of the declared range.
+        low: Lower end of the declared range.
+        high: Upper end of the declared range.
         epsilon: Price of one median.
         delta: 0 for "cauchy".
         law: "cauchy" (pure), "laplace" or "gaussian" (with a delta).
-        exponent: See `admissible`.
+        exponent: The g of heavy tails, as in `admissible`.
         steps: Grid steps of the range, 2 .. 2^30.
     """
 
