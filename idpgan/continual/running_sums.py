@@ -43,7 +43,6 @@ FORMAT = "idpgan running sums 1"
 MOST_PARTS = 1024
 _SCALE = 1 << 12  # entries of the strategy are multiples of 1 / _SCALE
 _MOST = 1 << 53  # largest exact integer in float64
-_DAMAGED = "the state of the stream is damaged. Restore it from a copy, or start a new stream."
 
 
 @dataclass(frozen=True)
@@ -219,16 +218,15 @@ class SumsStream:
             raise InputError(
                 "the state is of another stream: its parts, cells, law or noise differ. Use its own settings."
             )
-        saved: tuple[Any, Any] = state.get("parts"), state.get("noisy")
-        for tensor in saved:
-            shape = stream._parts.shape[1:]
-            if not isinstance(tensor, Tensor) or tensor.dtype != torch.int64 or tensor.shape[1:] != shape:
-                raise InputError(_DAMAGED)
-        parts, noisy = saved
-        if len(parts) != len(noisy) or len(noisy) > mechanism.parts:
-            raise InputError(_DAMAGED)
-        if len(noisy) and not state.get("paid"):
-            raise InputError(_DAMAGED)
+        parts, noisy = (state.get(key) for key in ("parts", "noisy"))
+        tensors, shape = (parts, noisy), stream._parts.shape[1:]
+        if (
+            not all(isinstance(part, Tensor) and part.dtype == torch.int64 for part in tensors)
+            or not parts.shape[1:] == noisy.shape[1:] == shape
+            or not len(parts) == len(noisy) <= mechanism.parts
+            or (len(noisy) and not state.get("paid"))
+        ):
+            raise InputError("the state of the stream is damaged. Restore it from a copy, or start a new stream.")
         if state.get("paid") and mechanism.event not in [event.single for event in ledger.events]:
             raise InputError("the ledger was not charged for this stream. Name the stream's own ledger.")
         stream._parts, stream._noisy = parts, noisy

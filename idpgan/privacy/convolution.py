@@ -69,9 +69,8 @@ def compose(parts: Sequence[tuple[Pair, int]], delta: float) -> tuple[float, Pai
     if backward is None:
         return None
     epsilon = backward[0]
-    if (
-        2 * math.fsum(count * part.beyond for part, count in back) <= delta
-    ):  # no sum of losses lies above all the largest
+    if 2 * math.fsum(count * part.beyond for part, count in back) <= delta:
+        # No sum of losses lies above the sum of all the largest.
         largest = sum(count * (part.first + len(part.masses) - 1) for part, count in back)
         epsilon = min(epsilon, max(largest, 0) * back[0][0].interval)
     return max(forward[0], epsilon), (forward[1], backward[1])

@@ -106,7 +106,7 @@ class Total:
     """What all parts cost one unit.
 
     Attributes:
-        guarantee: What is proven of all parts that bound the unit, in the dearest history; infinite after one part without a proof.
+        guarantee: What all parts that bound the unit prove, in the dearest history; infinite after one without a proof.
         counted: Number of parts in it.
         left_out: Parts, of all histories, that bound nothing of the unit.
         elsewhere: Those counted that stand on other ledgers than the folder's own; 0 where there is no folder.
