@@ -21,7 +21,6 @@ import stat
 import tempfile
 import unicodedata
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ _UNFLUSHED: set[int] = set()  # disks that were named in the log
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # reverse the rest of a line
 
 
-@contextmanager
+@contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Name a file in the errors of the system that name none, such as that of a full disk."""
     try:
@@ -126,7 +125,7 @@ def flush_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-@contextmanager
+@contextlib.contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
     """Give a hidden folder to fill, and put it in place of ``target`` when the block ends without an exception.
 
@@ -153,7 +152,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
                 shutil.rmtree(part.with_suffix(".old"), ignore_errors=True)
 
 
-@contextmanager
+@contextlib.contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """Give a hidden folder to fill, and move it to ``target`` when the block ends without an exception.
 
@@ -182,7 +181,7 @@ def _part_of(target: Path) -> Path:
     return part
 
 
-@contextmanager
+@contextlib.contextmanager
 def locked_folder(make: Callable[[], Path], lock: str = "") -> Iterator[Path]:
     """Give a new folder that is locked as long as its process lives; what is left of it goes at the end.
 
@@ -218,7 +217,7 @@ def refuse_filled(target: Path) -> None:
         raise InputError(f"{target} is not empty, and nothing is written over. Move it away or choose another name.")
 
 
-@contextmanager
+@contextlib.contextmanager
 def file_lock(path: str | os.PathLike[str], *, busy: str | None = None, folder: bool = False) -> Iterator[None]:
     """Hold the exclusive lock of a file (made if it is missing) or of a folder; it ends with the process.
 

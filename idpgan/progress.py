@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def shown(off: bool = False) -> AbstractContextManager[Progress]:
+def shown(off: bool = False) -> contextlib.AbstractContextManager[Progress]:
     """Return a block in which progress is shown on stderr: bars on a terminal, lines elsewhere, nothing if ``off``.
 
     A host without a stderr, as a service or a window has none, sees nothing.

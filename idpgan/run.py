@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -80,7 +79,7 @@ class RunFolder:
     audit = _Place("audit.json")
     report = _Place("report.html")
 
-    @contextmanager
+    @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other process from training this run: two continuations of one state would reuse its noise.
 
@@ -192,7 +191,7 @@ class RunFolder:
         return run
 
 
-@contextmanager
+@contextlib.contextmanager
 def passing_folder() -> Iterator[Path]:
     """Give a new temporary folder, mode 0700, for what is private and goes with this process.
 

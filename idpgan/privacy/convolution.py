@@ -39,7 +39,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import logsumexp
@@ -156,7 +155,7 @@ def _split(parts: list[_Part], delta: float) -> Losses | None:
 # Transforms ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class _Window:
     """Where nearly all of a sum of losses lies, in intervals, and the size of its transform."""
 

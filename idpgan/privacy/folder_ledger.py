@@ -16,7 +16,6 @@ import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,7 +33,7 @@ _MOST_BYTES = 1 << 26
 _REMEDY = "What was spent is unknown: restore it from a copy."
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Publication(Part):
     """One publication of a folder: at least one charge, where its epsilon is stated, and words for the reader.
 
@@ -70,7 +69,7 @@ class Publication(Part):
         return cls(**{**data, "events": tuple(Event.from_json(item) for item in data["events"])})
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class FolderLedger:
     """All publications of a folder, oldest first.
 

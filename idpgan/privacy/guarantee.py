@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import logging
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
@@ -98,7 +97,7 @@ def check_delta(delta: float, num_images: int, where: str = "privacy.delta") -> 
         )
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Guarantee:
     """An (epsilon, delta) statement for one unit and one neighboring relation.
 
@@ -185,7 +184,7 @@ def parse_relation(text: str) -> Relation:
     return Relation(text)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class PrivacyReport:
     """What is claimed, proven and audited of a release, and what the numbers rest on.
 

@@ -41,7 +41,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 from idpgan.errors import InputError
@@ -57,7 +56,7 @@ _MOST_POWERS, _LEAST_POWERS = 300.0, 15.0
 _HALVINGS = 12
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Part:
     """The charges of one release, run or publication, all of one unit and one relation.
 
@@ -101,7 +100,7 @@ class Part:
         return cls(tuple(Event.from_json(item) for item in data["events"]), data["delta"])
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Total:
     """What all parts cost one unit.
 
