@@ -218,8 +218,8 @@ class SumsStream:
             raise InputError(
                 "the state is of another stream: its parts, cells, law or noise differ. Use its own settings."
             )
-        parts, noisy = (state.get(key) for key in ("parts", "noisy"))
-        tensors, shape = (parts, noisy), stream._parts.shape[1:]
+        tensors: tuple[Any, Any] = state.get("parts"), state.get("noisy")
+        (parts, noisy), shape = tensors, stream._parts.shape[1:]
         if (
             not all(isinstance(part, Tensor) and part.dtype == torch.int64 for part in tensors)
             or not parts.shape[1:] == noisy.shape[1:] == shape
