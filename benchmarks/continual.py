@@ -21,11 +21,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from factorizations import MECHANISMS, error_table, sequential_quadratic
 from torch import Tensor
 
 from idpgan.continual import ContinualCounter, fast_diagonal, stream
-from idpgan.continual.factorizations import MECHANISMS, error_table, square_root_coefficients
-from idpgan.continual.fenwick import sequential_quadratic
+from idpgan.continual.running_sums import square_root_coefficients
 
 ERROR_STEPS = (7, 31, 100, 127, 1023, 4095, 16_383, 65_535, 2**18 - 1, 2**20 - 1)
 SOLVER_STEPS = (16, 32, 64, 128, 256, 512)  # 9 to 15 times longer with every doubling

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idpgan.numerics.svd import DECOMPOSITIONS, batched_svd, choose_method, decompose
+from idpgan.numerics.svd import LAPACK, SUBSPACE, batched_svd, choose_method, decompose
 
 SIZES = {  # N, m, n, truncated rank; --quick takes a tenth of N
     "orl": (400, 112, 92, 20),
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=["float32", "float64"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument(
-        "--methods", nargs="+", default=[], choices=["all", *DECOMPOSITIONS], help="force these methods, too"
+        "--methods", nargs="+", default=[], choices=["all", LAPACK, SUBSPACE], help="force these methods, too"
     )
     parser.add_argument("--npy", help="array (400, 112, 92) of ORL's faces in [0, 1] in place of made images")
     parser.add_argument("--skip-full", action="store_true", help="the truncated rows only")
@@ -90,7 +90,7 @@ def contenders(matrices: Tensor, rank: int | None, chosen: list[str]) -> dict[st
     found["ours"] = lambda: batched_svd(matrices, rank)
     if matrices.device.type == "cuda" and matrices.shape[1] >= matrices.shape[2]:
         found["torch gesvda"] = lambda: torch.linalg.svd(matrices, full_matrices=False, driver="gesvda")
-    for name in DECOMPOSITIONS if "all" in chosen else chosen:
+    for name in (LAPACK, SUBSPACE) if "all" in chosen else chosen:
         found[f"ours: {name}"] = lambda name=name: decompose(matrices, rank, name)
     products = {name: lambda solve=solve: reconstruct(*solve()) for name, solve in found.items()}
     return {"numpy": lambda: numpy_loop(matrices, rank), **products} if matrices.device.type == "cpu" else products
@@ -115,7 +115,7 @@ def measure(matrices: Tensor, rank: int | None, arguments: argparse.Namespace) -
             busy[name].append(time.process_time() - before)
     median = {name: statistics.median(times) for name, times in seconds.items()}
     need = count * (14 * m * n**2 + 8 * n**3 + 2 * m * n * (rank or n)) / matmul_rate(matrices)
-    best = choose_method(matrices.device.type, matrices.dtype, m, n, rank)
+    best = choose_method(matrices.dtype, m, n, rank)
     rows = []
     for name, time_taken in median.items():
         row = {"contender": name, "method": best if name == "ours" else None, "N": count, "m": m, "n": n, "rank": rank}

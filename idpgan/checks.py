@@ -88,12 +88,16 @@ def _fit(value: Any, hint: Any) -> Any:
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
     if hint is Any or isinstance(hint, TypeVar):
         return value
-    if origin in (typing.Union, types.UnionType):
-        return _fit_one_of(value, inner)
     if origin is typing.Annotated:
         return _fit(value, inner[0])
-    if origin is typing.Literal:
-        return _fit_one_of(value, tuple(dict.fromkeys(map(type, inner))))  # the function checks the words itself
+    if origin in (typing.Union, types.UnionType, typing.Literal):  # the function checks the words itself
+        reasons = []
+        for kind in dict.fromkeys(map(type, inner)) if origin is typing.Literal else inner:
+            try:
+                return _fit(value, kind)
+            except _UnfitError as error:
+                reasons.append(str(error))
+        raise _UnfitError(next(filter(None, reasons), ""))
     if origin is collections.abc.Callable:
         if not callable(value):
             raise _UnfitError
@@ -103,17 +107,6 @@ def _fit(value: Any, hint: Any) -> Any:
             raise _UnfitError  # the function itself checks the content
         return value
     return _fit_type(value, hint)
-
-
-def _fit_one_of(value: Any, hints: tuple[Any, ...]) -> Any:
-    """Return a value by the first hint of a union that admits it."""
-    reason = ""
-    for hint in hints:
-        try:
-            return _fit(value, hint)
-        except _UnfitError as error:
-            reason = reason or str(error)
-    raise _UnfitError(reason)
 
 
 def _fit_type(value: Any, kind: Any) -> Any:

@@ -32,6 +32,8 @@ from idpgan.errors import ConfigError
 
 T = TypeVar("T", bound=pydantic.BaseModel)
 
+_CONFIGS = resources.files("idpgan") / "configs"
+
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _MEMBER = re.compile(r"<\w+\.\w+: ('[^']*')>")  # an enum member as Python prints it
 MOST_CHARACTERS = 1 << 20  # most characters of a config file; the longest of ours has 2,000
@@ -136,16 +138,12 @@ def nearest_hint(word: str, known: Iterable[str]) -> str:
 
 def config_names() -> list[str]:
     """Return the names of the configs that the package brings along, without ``.toml``."""
-    return sorted(file.name.removesuffix(".toml") for file in _configs().iterdir() if file.name.endswith(".toml"))
+    return sorted(file.name.removesuffix(".toml") for file in _CONFIGS.iterdir() if file.name.endswith(".toml"))
 
 
 def packaged(name: str) -> str:
     """Return the text of one of the package's configs."""
-    return (_configs() / f"{name}.toml").read_text(encoding="utf-8")
-
-
-def _configs() -> Traversable:
-    return resources.files("idpgan") / "configs"
+    return (_CONFIGS / f"{name}.toml").read_text(encoding="utf-8")
 
 
 def load_table(path: Path | None) -> dict[str, Any]:
@@ -157,7 +155,7 @@ def load_table(path: Path | None) -> dict[str, Any]:
     Raises:
         ConfigError: If the file cannot be read, or is not valid TOML (with line and column).
     """
-    source: Path | Traversable = _configs() / ("default.toml" if path is None else f"{path.stem}.toml")
+    source: Path | Traversable = _CONFIGS / ("default.toml" if path is None else f"{path.stem}.toml")
     if path is not None and (path.exists() or path.name != str(path) or path.stem not in config_names()):
         source = path  # an existing file, or else the package's config of that name
     try:
@@ -260,7 +258,7 @@ def build(cls: type[T], table: Mapping[str, Any], where: str, settings: Sequence
 
     Args:
         where: Names the table in messages, for example ``"[data] of run.toml"``.
-        settings: Of `apply_overrides` that are in the table: they are blamed, and not ``where``.
+        settings: The overrides that `apply_overrides` put into the table: they are blamed, and not ``where``.
 
     Raises:
         ConfigError: One line with every unknown key (and the nearest known one), missing key and refused value.

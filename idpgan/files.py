@@ -11,6 +11,7 @@ import errno
 import hashlib
 import json
 import logging
+import math
 import os
 import re
 import secrets
@@ -19,10 +20,9 @@ import shutil
 import stat
 import tempfile
 import unicodedata
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from idpgan.errors import InputError
 
@@ -34,7 +34,7 @@ _UNFLUSHED: set[int] = set()  # disks that were named in the log
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # reverse the rest of a line
 
 
-@contextmanager
+@contextlib.contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
     """Name a file in the errors of the system that name none, such as that of a full disk."""
     try:
@@ -45,9 +45,8 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
 
 
-@contextmanager
-def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[BinaryIO]:
-    """Open a file for writing that appears under its name only when the block ends without an exception.
+def write_bytes_atomic(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o666) -> None:
+    """Write a file whole or not at all, durably.
 
     The bytes go to a hidden file in the same folder, are flushed to the disk, and replace the old file in one step;
     then the folder itself is flushed. After an exception or a power cut the old content is there.
@@ -60,7 +59,7 @@ def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[
     try:
         with naming(target):
             with os.fdopen(descriptor, "wb") as file:
-                yield file
+                file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             move_durably(part, target)
@@ -68,14 +67,8 @@ def open_atomic(path: str | os.PathLike[str], *, mode: int = 0o666) -> Iterator[
         part.unlink(missing_ok=True)  # gone already if it was moved
 
 
-def write_bytes_atomic(path: str | os.PathLike[str], content: bytes, *, mode: int = 0o666) -> None:
-    """Write a file whole or not at all, durably; see ``open_atomic``."""
-    with open_atomic(path, mode=mode) as file:
-        file.write(content)
-
-
 def write_text_atomic(path: str | os.PathLike[str], text: str, *, mode: int = 0o666) -> None:
-    """Write UTF-8 text whole or not at all, durably, with line ends as they are; see ``open_atomic``."""
+    """Write UTF-8 text whole or not at all, durably, with line ends as they are; see `write_bytes_atomic`."""
     write_bytes_atomic(path, text.encode("utf-8"), mode=mode)
 
 
@@ -132,7 +125,7 @@ def flush_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
-@contextmanager
+@contextlib.contextmanager
 def whole_folder(target: Path) -> Iterator[Path]:
     """Give a hidden folder to fill, and put it in place of ``target`` when the block ends without an exception.
 
@@ -142,7 +135,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise InputError(f"{target} is a link or a file, not a folder. Move it away.")
-    with _filling(target) as part:
+    with locked_folder(lambda: _part_of(target)) as part, naming(target):
         try:
             yield part
             old = part.with_suffix(".old")
@@ -159,7 +152,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
                 shutil.rmtree(part.with_suffix(".old"), ignore_errors=True)
 
 
-@contextmanager
+@contextlib.contextmanager
 def new_folder(target: Path) -> Iterator[Path]:
     """Give a hidden folder to fill, and move it to ``target`` when the block ends without an exception.
 
@@ -174,30 +167,42 @@ def new_folder(target: Path) -> Iterator[Path]:
         if PART.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
             with contextlib.suppress(InputError, OSError), file_lock(left, busy="it is being filled", folder=True):
                 shutil.rmtree(left)
-    with _filling(target) as part:
+    with locked_folder(lambda: _part_of(target)) as part, naming(target):
         yield part
         refuse_filled(target)
         part.rename(target)  # replaces an empty folder; the system refuses if somebody filled it just now
         flush_folder(target.parent)
 
 
-@contextmanager
-def _filling(target: Path) -> Iterator[Path]:
-    """Make the hidden folder of a target, locked as long as its process lives; what is left of it goes at the end."""
+def _part_of(target: Path) -> Path:
+    """Make and return a new hidden folder beside a target."""
+    part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
+    part.mkdir()
+    return part
+
+
+@contextlib.contextmanager
+def locked_folder(make: Callable[[], Path], lock: str = "") -> Iterator[Path]:
+    """Give a new folder that is locked as long as its process lives; what is left of it goes at the end.
+
+    Args:
+        make: Makes a folder; called again if another process took the folder for dead before it was locked.
+        lock: Name of the file inside that is locked; "" = the folder itself.
+    """
+    owner = os.getpid()
     with contextlib.ExitStack() as held:
         while True:
-            part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
-            part.mkdir()
-            # Without locks on this system or disk, `new_folder` gets no lock either, and removes nothing.
+            folder = make()
+            # Without locks on this system or disk, those who remove dead folders get no lock either, and remove none.
             with contextlib.suppress(InputError, OSError, ImportError):
-                held.enter_context(file_lock(part, folder=True))
-            if part.exists():  # otherwise another process removed it as dead before it was locked
+                held.enter_context(file_lock(folder / lock, folder=not lock))
+            if folder.exists():
                 break
         try:
-            with naming(target):
-                yield part
+            yield folder
         finally:
-            shutil.rmtree(part, ignore_errors=True)  # gone already if it was moved
+            if os.getpid() == owner:  # not a fork that ends
+                shutil.rmtree(folder, ignore_errors=True)  # gone already if it was moved
 
 
 def refuse_filled(target: Path) -> None:
@@ -212,7 +217,7 @@ def refuse_filled(target: Path) -> None:
         raise InputError(f"{target} is not empty, and nothing is written over. Move it away or choose another name.")
 
 
-@contextmanager
+@contextlib.contextmanager
 def file_lock(path: str | os.PathLike[str], *, busy: str | None = None, folder: bool = False) -> Iterator[None]:
     """Hold the exclusive lock of a file (made if it is missing) or of a folder; it ends with the process.
 
@@ -314,9 +319,8 @@ def read_plain(path: Path, most_bytes: int, *, follow: bool = False) -> bytes:
                 raise InputError(f"{path} is not a plain file. Only plain files are read.")
             if status.st_size > most_bytes:
                 raise InputError(f"{path} has {status.st_size:,} bytes, but at most {most_bytes:,} are expected.")
-            return file.read(min(most_bytes, status.st_size) + 1)[
-                :most_bytes
-            ]  # reading allocates as much memory as is asked for
+            # Reading allocates as much memory as is asked for.
+            return file.read(min(most_bytes, status.st_size) + 1)[:most_bytes]
     except OSError as error:
         raise InputError(f"{path} cannot be read ({error.strerror or error}).") from error
 
@@ -330,7 +334,7 @@ def parse_json(content: bytes) -> Any:
     """
     try:
         return json.loads(
-            content.decode("utf-8"), object_pairs_hook=_table, parse_constant=_no_number, parse_float=_finite
+            content.decode("utf-8"), object_pairs_hook=_table, parse_constant=_finite, parse_float=_finite
         )
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
@@ -343,14 +347,11 @@ def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return table
 
 
-def _no_number(word: str) -> Any:
-    raise ValueError(f"{word} is not a JSON number")
-
-
 def _finite(text: str) -> float:
     number = float(text)
-    if abs(number) == float("inf"):
-        raise ValueError(f"{text[:40]} is too large for a number")
+    if not math.isfinite(number):
+        reason = "is too large for a number" if text[-1].isdigit() else "is not a JSON number"
+        raise ValueError(f"{text[:40]} {reason}")
     return number
 
 

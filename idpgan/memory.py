@@ -8,6 +8,7 @@ private image outlives a command, and none can be out of date.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
 import os
@@ -57,7 +58,7 @@ def check_room(num_bytes: int, copies: int, what: str, way_out: str) -> None:
     """Refuse tensors that fit neither into memory nor, where each has over `LARGEST` bytes, onto the disk.
 
     Args:
-        num_bytes: Of one tensor.
+        num_bytes: Size of one tensor.
         copies: How many of them there are at once.
 
     Raises:
@@ -152,28 +153,14 @@ def free_memory(device: str = "cpu") -> int | None:
         import torch
 
         return torch.cuda.mem_get_info(device)[0]
-    known = [number for number in (_free_of_machine(), *map(_free_of_container, _CGROUPS)) if number is not None]
+    known = []
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # at least a limit, where nothing else is known
+        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        known += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    for files in _CGROUPS:
+        with contextlib.suppress(OSError, ValueError):  # no container; "max" means no limit
+            limit, used = (Path(name).read_text(encoding="ascii").strip() for name in files)
+            known.append(max(int(limit) - int(used), 0))
     return min(known, default=None)
-
-
-def _free_of_machine() -> int | None:
-    """Return what Linux calls available; on other systems all memory of the machine, which is at least a limit."""
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, ValueError, OSError):
-        return None
-
-
-def _free_of_container(files: tuple[str, str]) -> int | None:
-    """Return what a container's limit leaves; None without one."""
-    try:
-        limit, used = (Path(name).read_text(encoding="ascii").strip() for name in files)
-        return max(int(limit) - int(used), 0)
-    except (OSError, ValueError):  # "max" means no limit
-        return None

@@ -6,6 +6,7 @@ goes on. A release is somebody else's word, and what it names is never imported 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import importlib.metadata
@@ -28,7 +29,7 @@ _OURS = ("idpgan", "torch")  # `training.state` compares them by itself
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
 
 
-def is_path(name: str) -> bool:
+def is_own_code(name: str) -> bool:
     """Tell whether a value names code of the user."""
     return len(name) <= _LONGEST and _PATH.fullmatch(name) is not None
 
@@ -46,8 +47,9 @@ def path_of(given: Any) -> Any:
         content = vars(sys.modules[module]) if module in sys.modules else {}
         names += [f"{module}:{name}" for name, value in content.items() if value is given]
     for name in names:
-        if _is(name, given):
-            return name
+        with contextlib.suppress(ImportError, AttributeError, ValueError):
+            if _found(name) is given:
+                return name
     raise ConfigError(
         f"{str(given)[:80]!a} has no name at the top of a module, so that a resumed run could not find it. Define it "
         "there, or give its path as 'package.module:name'."
@@ -58,7 +60,7 @@ def resolve(path: str, key: str) -> Any:
     """Import what a config names; the current folder is searched too.
 
     Args:
-        key: Of the config, for messages.
+        key: The key of the config, for messages.
 
     Raises:
         ConfigError: In one line, if there is nothing of that name, or importing it raises anything.
@@ -68,17 +70,12 @@ def resolve(path: str, key: str) -> Any:
     try:
         return _found(path)
     except (Exception, SystemExit) as error:  # code of the user may raise anything
-        raise ConfigError(f"{key} = '{path}' cannot be imported: {told(error)}. Correct it, or its path.") from error
+        raise ConfigError(
+            f"{key} = '{path}' cannot be imported: {error_line(error)}. Correct it, or its path."
+        ) from error
 
 
-def _is(path: str, given: Any) -> bool:
-    try:
-        return _found(path) is given
-    except (ImportError, AttributeError, ValueError):
-        return False
-
-
-def told(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Say an error of the user's code in one short line."""
     text = " ".join(str(error).split()).removesuffix(".")
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
@@ -86,7 +83,7 @@ def told(error: BaseException) -> str:
 
 def _found(path: str) -> Any:
     module, _, name = path.partition(":")
-    if not is_path(path):
+    if not is_own_code(path):
         raise ValueError("a path is written 'package.module:name'")
     if module == PLUGINS:
         offered = {point.name: point for point in importlib.metadata.entry_points(group=PLUGINS)}
@@ -135,16 +132,7 @@ def _sources(paths: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
             yield (top, str(version).encode()) if version else (name, Path(file).read_bytes())
         else:
             yield name, Path(file).read_bytes()
-            ahead += _used(module)
-
-
-def _used(module: ModuleType) -> list[str]:
-    """Return the names of the modules that the values of a module come from."""
-    values = list(vars(module).values())
-    names = [value.__name__ if isinstance(value, ModuleType) else _home(value) for value in values]
-    return [name for name in names if name in sys.modules]
-
-
-def _home(value: Any) -> str:
-    name = getattr(value, "__module__", None)  # a lazy object may answer with anything
-    return name if isinstance(name, str) else type(value).__module__
+            for value in list(vars(module).values()):  # the modules that its values come from
+                home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+                home = home if isinstance(home, str) else type(value).__module__  # a lazy object answers with anything
+                ahead += [home] if home in sys.modules else []

@@ -6,7 +6,6 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar, runtime_checkable
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def shown(off: bool = False) -> AbstractContextManager[Progress]:
+def shown(off: bool = False) -> contextlib.AbstractContextManager[Progress]:
     """Return a block in which progress is shown on stderr: bars on a terminal, lines elsewhere, nothing if ``off``.
 
     A host without a stderr, as a service or a window has none, sees nothing.
@@ -81,7 +80,7 @@ class _Work:
         """Steps, images or runs per second."""
         return (self.done - self._first) / max(time.monotonic() - self._started, 1e-9)
 
-    def left(self, total: int) -> str:
+    def remaining(self, total: int) -> str:
         """How long the rest will take at this speed; empty where that is not known yet, or nothing is left."""
         return f"{duration((total - self.done) / self.speed)} left" if self.speed and self.done < total else ""
 
@@ -145,7 +144,7 @@ class Lines:
         if note or now - self._written_at >= LINE_SECONDS:
             self._written_at = now
             speed = f"{work.speed:.3g}/s" if work.speed else ""
-            words = [f"{what}: {done:,} of {total:,}", speed, work.left(total), note]
+            words = [f"{what}: {done:,} of {total:,}", speed, work.remaining(total), note]
             with contextlib.suppress(OSError, ValueError):  # a full disk or a closed stream ends no run
                 self._stream.write(", ".join(filter(None, words)) + "\n")
                 self._stream.flush()

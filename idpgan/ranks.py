@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from idpgan.errors import InputError
@@ -40,11 +40,11 @@ class Ranks:
         rank: 0 .. size - 1; see `first`.
         size: Number of processes.
         busy: Whether the others wait for numbers, and not for a message.
-        words: The process group that sends messages, on the CPU.
+        group: The process group that sends messages, on the CPU.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, words: Any = None) -> None:
-        self.rank, self.size, self.words, self.busy = rank, size, words, False
+    def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
+        self.rank, self.size, self.group, self.busy = rank, size, group, False
 
     @property
     def first(self) -> bool:
@@ -73,34 +73,31 @@ class Ranks:
 
     def sum(self, tensors: Sequence[Tensor]) -> None:
         """Add up tensors of one type and device over all ranks, in place: every rank gets the same bits."""
-        if not self.alone and tensors:
-            flat = _flat(tensors)
-            with self._answering() as dist:
-                dist.all_reduce(flat)
-            _unflatten(flat, tensors)
+        self._exchange(tensors, lambda dist, flat: dist.all_reduce(flat))
+
+    def from_first(self, tensors: Sequence[Tensor]) -> None:
+        """Overwrite tensors of one type and device by those of rank 0, in place."""
+        self._exchange(tensors, lambda dist, flat: dist.broadcast(flat, 0))
 
     def sum_to_first(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """Add up tensors of one type and device over all ranks; rank 0 gets the sums, the others get nothing, []."""
         if self.alone:
             return tensors
+        sums = [tensor.detach().clone() for tensor in tensors]
+        self._exchange(sums, lambda dist, flat: dist.reduce(flat, 0))
+        return sums if self.first else []
+
+    def _exchange(self, tensors: Sequence[Tensor], collective: Callable[[Any, Tensor], Any]) -> None:
+        """Run a collective of `torch.distributed` on all tensors at once, in place."""
+        if self.alone or not tensors:
+            return
         import torch
 
-        flat = _flat(tensors)
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
         with self._answering() as dist:
-            dist.reduce(flat, 0)
-        if not self.first:
-            return []
-        sums = [torch.empty_like(tensor) for tensor in tensors]
-        _unflatten(flat, sums)
-        return sums
-
-    def from_first(self, tensors: Sequence[Tensor]) -> None:
-        """Overwrite tensors of one type and device by those of rank 0, in place."""
-        if not self.alone and tensors:
-            flat = _flat(tensors)
-            with self._answering() as dist:
-                dist.broadcast(flat, 0)
-            _unflatten(flat, tensors)
+            collective(dist, flat)
+        for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
+            tensor.detach().copy_(part.view(tensor.shape))
 
     # Arrays of any length, on the CPU: a rank may be hours behind another, as its share takes longer ----------------
 
@@ -110,16 +107,12 @@ class Ranks:
             return tensor
         import torch
 
-        if tensor is not None:
-            told = tensor.detach().cpu().contiguous()
-            self.send(json.dumps([str(told.dtype).removeprefix("torch."), list(told.shape)]).encode())
-        else:
-            dtype, shape = json.loads(self.receive())
-            told = torch.empty(shape, dtype=getattr(torch, dtype))
-        if told.numel():
-            with self._answering() as dist:
-                dist.broadcast(told, 0, group=self.words)
-        return told
+        values = None if tensor is None else tensor.detach().cpu().contiguous()
+        header = None if values is None else [str(values.dtype).removeprefix("torch."), list(values.shape)]
+        dtype, shape = self.agree(header)
+        if values is None:
+            values = torch.empty(shape, dtype=getattr(torch, dtype))
+        return self._sent(values)
 
     def gather_rows(self, part: Tensor, num: int) -> Tensor:
         """Return the rows of all shares of ``num``, on the CPU, to rank 0; the others get their own back.
@@ -135,25 +128,25 @@ class Ranks:
         if not self.first:
             if mine.numel():
                 with self._answering() as dist:
-                    dist.send(mine, 0, group=self.words)
+                    dist.send(mine, 0, group=self.group)
             return part
-        whole = mine.new_empty((num, *mine.shape[1:]))
-        whole[self.share(num)] = mine
+        rows = mine.new_empty((num, *mine.shape[1:]))
+        rows[self.share(num)] = mine
         for rank in range(1, self.size):
-            rows = whole[Ranks(rank, self.size).share(num)]
-            if rows.numel():
+            theirs = rows[Ranks(rank, self.size).share(num)]
+            if theirs.numel():
                 with self._answering() as dist:
-                    dist.recv(rows, rank, group=self.words)
-        return whole
+                    dist.recv(theirs, rank, group=self.group)
+        return rows
 
     # Messages --------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def together(self, word: int) -> Iterator[None]:
+    def together(self, message: int) -> Iterator[None]:
         """Tell the others what comes next (rank 0); in the block rank 0 does the same as they."""
         if not self.alone:
             self.busy = True
-            self._number(word)
+            self._number(message)
         yield
         self.busy = False  # not where the block fails: the others are in the middle of it
 
@@ -163,7 +156,7 @@ class Ranks:
             self.busy = True
             self._number(END)
 
-    def hear(self) -> int:
+    def next_message(self) -> int:
         """Wait for the next message of rank 0 (the others)."""
         return self._number(END)
 
@@ -177,17 +170,14 @@ class Ranks:
 
     def orders(self) -> Iterator[dict[str, Any]]:
         """Yield what rank 0 orders until it sends the end: the main loop of every other rank."""
-        while self.hear() != END:
+        while self.next_message() != END:
             yield json.loads(self.receive())
 
-    def tell(self, value: Any = None) -> Any:
+    def agree(self, value: Any = None) -> Any:
         """Return rank 0's JSON value on every rank; the values of the others are ignored."""
-        if self.alone:
-            return value
-        if self.first:
+        if self.first and not self.alone:
             self.send(json.dumps(value).encode())
-            return value
-        return json.loads(self.receive())
+        return value if self.first else json.loads(self.receive())
 
     def send(self, content: bytes) -> None:
         """Send bytes to all others (rank 0); see `receive`."""
@@ -208,27 +198,30 @@ class Ranks:
         with self._answering() as dist:
             lengths = torch.zeros(self.size, dtype=torch.int64)
             lengths[self.rank] = len(content)
-            dist.all_reduce(lengths, group=self.words)
+            dist.all_reduce(lengths, group=self.group)
             table = torch.zeros(self.size, max(int(lengths.max()), 1), dtype=torch.uint8)
             table[self.rank, : len(content)] = torch.tensor(list(content), dtype=torch.uint8)
-            dist.all_reduce(table, group=self.words)
+            dist.all_reduce(table, group=self.group)
         return [bytes(row[:n].tolist()).decode() for row, n in zip(table, lengths.tolist(), strict=True)]
 
     def _number(self, number: int) -> int:
         import torch
 
-        told = torch.tensor([number], dtype=torch.int64)
-        with self._answering() as dist:
-            dist.broadcast(told, 0, group=self.words)
-        return int(told)
+        return int(self._sent(torch.tensor([number], dtype=torch.int64)))
 
     def _bytes(self, content: bytearray) -> bytes:
         import torch
 
         if content:
-            with self._answering() as dist:
-                dist.broadcast(torch.frombuffer(content, dtype=torch.uint8), 0, group=self.words)
+            self._sent(torch.frombuffer(content, dtype=torch.uint8))
         return bytes(content)
+
+    def _sent(self, values: Tensor) -> Tensor:
+        """Overwrite a tensor on the CPU by that of rank 0, and return it."""
+        if values.numel():
+            with self._answering() as dist:
+                dist.broadcast(values, 0, group=self.group)
+        return values
 
     @contextlib.contextmanager
     def _answering(self) -> Iterator[Any]:
@@ -290,14 +283,3 @@ def refuse_several(command: str) -> None:
             f"idpgan {command} is one process, and torchrun started {size}: each would do all of the work, and charge "
             f"for it where it reads private images. Start it without torchrun: {', '.join(SHARED)} alone share work."
         )
-
-
-def _flat(tensors: Sequence[Tensor]) -> Tensor:
-    import torch
-
-    return torch.cat([tensor.detach().reshape(-1) for tensor in tensors])
-
-
-def _unflatten(flat: Tensor, tensors: Sequence[Tensor]) -> None:
-    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
-        tensor.detach().copy_(part.view(tensor.shape))

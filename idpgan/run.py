@@ -14,14 +14,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from idpgan import files
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, file_lock, pasted, write_private_json, write_text_atomic
 
 _PASSING, _ALIVE = "idpgan-private-", "alive"  # how passing folders begin, and the file in them that is locked
 _RUN_FOLDER = 0o711  # others may pass through to release/, but not look around
@@ -45,7 +44,7 @@ class RunFolder:
     files 0600 in folders 0700.
 
     Attributes:
-        path: Of the folder.
+        path: The folder.
         config: The resolved config; its presence makes a folder a run.
         environment: Versions and hardware.
         stats: One JSON line per tick; losses on real images, not covered by epsilon.
@@ -80,7 +79,7 @@ class RunFolder:
     audit = _Place("audit.json")
     report = _Place("report.html")
 
-    @contextmanager
+    @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Keep every other process from training this run: two continuations of one state would reuse its noise.
 
@@ -96,7 +95,7 @@ class RunFolder:
                 "Restore the folder from a copy, or start a new run."
             )
         busy = f"Another process is training {self.path}. Wait for it, or stop it before you resume."
-        with file_lock(self.state_dir / "lock", busy=busy):
+        with files.file_lock(self.state_dir / "lock", busy=busy):
             for folder, kind in ((self.path, "stats.jsonl"), (self.samples, "step_"), (self.state_dir, "state")):
                 for part in folder.glob(f".{kind}*.part"):
                     part.unlink(missing_ok=True)
@@ -130,20 +129,21 @@ class RunFolder:
         made: list[Path] = []
         try:
             run.path.mkdir(parents=True, exist_ok=True)
-            with file_lock(run.path, busy=f"Another process is making the run {run.path}. Choose another name."):
+            with files.file_lock(run.path, busy=f"Another process is making the run {run.path}. Choose another name."):
                 refuse_used(run)  # checked again, as the folder may have been made in between
                 if _is_unborn(run):  # nothing was read or charged before its config was whole
                     for entry in sorted(run.path.rglob("*"), reverse=True):  # the content before its folder
                         entry.rmdir() if entry.is_dir() else entry.unlink()
                 run.path.chmod(stat.S_IMODE(run.path.stat().st_mode) & _RUN_FOLDER)
                 for folder in (run.state_dir, run.samples):
-                    folder.mkdir(mode=PRIVATE_FOLDER)  # not exist_ok: nothing is overwritten
+                    folder.mkdir(mode=files.PRIVATE_FOLDER)  # not exist_ok: nothing is overwritten
                     made.append(folder)
-                    folder.chmod(PRIVATE_FOLDER)
-                write_private_json(run.environment, described)
+                    folder.chmod(files.PRIVATE_FOLDER)
+                files.write_private_json(run.environment, described)
                 if ledger is not None:
-                    write_text_atomic(run.ledger, ledger, mode=PRIVATE_FILE)
-                write_text_atomic(run.config, config_toml, mode=PRIVATE_FILE)  # last: from here on the folder is a run
+                    files.write_text_atomic(run.ledger, ledger, mode=files.PRIVATE_FILE)
+                # Last: from here on the folder is a run.
+                files.write_text_atomic(run.config, config_toml, mode=files.PRIVATE_FILE)
         except OSError as error:
             if made:  # this call made the folder, not another process
                 shutil.rmtree(run.path, ignore_errors=True)
@@ -191,7 +191,7 @@ class RunFolder:
         return run
 
 
-@contextmanager
+@contextlib.contextmanager
 def passing_folder() -> Iterator[Path]:
     """Give a new temporary folder, mode 0700, for what is private and goes with this process.
 
@@ -200,29 +200,18 @@ def passing_folder() -> Iterator[Path]:
     """
     for alive in Path(tempfile.gettempdir()).glob(f"{_PASSING}*/{_ALIVE}"):
         none = contextlib.suppress(InputError, OSError, ImportError)  # in use, another user's, or no locks here
-        with none, file_lock(alive, busy="its process lives"):
+        with none, files.file_lock(alive, busy="its process lives"):
             shutil.rmtree(alive.parent)
-    owner = os.getpid()
-    with contextlib.ExitStack() as held:
-        while True:
-            folder = Path(tempfile.mkdtemp(prefix=_PASSING))
-            with contextlib.suppress(OSError, ImportError):
-                held.enter_context(file_lock(folder / _ALIVE))
-            if folder.exists():  # otherwise another process took it for dead before it was locked
-                break
-        try:
-            yield folder
-        finally:
-            if os.getpid() == owner:  # not a fork that ends
-                shutil.rmtree(folder, ignore_errors=True)
+    with files.locked_folder(lambda: Path(tempfile.mkdtemp(prefix=_PASSING)), lock=_ALIVE) as folder:
+        yield folder
 
 
 def refuse_used(run: RunFolder) -> None:
     """Raise if the folder of a new run is not free."""
     if run.config.exists():
         raise InputError(
-            f"{run.path} is a run already. Continue it with --resume {pasted(run.path)}, or choose another name for a "
-            "new one."
+            f"{run.path} is a run already. Continue it with --resume {files.pasted(run.path)}, or choose another name "
+            "for a new one."
         )
     if run.path.exists() and not run.path.is_dir():
         raise InputError(f"{run.path} is a file. Choose another name for the run folder.")
@@ -236,17 +225,12 @@ def refuse_used(run: RunFolder) -> None:
 
 def _is_unborn(run: RunFolder) -> bool:
     """Whether the folder holds only files that a killed `RunFolder.create` made: nothing is lost."""
-    folders, files = (run.state_dir, run.samples, run.release), (run.environment, run.ledger)
-
-    def is_ours(entry: Path) -> bool:
-        if entry.is_symlink() or entry.is_dir():
-            return entry in folders and not entry.is_symlink()
-        parts = (*files, run.config)
-        return entry in files or any(
-            entry.parent == file.parent and entry.match(f".{file.name}.*.part") for file in parts
-        )
-
-    return run.state_dir.is_dir() and all(is_ours(entry) for entry in run.path.rglob("*"))
+    folders, plain = {run.state_dir, run.samples, run.release}, {run.environment, run.ledger}
+    for file in (*plain, run.config):
+        plain |= set(file.parent.glob(f".{file.name}.*.part"))
+    return run.state_dir.is_dir() and all(
+        entry in (folders if entry.is_dir() else plain) and not entry.is_symlink() for entry in run.path.rglob("*")
+    )
 
 
 def describe_environment(device: str = "cpu") -> dict[str, Any]:

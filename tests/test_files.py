@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from idpgan import files
 from idpgan.errors import InputError
-from idpgan.files import append_line, check_writable, open_atomic, sha256_file, write_bytes_atomic, write_text_atomic
+from idpgan.files import append_line, check_writable, sha256_file, write_bytes_atomic, write_text_atomic
 
 
 def mode(path) -> int:
@@ -34,24 +34,30 @@ def test_text_is_utf8_with_its_own_line_ends(tmp_path):
 
 
 @pytest.mark.parametrize("exception", [OSError, KeyboardInterrupt])
-def test_an_interrupted_write_keeps_the_old_content(tmp_path, exception):
+def test_an_interrupted_write_keeps_the_old_content(tmp_path, monkeypatch, exception):
     path = tmp_path / "state.pt"
     write_bytes_atomic(path, b"old")
 
-    def fail(file) -> None:
-        file.write(b"half of the n")
-        file.flush()
-        seen.append(path.read_bytes())
+    def interrupted(descriptor) -> None:
+        seen.append((path.read_bytes(), os.fstat(descriptor).st_size))
         raise exception
 
     seen = []
-    with pytest.raises(exception), open_atomic(path) as file:
-        fail(file)
-    assert seen == [b"old"]
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(exception):
+        write_bytes_atomic(path, b"half of the new")
+    assert seen == [(b"old", 15)]
     assert path.read_bytes() == b"old"
     assert os.listdir(tmp_path) == ["state.pt"]
-    with pytest.raises(exception), path.open("wb") as file:  # negative control: a plain write loses it
-        fail(file)
+
+    def plain() -> None:
+        with path.open("wb") as file:
+            file.write(b"half of the new")
+            file.flush()
+            os.fsync(file.fileno())
+
+    with pytest.raises(exception):  # negative control: a plain write loses it
+        plain()
     assert path.read_bytes() != b"old"
 
 

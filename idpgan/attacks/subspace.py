@@ -15,7 +15,7 @@ from torch import Tensor
 
 from idpgan.checks import typed
 from idpgan.errors import InputError
-from idpgan.numerics.svd_methods import safe_svd
+from idpgan.numerics.svd import safe_svd
 
 Match = Literal["pairs", "columns", "rows"]
 _ROUNDING = 4.0  # singular values below this many eps * max(m, n) of the largest are the product's rounding errors

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from idpgan.errors import InputError
 from idpgan.models.initialize import seeded_init
-from idpgan.numerics.svd_methods import safe_svd
+from idpgan.numerics.svd import safe_svd
 from idpgan.privacy.mechanisms import (
     DiscreteLaplace,
     Exponential,

@@ -1,7 +1,7 @@
 """Running counts of a growing collection, released after every step: the weighted Fenwick tree and its competitors.
 
 `ContinualCounter` releases counts, and `SumsStream` sums of vectors. `fast_diagonal` is the optimization behind the
-counts; `factorizations` compares mechanisms. Names are loaded on first use, so that the command line stays fast.
+counts. Names are loaded on first use, so that the command line stays fast.
 """
 
 from __future__ import annotations

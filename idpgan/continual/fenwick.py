@@ -33,18 +33,14 @@ from torch import Tensor
 
 from idpgan.errors import InputError
 from idpgan.host import own_state
+from idpgan.privacy import Event, Noise, Relation, Unit
 from idpgan.privacy.discrete import discrete_laplace
-from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.matrix import MatrixMechanism
-from idpgan.privacy.noise import Noise
 
 ADJACENCY = (Unit.EVENT, Relation.ZERO_OUT)
 MOST_STEPS = 1 << 60
-_MOST_DENSE = 4096  # 128 MiB per matrix
+MOST_DENSE = 4096  # 128 MiB per matrix
 _FINEST = 1 << 50  # T for epsilon up to 4; less for more, so that budgets stay below 2^52
 _LEAST_BUDGET = 1 << 20  # the smallest of 10^6 shares is 1 % of the budget: rounding costs that share 0.01 %
-_NO_FURTHER_DESCENT = 8  # SLSQP's status when the line search ends at the rounding of the objective
 
 
 def check_steps(n: int, most: int = MOST_STEPS, name: str = "n") -> None:
@@ -85,7 +81,7 @@ def matrices(n: int) -> tuple[Tensor, Tensor]:
         >>> (B @ M).int().tolist()
         [[1, 0, 0], [1, 1, 0], [1, 1, 1]]
     """
-    check_steps(n, _MOST_DENSE)
+    check_steps(n, MOST_DENSE)
     identity = torch.eye(n, dtype=torch.float64)
     return prefix_sums(identity).T, node_sums(identity).T
 
@@ -136,7 +132,8 @@ def prefix_sums(nodes: Tensor) -> Tensor:
 # The weights --------------------------------------------------------------------------------------------------------
 
 
-def _exponent(norm: int) -> float:
+def exponent_of(norm: int) -> float:
+    """Return the power of a node's uses to which its share is proportional; see the proof."""
     if norm not in (1, 2):
         raise InputError(f"norm = {norm!r} must be 1 (Laplace noise) or 2 (Gaussian noise).")
     return norm / (norm + 2)
@@ -177,7 +174,7 @@ def fast_diagonal(n: int, norm: int = 1, later: int = 0) -> tuple[Tensor, float]
         [0.4425, 0.5575, 1.0] 25.0839
     """
     weights = shares(1, n, n, norm=norm, later=later) ** (1 / norm)
-    exponent = _exponent(norm)
+    exponent = exponent_of(norm)
     least = _complete(n.bit_length(), exponent)
     levels = [level for level in range(n.bit_length()) if n >> level & 1]
     counts = [(n & ((1 << level) - 1)) + 1 + later for level in levels]
@@ -208,7 +205,7 @@ def shares(first: int, last: int, n: int, budget: int | float = 1.0, norm: int =
     check_steps(n)
     check_steps(last, n, "last")
     check_steps(first, last, "first")
-    exponent, whole = _exponent(norm), isinstance(budget, int)
+    exponent, whole = exponent_of(norm), isinstance(budget, int)
     if not 0 < budget <= 1 << 52:
         raise InputError(f"a budget of {budget} must be above 0 and at most 2^52.")
     least = _complete(n.bit_length(), exponent)
@@ -237,48 +234,6 @@ def shares(first: int, last: int, n: int, budget: int | float = 1.0, norm: int =
     if result.min() < 1:
         raise InputError(f"a budget of {budget} is too small to be split over {n} steps: raise epsilon.")
     return result.long()
-
-
-def sequential_quadratic(n: int, norm: int = 1) -> tuple[Tensor, float]:
-    """Solve `fast_diagonal`'s problem by SQP (scipy's SLSQP), the chapter's reference: O(n^3) per iteration.
-
-    The objective is divided by its value at the start, the plain Fenwick tree; unscaled, SLSQP stops infeasible.
-
-    Raises:
-        InputError: If n is above 4096.
-        ArithmeticError: If SLSQP reports a failure.
-    """
-    from scipy.optimize import minimize  # half a second to import
-
-    check_steps(n, _MOST_DENSE)
-    power = 1 / _exponent(norm) - 1
-    count = uses(n).numpy()
-    columns = matrices(n)[1].T.numpy()
-    start = torch.full((n,), 1.0 / n.bit_length(), dtype=torch.float64).numpy()
-    scale = float((count / start**power).sum())
-    found = minimize(
-        lambda w: float((count / w**power).sum()) / scale,
-        start,
-        jac=lambda w: -power * count / w ** (power + 1) / scale,
-        method="SLSQP",
-        bounds=[(1e-6, 1.0)] * n,
-        constraints={"type": "ineq", "fun": lambda w: 1 - columns @ w, "jac": lambda w: -columns},
-        options={"maxiter": 1000, "ftol": 1e-15},
-    )
-    if found.status not in (0, _NO_FURTHER_DESCENT):
-        raise ArithmeticError(f"SLSQP stopped at n = {n}: {found.message}")
-    feasible = found.x / (columns @ found.x).max()
-    return torch.from_numpy(feasible ** (1 / norm)), float((count / feasible**power).sum())
-
-
-def mechanism(n: int, epsilon: float) -> MatrixMechanism:
-    """Return the weighted Fenwick tree as a dense `MatrixMechanism`, where one event adds at most 1 to one value.
-
-    Raises `InputError` if n is above 4096 or epsilon is not positive and finite.
-    """
-    weights, _ = fast_diagonal(n)
-    B, M = matrices(n)
-    return MatrixMechanism(B / weights, weights[:, None] * M, 1 / epsilon, 1.0, *ADJACENCY)
 
 
 # Noise on the nodes -------------------------------------------------------------------------------------------------

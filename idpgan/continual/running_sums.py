@@ -33,13 +33,9 @@ import torch
 from torch import Tensor
 
 from idpgan.continual import fenwick
-from idpgan.continual.factorizations import square_root_coefficients
 from idpgan.errors import InputError
 from idpgan.host import own_state
-from idpgan.privacy.event import Event
-from idpgan.privacy.ledger import Ledger
-from idpgan.privacy.mechanisms import DiscreteLaplace, RoundedGaussian
-from idpgan.privacy.noise import Noise
+from idpgan.privacy import DiscreteLaplace, Event, Ledger, Noise, RoundedGaussian
 from idpgan.privacy.sums import NORMS, CellSums
 
 Batches = Iterable[tuple[Tensor, Tensor, Tensor | None]]  # see `CellSums.__call__`
@@ -47,7 +43,6 @@ FORMAT = "idpgan running sums 1"
 MOST_PARTS = 1024
 _SCALE = 1 << 12  # entries of the strategy are multiples of 1 / _SCALE
 _MOST = 1 << 53  # largest exact integer in float64
-_DAMAGED = "the state of the stream is damaged. Restore it from a copy, or start a new stream."
 
 
 @dataclass(frozen=True)
@@ -101,6 +96,18 @@ class RunningSums:
         """Return the standard deviation of the noise on each number of answer ``part`` (from 1), in vector units."""
         scale = self.mechanism.scale * self.cells.grid.step * float(self.decoder[part - 1].norm())
         return scale * 2**0.5 if self.cells.law == "laplace" else scale
+
+
+def square_root_coefficients(n: int) -> Tensor:
+    """Return the first n coefficients of ``1 / sqrt(1 - x)``, float64: ``f_k = f_(k-1) (1 - 1 / (2 k))``, f_0 = 1.
+
+    Example:
+        >>> square_root_coefficients(4).tolist()
+        [1.0, 0.5, 0.375, 0.3125]
+    """
+    ratios = 1 - 0.5 / torch.arange(n, dtype=torch.float64)
+    ratios[0] = 1.0
+    return ratios.cumprod(0)
 
 
 class SumsStream:
@@ -199,7 +206,7 @@ class SumsStream:
 
         Args:
             mechanism: The mechanism with which the stream began.
-            state: From `state`.
+            state: What `state` returned.
             ledger: The ledger that was charged.
             noise: None = fresh from the operating system.
 
@@ -211,16 +218,15 @@ class SumsStream:
             raise InputError(
                 "the state is of another stream: its parts, cells, law or noise differ. Use its own settings."
             )
-        saved: tuple[Any, Any] = state.get("parts"), state.get("noisy")
-        for tensor in saved:
-            shape = stream._parts.shape[1:]
-            if not isinstance(tensor, Tensor) or tensor.dtype != torch.int64 or tensor.shape[1:] != shape:
-                raise InputError(_DAMAGED)
-        parts, noisy = saved
-        if len(parts) != len(noisy) or len(noisy) > mechanism.parts:
-            raise InputError(_DAMAGED)
-        if len(noisy) and not state.get("paid"):
-            raise InputError(_DAMAGED)
+        tensors: tuple[Any, Any] = state.get("parts"), state.get("noisy")
+        (parts, noisy), shape = tensors, stream._parts.shape[1:]
+        if (
+            not all(isinstance(part, Tensor) and part.dtype == torch.int64 for part in tensors)
+            or not parts.shape[1:] == noisy.shape[1:] == shape
+            or not len(parts) == len(noisy) <= mechanism.parts
+            or (len(noisy) and not state.get("paid"))
+        ):
+            raise InputError("the state of the stream is damaged. Restore it from a copy, or start a new stream.")
         if state.get("paid") and mechanism.event not in [event.single for event in ledger.events]:
             raise InputError("the ledger was not charged for this stream. Name the stream's own ledger.")
         stream._parts, stream._noisy = parts, noisy

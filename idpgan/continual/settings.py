@@ -11,13 +11,11 @@ import pydantic
 
 from idpgan.config import Section, build
 from idpgan.continual import fenwick
-from idpgan.continual.fenwick import pure_event
 from idpgan.errors import InputError
 from idpgan.files import printable
-from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Guarantee, PrivacyReport
+from idpgan.privacy import Budget, Event, Guarantee, PrivacyReport
 from idpgan.privacy.noise import Source
-from idpgan.privacy.plan import Budget, Plan, Price
+from idpgan.privacy.plan import Plan, Price
 from idpgan.release.settings import Settings
 
 _LONGEST_NAME = 200
@@ -32,7 +30,7 @@ class StreamPlan(Plan):
     @functools.cached_property
     def price(self) -> Price:
         """The one charge."""
-        return Price(*fenwick.ADJACENCY, budget=Budget(self.epsilon, 0.0), events=(pure_event(self.epsilon),))
+        return Price(*fenwick.ADJACENCY, budget=Budget(self.epsilon, 0.0), events=(fenwick.pure_event(self.epsilon),))
 
     def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
         """Return the sentences about charges that prove an epsilon, for a noise source."""
@@ -60,7 +58,7 @@ class StreamTable(Section):
 
     Attributes:
         data: Name of the stream, for the card.
-        epsilon: Of the whole stream, for one event.
+        epsilon: Price of the whole stream, for one event.
         horizon: Largest number of values; None = not known.
         integer: Whether values are whole counts.
     """

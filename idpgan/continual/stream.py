@@ -29,14 +29,10 @@ from torch import Tensor
 
 from idpgan.checks import typed
 from idpgan.continual import fenwick
-from idpgan.continual.fenwick import NodeNoise
 from idpgan.continual.settings import StreamPlan, StreamTable, check_name
 from idpgan.errors import InputError
 from idpgan.host import own_state
-from idpgan.privacy.guarantee import PrivacyReport
-from idpgan.privacy.ledger import Ledger
-from idpgan.privacy.mechanisms import Grid
-from idpgan.privacy.noise import Noise
+from idpgan.privacy import Grid, Ledger, Noise, PrivacyReport
 from idpgan.release.answers import AnswersArtifact
 from idpgan.release.folder import write_release
 
@@ -80,7 +76,7 @@ class ContinualCounter:
         """Start a stream.
 
         Args:
-            epsilon: Of the whole stream, positive and finite.
+            epsilon: Price of the whole stream, positive and finite.
             horizon: Largest number of values; None = not known, which increases the error by about a quarter.
             integer: True for whole counts >= 0 and whole answers; False for finite real values, rounded to 2^-10.
             keep: Number of past answers that `answer` can repeat, besides those that the state always holds.
@@ -93,7 +89,7 @@ class ContinualCounter:
             raise InputError(f"keep = {keep!r} must be a whole number >= 0.")
         self._grid = Grid(1.0) if integer else Grid(_REAL_STEP)
         self._largest = 2.0**53 * self._grid.step  # above this, float64 skips grid steps
-        self._law = NodeNoise(epsilon, moved=1 if integer else self._grid.l1(1.0, 1))
+        self._law = fenwick.NodeNoise(epsilon, moved=1 if integer else self._grid.l1(1.0, 1))
         self.event: Final = self._law.event
         self.epsilon, self.horizon, self.integer = float(epsilon), horizon, bool(integer)
         self._ledger = Ledger(*fenwick.ADJACENCY) if ledger is None else ledger

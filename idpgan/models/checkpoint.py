@@ -27,7 +27,7 @@ from idpgan.models.initialize import without_weights
 from idpgan.models.outline import NETWORK, GeneratorOutline, needs_code, outline_of, outlined
 from idpgan.models.private_classifier import described_classifier
 from idpgan.models.simulators import PopulationGenerator
-from idpgan.own_code import is_path
+from idpgan.own_code import is_own_code
 
 WEIGHTS = "generator.safetensors"
 CONFIG = "config.json"
@@ -93,10 +93,10 @@ def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict
         "image_shape": list(generator.image_shape),
         "classes": names,
     }
-    if is_path(generator.config.generator):
+    if is_own_code(generator.config.generator):
         own = {name: one for name, one in generator.state_dict().items() if name.startswith(NETWORK)}
         described["tensors"] = outline_of({name.removeprefix(NETWORK): one for name, one in own.items()})
-    if isinstance(generator, PopulationGenerator) and is_path(generator.config.simulator):
+    if isinstance(generator, PopulationGenerator) and is_own_code(generator.config.simulator):
         described["proposer"] = generator.proposer
     teacher = generator.teacher
     if teacher is not None:
@@ -221,7 +221,7 @@ def build_described(described: Any, path: Path) -> Generator:
             raise InputError(f"an unconditional generator has no classes, but {len(classes)} are named. {_AGAIN}.")
         check_class_names(classes)
         generator.classes = tuple(classes)
-        if isinstance(generator, PopulationGenerator) and is_path(config.simulator):
+        if isinstance(generator, PopulationGenerator) and is_own_code(config.simulator):
             generator.proposer = build(_Proposer, {"proposer": described.get("proposer")}, "generator").proposer
         if "teacher" not in described:
             return generator
@@ -234,7 +234,7 @@ def build_described(described: Any, path: Path) -> Generator:
 
 def _without_weights(config: ModelConfig, shape: Sequence[int], num_classes: int, tensors: Any) -> Generator:
     """Make a generator on torch's meta device; code that a release names is not imported."""
-    if is_path(config.generator):
+    if is_own_code(config.generator):
         return GeneratorOutline(config, shape, num_classes, outlined(tensors))
     with without_weights():
         return build_generator(config, shape, num_classes)

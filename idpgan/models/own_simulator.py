@@ -30,7 +30,7 @@ from idpgan.models.config import ModelConfig, classes_of
 from idpgan.models.initialize import seeded_init
 from idpgan.models.own import taken
 from idpgan.models.simulators import Simulator
-from idpgan.own_code import resolve, told
+from idpgan.own_code import error_line, resolve
 
 _AT_ONCE = 64  # images of a call, unless the object has a ``batch_size``
 _KINDS = ("z", "images")
@@ -139,7 +139,7 @@ class OwnSimulator(Simulator):
         try:
             return code(*args, **kwargs)
         except Exception as error:  # code of the user may raise anything
-            raise self._refused(told(error)) from error
+            raise self._refused(error_line(error)) from error
 
     def _refused(self, reason: str) -> ConfigError:
         return ConfigError(f"model.simulator = '{self.name}' cannot be used: {reason}.")

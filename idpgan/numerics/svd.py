@@ -1,13 +1,12 @@
 r"""Singular value decomposition of a batch of matrices in one call, on the CPU and on CUDA.
 
-``A = U diag(S) V^T`` per matrix. `idpgan.numerics.svd_methods` has the methods and their accuracy. This module checks
-the input, chooses the method by device, dtype, shape and rank (``choose_method``), cuts the batch into chunks by
-memory, and on the CPU spreads the chunks over threads. Nothing here adds noise, so nothing here is a release.
+``A = U diag(S) V^T`` per matrix: all triplets by `torch.linalg.svd`, a few leading ones by subspace iteration. This
+module checks the input, chooses between them (`choose_method`), cuts the batch into chunks by memory, and on the CPU
+spreads the chunks over threads. Nothing here adds noise, so nothing here is a release.
 """
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,22 +17,21 @@ from torch import Tensor
 
 from idpgan.checks import typed
 from idpgan.errors import InputError
-from idpgan.numerics import svd_methods
 
-DECOMPOSITIONS: dict[str, Callable[[Tensor], svd_methods.Factors]] = {
-    "lapack": svd_methods.lapack,
-    "gram": svd_methods.gram,
-    "gram-block-jacobi": functools.partial(svd_methods.gram, eigensolver=svd_methods.block_jacobi_eigh),
-    "jacobi": svd_methods.jacobi,
-}
-SUBSPACE = "subspace"  # for truncated SVD only; where it does not converge, the device's full method is used
+Factors = tuple[Tensor, Tensor, Tensor]
+
+LAPACK = "lapack"  # `torch.linalg.svd`: LAPACK's divide and conquer on the CPU, cuSOLVER on CUDA
+SUBSPACE = "subspace"  # for truncated SVD only; where it does not converge, the library's full decomposition is used
 
 _CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 4 << 30}  # working memory of a chunk
 _COPIES = 8  # approximate number of float64 matrices of size (m + n) x n that a method holds at once
-_MAX_CHUNK = 32_768
+_MAX_CHUNK = 32_768  # cuSOLVER's batched eigenproblem refuses 65,536 matrices
 _WIDEST_BLOCK = 0.35  # share of the shorter side above which LAPACK's full decomposition was faster
 _PROBED = 32  # one matrix in this many is tried before all go through `subspace`
 _FEWEST_PROBED = 8  # a call with fewer matrices is not probed
+_SAFE_CONDITION = 1e4  # of the wanted triplets: what `subspace` squares stays above the rounding of float32
+_MORE_ROUNDS = 2  # extra rounds of `subspace`; with them rank 20 worked on all of ORL's faces and all drawn faces tried
+_NEARLY = 200.0  # a residual up to this multiple of its limit gets more rounds, cheaper than a full decomposition
 _settings_lock = threading.Lock()  # torch has one thread count for future threads: one call at a time changes it
 
 
@@ -66,33 +64,21 @@ def batched_svd(matrices: Tensor, rank: int | None = None) -> tuple[Tensor, Tens
     with torch.inference_mode(False), torch.no_grad():  # inference mode is per thread; its tensors would fail in others
         matrices = matrices.detach()
         _, m, n = matrices.shape
-        name = choose_method(matrices.device.type, matrices.dtype, m, n, rank)
+        name = choose_method(matrices.dtype, m, n, rank)
         return decompose(matrices, rank, name)
 
 
-def choose_method(device: str, dtype: torch.dtype, m: int, n: int, rank: int | None = None) -> str:
-    """Return the name of the method for matrices of this kind.
-
-    The CPU rows are measured (``benchmarks/svd.py``). The CUDA rows are not measured: they follow from torch's
-    dispatch. ``torch.linalg.svd`` loops over matrices larger than 32 x 32, and so does ``torch.linalg.eigh`` above 32
-    in torch 2.11 (pytorch issue 175585; pull request 175403 makes it one call): hence products and eigenproblems of
-    size 32.
-    """
-    long, short = max(m, n), min(m, n)
-    rank = short if rank is None else rank
-    if dtype == torch.float32 and svd_methods.block_size(rank) <= _WIDEST_BLOCK * short:
-        return SUBSPACE
-    if device == "cpu":
-        return "lapack"
-    if long <= 32:
-        return "lapack"  # cuSOLVER's gesvdjBatched
-    return "gram" if short <= 32 else "gram-block-jacobi"
+def choose_method(dtype: torch.dtype, m: int, n: int, rank: int | None = None) -> str:
+    """Return the name of the method for matrices of this kind; measured on the CPU (``benchmarks/svd.py``)."""
+    short = min(m, n)
+    narrow = block_size(short if rank is None else rank) <= _WIDEST_BLOCK * short
+    return SUBSPACE if narrow and dtype == torch.float32 else LAPACK
 
 
 def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, Tensor, Tensor]:
-    """Decompose with a method of ``DECOMPOSITIONS`` or ``SUBSPACE`` on any device; `batched_svd` without its checks.
+    """Decompose with ``LAPACK`` or ``SUBSPACE`` on any device; `batched_svd` without its checks.
 
-    On one thread of the CPU "lapack" is one call of the library. On several, each thread makes that call for its chunks
+    On one thread, or a GPU, "lapack" is one call of the library. On several, each thread makes that call for its chunks
     on a thread count of 1: the same routine on the same matrices.
     """
     count, m, n = matrices.shape
@@ -101,11 +87,11 @@ def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, 
     device = matrices.device.type
     if method == SUBSPACE and count >= _FEWEST_PROBED:
         # `subspace` fails on flat spectra. If it works for less than nine in ten, the full method alone is faster.
-        _, holds = svd_methods.subspace(_scaled(tall[::_PROBED])[0], rank)
+        _, holds = subspace(_scaled(tall[::_PROBED])[0], rank)
         if not bool(holds.double().mean() >= 0.9):
-            method = choose_method(device, matrices.dtype, m, n)
-    threads = min(torch.get_num_threads() if device == "cpu" else 1, count)
-    if device == "cpu" and threads == 1 and method == "lapack":
+            method = LAPACK
+    threads = max(1, min(torch.get_num_threads() if device == "cpu" else 1, count))
+    if threads == 1 and method == LAPACK:
         U, S, V = _solve(tall, rank, method)
         return (V, S, U.mT) if m < n else (U, S, V.mT)
     # Column-major, as LAPACK returns them; transposing at the end avoids a second copy.
@@ -118,9 +104,9 @@ def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, 
             left[start:stop], values[start:stop], right[start:stop] = U.mT, S, V.mT
 
     chunk = _CHUNK_BYTES[device] // (_COPIES * 8 * (long + short) * short)
-    chunk = max(1, min(chunk, _MAX_CHUNK, -(-count // max(threads, 1))))
+    chunk = max(1, min(chunk, _MAX_CHUNK, -(-count // threads)))
     bounds = [*range(0, count, chunk), count]
-    if threads <= 1:
+    if threads == 1:
         for start, stop in pairwise(bounds):
             work(start, stop)
     else:
@@ -128,23 +114,17 @@ def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, 
     return (right.mT, values, left) if m < n else (left.mT, values, right)
 
 
-def _solve(tall: Tensor, rank: int, method: str) -> svd_methods.Factors:
+def _solve(tall: Tensor, rank: int, method: str) -> Factors:
     """Decompose one chunk of (B, m, n), m >= n, and cut it to the rank."""
-    if method == "lapack":  # LAPACK scales by itself
-        U, S, V = DECOMPOSITIONS[method](tall)
-        return U[..., :rank], S[:, :rank], V[..., :rank]
+    if method == LAPACK:  # LAPACK scales by itself
+        U, S, Vh = safe_svd(tall)
+        return U[..., :rank], S[:, :rank], Vh.mT[..., :rank]
     A, exponent = _scaled(tall)
-    if method == SUBSPACE:
-        factors, holds = svd_methods.subspace(A, rank)
-        if not bool(holds.all()):
-            index = (~holds).nonzero().squeeze(1)
-            full = choose_method(A.device.type, A.dtype, *A.shape[1:])
-            for part, better in zip(factors, DECOMPOSITIONS[full](A[index]), strict=True):
-                part[index] = better[..., :rank]
-    else:
-        factors = DECOMPOSITIONS[method](A)
-    U, S, V = factors
-    return U[..., :rank], torch.ldexp(S[:, :rank], exponent.unsqueeze(1)), V[..., :rank]
+    (U, S, V), holds = subspace(A, rank)
+    if not bool(holds.all()):
+        index = (~holds).nonzero().squeeze(1)
+        U[index], S[index], V[index] = _solve(A[index], rank, LAPACK)
+    return U, torch.ldexp(S, exponent.unsqueeze(1)), V
 
 
 def _scaled(matrices: Tensor) -> tuple[Tensor, Tensor]:
@@ -207,3 +187,135 @@ def _check(matrices: Tensor, rank: int | None) -> None:
             f"{len(bad)} of {shape[0]} matrices hold NaN or infinite entries, first matrix {int(bad[0])}: they have no "
             "singular values. Remove or repair them before the decomposition."
         )
+
+
+# The methods ----------------------------------------------------------------------------------------------------
+
+
+def safe_svd(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Decompose ``A = U diag(S) Vh`` by ``torch.linalg.svd``, or by QR iteration if that fails to converge.
+
+    Divide and conquer (LAPACK gesdd) fails on rare matrices: "The algorithm failed to converge because the input matrix
+    is ill-conditioned or has too many repeated singular values". One such is a release of SRA, whose isotonic step
+    repeats values. One failure invalidates the whole batch, so its matrices are then decomposed one by one.
+
+    ``matrices`` are (..., m, n), floating point, finite. Returns U (..., m, r), S (..., r) non-increasing and
+    Vh (..., r, n), r = min(m, n).
+
+    Raises:
+        torch.linalg.LinAlgError: If an entry is not finite (on the CPU).
+    """
+    try:
+        return torch.linalg.svd(matrices, full_matrices=False)
+    except torch.linalg.LinAlgError:
+        if not bool(matrices.isfinite().all()):
+            raise
+    parts: list[Sequence[Tensor]] = []
+    for matrix in matrices.reshape(-1, *matrices.shape[-2:]):
+        try:
+            parts.append(torch.linalg.svd(matrix, full_matrices=False))
+        except torch.linalg.LinAlgError:
+            import scipy.linalg
+
+            factors = scipy.linalg.svd(matrix.double().cpu().numpy(), full_matrices=False, lapack_driver="gesvd")
+            parts.append([torch.from_numpy(factor).to(matrix) for factor in factors])
+    stacked = (torch.stack(factor) for factor in zip(*parts, strict=True))
+    left, values, right = (factor.reshape(*matrices.shape[:-2], *factor.shape[1:]) for factor in stacked)
+    return left, values, right
+
+
+def block_size(rank: int) -> int:
+    """Return how many vectors `subspace` iterates: more than the rank, since the last ones converge slowly.
+
+    A multiple of eight, for the kernels of matrix products: 32 vectors are faster than 30.
+    """
+    return -(-(rank + max(8, rank // 2)) // 8) * 8
+
+
+def subspace(A: Tensor, rank: int) -> tuple[Factors, Tensor]:
+    r"""Subspace iteration on ``A^T A`` with Rayleigh-Ritz, float32, for the leading ``rank`` singular triplets.
+
+    A block of ``block_size(rank)`` vectors from a fixed random start (Halko, Martinsson, Tropp 2011, with more
+    power steps), orthonormalized between steps; the last steps are Chebyshev polynomials, which damp what lies below
+    the block's smallest value faster than powers. Products are float32, orthonormalization and Ritz values float64.
+    Matrices that nearly converged get up to two more rounds of the last step.
+
+    Returns:
+        The factors (B, m, r), (B, r), (B, n, r), and a mask (B,) of the matrices where they hold: residual
+        ``||A^T u - s v||`` of each triplet at most 16 eps of the largest singular value (``A v = s u`` holds by
+        construction), singular values within eps, and s_r above 1e-4 of the largest. The others, with a flat or a
+        short spectrum, need a full decomposition.
+    """
+    batch, _, n = A.shape
+    block = min(n, block_size(rank))
+    generator = torch.Generator().manual_seed(8)  # start of an iteration; privacy does not depend on it
+    G = A.mT @ A
+    X = G @ torch.randn(n, block, generator=generator).to(A.device)
+    works = torch.ones(batch, dtype=torch.bool, device=A.device)
+    for degree in (1, 1, 2):
+        X, works = _orthonormalize(X, works)
+        X = _chebyshev(lambda Y: G @ Y, X, degree)
+    X, works = _orthonormalize(X, works)
+    factors, X, miss = _ritz_round(A, X, works, rank)
+    for _ in range(_MORE_ROUNDS):
+        index = ((miss > 1) & (miss < _NEARLY)).nonzero().squeeze(1)
+        if len(index) == 0:
+            break
+        better, X[index], miss[index] = _ritz_round(A[index], X[index], works[index], rank)
+        for factor, part in zip(factors, better, strict=True):
+            factor[index] = part
+    return factors, miss <= 1
+
+
+def _ritz_round(A: Tensor, X: Tensor, works: Tensor, rank: int) -> tuple[Factors, Tensor, Tensor]:
+    """Move an orthonormal block (B, n, b) nearer to the leading space, by products with A alone: G loses small values.
+
+    Returns:
+        The Ritz factors, the block of Ritz vectors, and the largest residual over its limit (B,): at most 1 where the
+        factors hold, infinite where this iteration cannot find them.
+    """
+    X = _chebyshev(lambda Y: A.mT @ (A @ Y), X, 2)
+    X64, works = _orthonormalize(*_orthonormalize(X.double(), works))
+    A64 = A.double()
+    B = A64 @ X64
+    squares, Q = torch.linalg.eigh(B.mT @ B)
+    squares, Q = squares.flip(-1)[:, :rank], Q.flip(-1)
+    V, B = X64 @ Q, B @ Q[:, :, :rank]
+    X, V = V.to(A.dtype), V[:, :, :rank]
+    residual = torch.linalg.vector_norm(A64.mT @ B - V * squares.unsqueeze(1), dim=1)
+    S = squares.clamp_min(0).sqrt()
+    limit = 16 * torch.finfo(A.dtype).eps * S * S[:, :1]
+    miss = (residual / limit).amax(1)
+    found = works & (S[:, -1] * _SAFE_CONDITION > S[:, 0])
+    U = B / S.unsqueeze(1)
+    return (U.to(A.dtype), S.to(A.dtype), V.to(A.dtype)), X, torch.where(found, miss, torch.inf)
+
+
+def _chebyshev(times: Callable[[Tensor], Tensor], X: Tensor, degree: int) -> Tensor:
+    """Return ``T_degree(2 G / a - 1) X``, a the smallest ``||G x||`` of the columns: what lies below a is damped.
+
+    ``times`` multiplies a block, such as X (B, n, b), by G. Degree 1 is ``G X``, unshifted.
+    """
+    Y = times(X)
+    if degree == 1:
+        return Y
+    scale = 2 / torch.linalg.vector_norm(Y[:, :, -1:], dim=1, keepdim=True).clamp_min(torch.finfo(X.dtype).tiny)
+    Y = scale * Y - X
+    for _ in range(degree - 1):
+        X, Y = Y, 2 * (scale * times(Y) - Y) - X
+    return Y
+
+
+def _orthonormalize(X: Tensor, holds: Tensor) -> tuple[Tensor, Tensor]:
+    """Return X's columns made orthonormal in their order, by Cholesky QR, and the mask (B,) of success so far; else 0.
+
+    Condition up to 1e7; orthonormal to eps * condition^2 of float64, in the dtype of X.
+    """
+    X64 = X.double()
+    products = X64.mT @ X64
+    lengths = products.diagonal(dim1=1, dim2=2).clamp_min(1e-300).rsqrt()
+    L, info = torch.linalg.cholesky_ex(products * lengths.unsqueeze(1) * lengths.unsqueeze(2))
+    holds = holds & (info == 0)
+    inverse = torch.linalg.solve_triangular(L, torch.diag_embed(lengths), upper=False)
+    inverse = torch.where(holds[:, None, None], inverse, 0.0)
+    return X @ inverse.mT.to(X.dtype), holds

@@ -17,6 +17,8 @@ from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
 from idpgan.privacy.ledger import Budget, BudgetError, Ledger
+from idpgan.privacy.literature.permute_and_flip import PermuteAndFlip
+from idpgan.privacy.literature.smooth_sensitivity import SmoothMedian, smooth_sensitivity
 from idpgan.privacy.matrix import MatrixMechanism
 from idpgan.privacy.mechanisms import (
     DiscreteLaplace,
@@ -31,8 +33,7 @@ from idpgan.privacy.mechanisms import (
 )
 from idpgan.privacy.noise import Noise
 from idpgan.privacy.opacus_history import from_opacus
-from idpgan.privacy.selection import PermuteAndFlip, SparseVector
-from idpgan.privacy.smooth_sensitivity import SmoothMedian, smooth_sensitivity
+from idpgan.privacy.selection import SparseVector
 
 __all__ = [
     "Budget",

@@ -26,15 +26,8 @@ from torch.func import grad_and_value, vmap
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from idpgan.privacy.layer_gradients import (
-    AffineCall,
-    Call,
-    ConvolutionCall,
-    EmbeddingCall,
-    LayerGradient,
-    LinearCall,
-    Materialized,
-)
+from idpgan.privacy import layer_gradients as layers
+from idpgan.privacy.layer_gradients import Call, LayerGradient
 from idpgan.privacy.tiles import Way
 
 Weights = Mapping[str, Tensor]
@@ -47,7 +40,7 @@ class Batch:
     """Records whose clipped gradients are part of a step's sum, for Opacus.
 
     Attributes:
-        loss: Of the hooked network and a chunk of ``records``, (B,).
+        loss: The loss of the hooked network and a chunk of ``records``, (B,).
         records: Tensors of B rows each, B >= 0.
         null: bool (B,), which records are null: they keep their rows and add nothing. None = none.
     """
@@ -206,7 +199,7 @@ def _linear(recorder: _Recorder, input: Tensor, weight: Tensor, bias: Tensor | N
     if weight.dim() != 2 or not weight.numel():
         raise NotCapturedError("a linear layer whose weight is not a matrix, or an empty one.")
     output = functional.linear(input, recorder.cut(weight), recorder.cut(bias))
-    return recorder.watch(input, output, (weight, LinearCall()), (bias, AffineCall()))
+    return recorder.watch(input, output, (weight, layers.LinearCall()), (bias, layers.AffineCall()))
 
 
 def _conv2d(
@@ -225,8 +218,8 @@ def _conv2d(
     last = channels_last(recorder.cut(weight))
     output = functional.conv2d(input, last, recorder.cut(bias), stride, padding, dilation, groups)
     pairs = [(each, each) if isinstance(each, int) else (each * 2)[:2] for each in (stride, padding, dilation)]
-    call = ConvolutionCall(weight.shape[2:], [(int(down), int(across)) for down, across in pairs], groups)
-    return recorder.watch(input, output, (weight, call), (bias, AffineCall(trailing=2)))
+    call = layers.ConvolutionCall(weight.shape[2:], [(int(down), int(across)) for down, across in pairs], groups)
+    return recorder.watch(input, output, (weight, call), (bias, layers.AffineCall(trailing=2)))
 
 
 def _group_norm(
@@ -261,7 +254,9 @@ def _affine(recorder: _Recorder, normal: Tensor, weight: Tensor | None, bias: Te
     )
     output = normal if scale is None else normal * scale
     output = output if shift is None else output + shift
-    return recorder.watch(normal, output, (weight, AffineCall(trailing, scales=True)), (bias, AffineCall(trailing)))
+    return recorder.watch(
+        normal, output, (weight, layers.AffineCall(trailing, scales=True)), (bias, layers.AffineCall(trailing))
+    )
 
 
 def _embedding(
@@ -277,7 +272,7 @@ def _embedding(
     if padding_idx is not None or max_norm is not None or scale_grad_by_freq or sparse:
         raise NotCapturedError("an embedding with options.")
     output = functional.embedding(input, recorder.cut(weight))
-    return recorder.watch(input, output, (weight, EmbeddingCall()))
+    return recorder.watch(input, output, (weight, layers.EmbeddingCall()))
 
 
 _SHAPES = torch.flatten, torch.reshape, Tensor.flatten, Tensor.reshape, Tensor.view
@@ -320,4 +315,4 @@ def record_gradients(
     if way == "capture" and len(records[0]):
         return capture(loss, weights, records)
     gradients, losses = per_example_gradients(loss, weights, records)
-    return {name: Materialized(gradient) for name, gradient in gradients.items()}, losses
+    return {name: layers.Materialized(gradient) for name, gradient in gradients.items()}, losses

@@ -123,7 +123,7 @@ class FeatureNoise:
 
     Attributes:
         features: d.
-        epsilon: Of one image, > 0; the scale of the noise is the least in whole grid steps that keeps to it.
+        epsilon: Price of one image, > 0; the scale of the noise is the least in whole grid steps that keeps to it.
     """
 
     features: int

@@ -39,7 +39,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from scipy.special import logsumexp
@@ -69,9 +68,8 @@ def compose(parts: Sequence[tuple[Pair, int]], delta: float) -> tuple[float, Pai
     if backward is None:
         return None
     epsilon = backward[0]
-    if (
-        2 * math.fsum(count * part.beyond for part, count in back) <= delta
-    ):  # no sum of losses lies above all the largest
+    if 2 * math.fsum(count * part.beyond for part, count in back) <= delta:
+        # No sum of losses lies above the sum of all the largest.
         largest = sum(count * (part.first + len(part.masses) - 1) for part, count in back)
         epsilon = min(epsilon, max(largest, 0) * back[0][0].interval)
     return max(forward[0], epsilon), (forward[1], backward[1])
@@ -157,7 +155,7 @@ def _split(parts: list[_Part], delta: float) -> Losses | None:
 # Transforms ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class _Window:
     """Where nearly all of a sum of losses lies, in intervals, and the size of its transform."""
 

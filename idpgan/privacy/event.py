@@ -6,7 +6,6 @@ import dataclasses
 import math
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, Self
 
 from idpgan.errors import InputError
@@ -35,7 +34,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Event:
     """``count`` equal, independent noisy reads of private data.
 

@@ -16,7 +16,6 @@ import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -34,7 +33,7 @@ _MOST_BYTES = 1 << 26
 _REMEDY = "What was spent is unknown: restore it from a copy."
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Publication(Part):
     """One publication of a folder: at least one charge, where its epsilon is stated, and words for the reader.
 
@@ -70,7 +69,7 @@ class Publication(Part):
         return cls(**{**data, "events": tuple(Event.from_json(item) for item in data["events"])})
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class FolderLedger:
     """All publications of a folder, oldest first.
 
@@ -165,7 +164,7 @@ def chains(
     that is not called after its folder counts for all places, since its folder may lie anywhere.
 
     Args:
-        folder: Of images, at any depth.
+        folder: A folder of images, at any depth.
         own: Its ledger, wherever that lies: the first of each chain.
         runs: Further charges, such as those of runs, by the real folder whose images they read.
 
@@ -200,9 +199,9 @@ def total(chains: Sequence[Chain], unit: Unit, relation: Relation = Relation.REP
     How many images a person has nobody says here: what was charged for images is left out of a person's total.
 
     Args:
-        chains: As `chains` returns them.
-        unit: That the total speaks of.
-        relation: Likewise.
+        chains: What `chains` returned.
+        unit: Unit of the total.
+        relation: Relation of the total.
     """
     histories = [[item for ledger in chain for item in ledger.publications] for chain in chains]
     found = totals.total(histories, unit, relation)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import logging
 import math
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
 
@@ -13,6 +13,7 @@ from idpgan.errors import InputError
 
 LARGE = 100.0  # an epsilon above is said to protect next to nothing
 _LOG = logging.getLogger(__name__)
+_OPTIONAL = {"contained", "total"}  # keys of a report that only one with contained releases has
 
 # Part of the reason of every report whose noise is continuous: the proofs are about real numbers. And where it is not.
 FLOATING_POINT = "the noise is drawn and added in floating point, whose rounding the proof leaves out (Mironov 2012)"
@@ -96,7 +97,7 @@ def check_delta(delta: float, num_images: int, where: str = "privacy.delta") -> 
         )
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Guarantee:
     """An (epsilon, delta) statement for one unit and one neighboring relation.
 
@@ -148,26 +149,20 @@ class Guarantee:
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
         return {
+            **vars(self),
             "epsilon": number_to_json(self.epsilon),
-            "delta": self.delta,
             "unit": str(self.unit),
             "relation": str(self.relation),
-            "basis": self.basis,
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Rebuild from `to_json`; raises `InputError` on a missing, unknown or malformed entry."""
-        known = {"epsilon", "delta", "unit", "relation", "basis"}
+        known = {field.name for field in dataclasses.fields(cls)}
         if set(data) != known:
             raise InputError(f"a guarantee has the keys {sorted(known)}, got {sorted(data)}.")
-        return cls(
-            number_from_json(data["epsilon"]),
-            number_from_json(data["delta"]),
-            parse_unit(data["unit"]),
-            parse_relation(data["relation"]),
-            str(data["basis"]),
-        )
+        epsilon, delta = number_from_json(data["epsilon"]), number_from_json(data["delta"])
+        return cls(epsilon, delta, parse_unit(data["unit"]), parse_relation(data["relation"]), str(data["basis"]))
 
     def __str__(self) -> str:
         epsilon = f"{self.epsilon:.4g}" if self.finite else "infinite"
@@ -189,7 +184,7 @@ def parse_relation(text: str) -> Relation:
     return Relation(text)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class PrivacyReport:
     """What is claimed, proven and audited of a release, and what the numbers rest on.
 
@@ -239,32 +234,28 @@ class PrivacyReport:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict; ``contained`` and ``total`` are keys of it where something is contained."""
-        beside: dict[str, Any] = {}
-        if self.total is not None:
-            beside = {"contained": [each.to_json() for each in self.contained], "total": self.total.to_json()}
-        return {
-            "claimed": self.claimed.to_json() if self.claimed else None,
-            "proven": self.proven.to_json(),
-            "audited": self.audited.to_json() if self.audited else None,
-            "reason": self.reason,
-            "private": self.private,
-            "public_assumptions": list(self.public_assumptions),
-            **beside,
-        }
+        found = {key: value.to_json() if isinstance(value, Guarantee) else value for key, value in vars(self).items()}
+        found["public_assumptions"] = list(self.public_assumptions)
+        found["contained"] = [each.to_json() for each in self.contained]
+        return {key: value for key, value in found.items() if key not in _OPTIONAL or self.contained}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Rebuild from `to_json`; raises `InputError` on a missing, unknown or malformed entry."""
-        known = {"claimed", "proven", "audited", "reason", "private", "public_assumptions"}
-        if set(data) - {"contained", "total"} != known:
+        known = {field.name for field in dataclasses.fields(cls)} - _OPTIONAL
+        if set(data) - _OPTIONAL != known:
             raise InputError(f"a privacy report has the keys {sorted(known)}, got {sorted(data)}.")
+        claimed, audited, total = (
+            None if (stated := data.get(key)) is None else Guarantee.from_json(stated)
+            for key in ("claimed", "audited", "total")
+        )
         return cls(
-            Guarantee.from_json(data["claimed"]) if data["claimed"] is not None else None,
+            claimed,
             Guarantee.from_json(data["proven"]),
-            Guarantee.from_json(data["audited"]) if data["audited"] is not None else None,
+            audited,
             str(data["reason"]),
             data["private"] is True,
-            tuple(str(item) for item in data["public_assumptions"]),
-            tuple(Guarantee.from_json(item) for item in data.get("contained", ())),
-            Guarantee.from_json(data["total"]) if data.get("total") is not None else None,
+            tuple(map(str, data["public_assumptions"])),
+            tuple(map(Guarantee.from_json, data.get("contained", ()))),
+            total,
         )

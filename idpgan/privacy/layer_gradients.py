@@ -119,9 +119,9 @@ class LayerGradient:
     """The gradients of B records in one weight.
 
     Attributes:
-        shape: Of the weight.
+        shape: Shape of the weight.
         width: Numbers in a row, the same for every record. Their L2 norm is that of the gradient.
-        device: Of the gradients.
+        device: Device of the gradients.
     """
 
     def __init__(self, weight: Tensor, width: int | None = None) -> None:

@@ -20,18 +20,8 @@ from torch import Tensor
 
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, move_durably, write_bytes_atomic, write_text_atomic
-from idpgan.privacy.accounting import affordable, compose_epsilon, is_within
-from idpgan.privacy.books import (
-    Books,
-    BudgetError,
-    Committed,
-    LedgerTerms,
-    append,
-    count,
-    locked,
-    recover,
-    refusal,
-)
+from idpgan.privacy import accounting, books
+from idpgan.privacy.books import Books, BudgetError
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 from idpgan.privacy.noise import Noise
@@ -78,7 +68,7 @@ class Ledger:
         self.target: Final = target
         self.owner: Final = owner
         self.contained: Final = tuple(contained)
-        self._books = Books(LedgerTerms(unit, relation, target, owner, self.contained))
+        self._books = Books(books.LedgerTerms(unit, relation, target, owner, self.contained))
         self._released: dict[str, Tensor] | None = None  # what `release` returned, on the CPU
         self._replay: list[Event] = []  # charges that a resumed run meets again, the next one last
         # The last priced event, how often it is affordable at least, and whether it is no more often.
@@ -94,7 +84,7 @@ class Ledger:
         return cls(price.unit, price.relation, price.budget, owner=owner, contained=price.contained)
 
     def __repr__(self) -> str:
-        events, target = count(self.events), self.target
+        events, target = books.count(self.events), self.target
         limit = f", at most epsilon = {target.epsilon:g} at delta = {target.delta:g}" if target else ""
         return f"<Ledger of unit {self.unit}, {self.relation}: {events:,} charges{limit}>"
 
@@ -108,7 +98,7 @@ class Ledger:
     @property
     def position(self) -> int:
         """Number of charges met so far; a resumed run meets the charges of repeated steps again."""
-        return count(self._books.entries) - count(self._replay)
+        return books.count(self._books.entries) - books.count(self._replay)
 
     @property
     def state_digest(self) -> str | None:
@@ -135,12 +125,12 @@ class Ledger:
 
         Takes up to a second for tens of thousands of steps: call it at ticks, not per step.
         """
-        return compose_epsilon(self._books.entries, delta)
+        return accounting.compose_epsilon(self._books.entries, delta)
 
     def proven(self, delta: float) -> Guarantee:
         """Return the proven guarantee at ``delta``; an infinite epsilon has delta 0, since no delta makes it finite."""
         epsilon = self.epsilon(delta)
-        reads = count(self._books.entries)
+        reads = books.count(self._books.entries)
         kinds = ", ".join(sorted({event.kind for event in self._books.entries})) or "nothing"
         basis = f"privacy loss accounting of {reads} charge{'s' if reads != 1 else ''} ({kinds})"
         return Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, self.unit, self.relation, basis)
@@ -155,13 +145,15 @@ class Ledger:
         target = self._books.terms.target
         if target is None:
             return 1 << 40
-        paid, spent = count(self._replay), self._books.entries  # charges to be met again are paid already
+        paid, spent = books.count(self._replay), self._books.entries  # charges to be met again are paid already
         single, most, largest = self._allowance or (None, 0, False)
         if single != event.single or (most + paid < max(planned, event.count) and not largest):
             single, most = event.single, planned - paid
-            largest = most <= 0 or not is_within([*spent, single.repeated(most)], target.epsilon, target.delta)
+            largest = most <= 0 or not accounting.is_within(
+                [*spent, single.repeated(most)], target.epsilon, target.delta
+            )
             if largest:
-                most = affordable(spent, single, target.epsilon, target.delta, most)
+                most = accounting.affordable(spent, single, target.epsilon, target.delta, most)
             self._allowance = (single, most, largest)
         return most + paid
 
@@ -180,13 +172,13 @@ class Ledger:
             return
         entries = self._books.entries
         if not event.is_private and entries and entries[-1].single == event.single:
-            append(entries, event)  # the ledger on the disk has an infinite epsilon already
-            append(self._unwritten, event)
+            books.append(entries, event)  # the ledger on the disk has an infinite epsilon already
+            books.append(self._unwritten, event)
             return
         with self._changed():
             if self._books.terms.target is not None and event.count > self.affordable(event):
                 raise self._exceeds([event])
-            append(self._books.entries, event)
+            books.append(self._books.entries, event)
             if self._allowance is not None:
                 single, most, largest = self._allowance
                 self._allowance = (single, most - event.count, largest) if single == event.single else None
@@ -241,10 +233,10 @@ class Ledger:
             if pending is not None:
                 write_bytes_atomic(pending, content, mode=PRIVATE_FILE)
             for event in events:
-                append(self._books.entries, event)
+                books.append(self._books.entries, event)
             self._allowance = None
             digest = hashlib.sha256(content).hexdigest()
-            self._books.committed = Committed(digest, count(self._books.entries), noise.private)
+            self._books.committed = books.Committed(digest, books.count(self._books.entries), noise.private)
             self._write()  # the commit
             if file is not None and pending is not None:
                 move_durably(pending, file)
@@ -260,7 +252,7 @@ class Ledger:
         with self._newest():
             committed = self._books.committed
             if self._prepared is not None:
-                self._released = recover(*self._prepared, committed, self._released)
+                self._released = books.recover(*self._prepared, committed, self._released)
             return None if committed is None else self._released
 
     def flush(self) -> None:
@@ -314,7 +306,7 @@ class Ledger:
         if again or self._books.state is not None:
             with self._changed():
                 for event in again:
-                    append(self._books.repeated, event)
+                    books.append(self._books.repeated, event)
                 self._books.state = None
         for event in paid_ahead:
             self.charge(event)
@@ -338,7 +330,7 @@ class Ledger:
         for event in events:
             self._books.check(event)
         together, target = [*self._books.entries, *events], self._books.terms.target
-        if target is not None and compose_epsilon(together, target.delta) > target.epsilon:
+        if target is not None and accounting.compose_epsilon(together, target.delta) > target.epsilon:
             raise self._exceeds(events)
 
     def _exceeds(self, events: Sequence[Event]) -> BudgetError:
@@ -361,7 +353,7 @@ class Ledger:
     @contextlib.contextmanager
     def _newest(self) -> Iterator[None]:
         """Lock out all other handles, and read the books as they stand on the disk."""
-        with contextlib.nullcontext() if self.path is None else locked(self.path):
+        with contextlib.nullcontext() if self.path is None else books.locked(self.path):
             self._look()
             yield
 
@@ -404,7 +396,7 @@ class Ledger:
         if not begun:
             self._books, self._allowance = found, None
             for event in self._unwritten:
-                append(found.entries, event)
+                books.append(found.entries, event)
         self._seen, self._stale = content, False
 
     def _write(self) -> None:
@@ -425,10 +417,10 @@ class Ledger:
         return cls._of(Books.from_json(data))
 
     @classmethod
-    def _of(cls, books: Books, path: Path | None = None) -> Self:
-        terms = books.terms
+    def _of(cls, found: Books, path: Path | None = None) -> Self:
+        terms = found.terms
         ledger = cls(terms.unit, terms.relation, terms.target, path, terms.owner, terms.contained)
-        ledger._books = books
+        ledger._books = found
         return ledger
 
     @classmethod
@@ -442,7 +434,7 @@ class Ledger:
 
         Args:
             owner: Hash of the run's configuration.
-            price: Of the run's plan; None = the config is not at hand.
+            price: What the run plans to charge; None = the config is not at hand.
 
         Raises:
             InputError: If the file is missing, damaged, foreign, of another owner, or not what the config says.
@@ -469,5 +461,5 @@ class Ledger:
                 ledger._books.refuse_unplanned(price)
             ledger._books.refuse_overspent()
         except InputError as error:
-            raise refusal(path, str(error)) from error
+            raise books.refusal(path, str(error)) from error
         return ledger

@@ -40,9 +40,8 @@ MOST_POINTS = 1 << 20
 ROUND_OFF = 2.0**-53
 _FINEST_INTERVAL = 2.0**-40
 _WIDEST_INTERVAL = 1e-4
-_PER_DEVIATION = (
-    20  # grid points per standard deviation of one read's loss: connecting dots adds < 1/2400 of its square
-)
+# Grid points per standard deviation of one read's loss: connecting dots adds less than 1/2400 of its square.
+_PER_DEVIATION = 20
 _REACH = 9.2  # standard deviations that have a place on the grid at least; see `reach`
 _BEYOND = 1e-4  # share of delta that noise beyond the grid may take
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import torch
@@ -73,7 +72,7 @@ def _check_finite(answer: torch.Tensor) -> None:
         raise ValueError(f"the answer must be finite floating point (NaN + noise is still NaN), got {answer.dtype}.")
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class _Additive(Mechanism):
     """Continuous noise on real numbers, of scale ``noise_multiplier * sensitivity``."""
 
@@ -132,7 +131,7 @@ class Gaussian(_Additive):
     law = "gaussian"
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class _OnGrid(Mechanism):
     """Whole noise on whole grid steps, drawn exactly."""
 
@@ -162,7 +161,7 @@ class _OnGrid(Mechanism):
         return answer + drawn.reshape(answer.shape).to(answer.device)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class DiscreteLaplace(_OnGrid):
     """Discrete Laplace noise on a grid, sampled exactly: ``steps + x`` with ``P(x) ~ exp(-|x| / scale)``.
 
@@ -194,7 +193,7 @@ class RoundedGaussian(_OnGrid):
     law = "gaussian"
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class _Choice(Mechanism):
     """The choice of a large score, in floating point."""
 
@@ -236,13 +235,13 @@ class NoisyMax(_Choice):
     """Report noisy max: the index of the largest ``score_i + Lap(2 sensitivity / epsilon)``.
 
     Formal guarantee: pure epsilon (Dwork and Roth 2014, Claim 3.9: Lap(sensitivity / epsilon) where all scores move in
-    one direction, twice that otherwise). The noisy maximum itself is not released. `selection.PermuteAndFlip` is never
+    one direction, twice that otherwise). The noisy maximum itself is not released. `PermuteAndFlip` is never
     worse, and exact.
 
     Attributes:
         sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|``.
         epsilon: Price of one answer.
-        monotone: See `Exponential`.
+        monotone: Whether no score rises where another falls, as for `Exponential`.
     """
 
     @own_state()
@@ -252,7 +251,7 @@ class NoisyMax(_Choice):
         return noisy(answer.double(), noise).argmax(-1)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class RandomizedResponse(Mechanism):
     """k-ary randomized response: the true label with probability ``e^eps / (e^eps + k - 1)``, else another.
 
@@ -305,7 +304,7 @@ class RandomizedResponse(Mechanism):
         return torch.where(lie, (answer + offset) % self.categories, answer)
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Grid:
     """Multiples of a public ``step``, a power of two, so that scaling to and from steps is exact in float64.
 

@@ -85,6 +85,6 @@ class Plan:
         Args:
             events: All charges.
             proven: The guarantee that they prove.
-            sources: Of the noise, in the order of the method's parts.
+            sources: What the noise was drawn from, in the order of the method's parts.
         """
         raise NotImplementedError

@@ -1,7 +1,8 @@
-"""Private selection: the largest of several scores, or the first few above a threshold. Whole numbers only.
+"""Private selection: the first few answers above a threshold. Whole numbers only.
 
-Scores and answers are whole grid steps (`Grid.round`), int64, and all randomness is exact. The privacy loss of a choice
-is known in closed form, so the events are "pure". `Exponential` and `NoisyMax` choose among floating-point scores.
+Answers are whole grid steps (`Grid.round`), int64, and all randomness is exact. The privacy loss of a choice is known
+in closed form, so the event is "pure". For the largest of several scores see `literature.permute_and_flip`, and
+`Exponential` and `NoisyMax`, which choose among floating-point scores.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor
 
 from idpgan.host import own_state
-from idpgan.privacy.discrete import MAX_SCALE, discrete_laplace, survives
+from idpgan.privacy.discrete import MAX_SCALE, discrete_laplace
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.mechanisms import Mechanism, check_positive
@@ -22,74 +23,25 @@ from idpgan.privacy.noise import Noise
 
 NOT_ANSWERED = -1  # output of `SparseVector` after it stopped
 _MOST_STEPS = 1 << 60
-_SAFE = 1 + 2.0**-50  # covers what a few floating-point operations may round down
+SAFE = 1 + 2.0**-50  # covers what a few floating-point operations may round down
 
 
-def _check_steps(steps: Tensor) -> None:
+def check_steps(steps: Tensor) -> None:
+    """Refuse what are no whole scores, or could wrap around 64 bits."""
     if steps.dtype != torch.int64 or steps.ndim < 1 or steps.shape[-1] < 1:
         raise ValueError(f"scores must be whole grid steps, int64 (..., K), got {steps.dtype} {tuple(steps.shape)}.")
     if bool((steps.abs() >= _MOST_STEPS).any()):
         raise ValueError("scores must be below 2^60 grid steps.")
 
 
-class _Selection(Mechanism):
+class Selection(Mechanism):
     """A choice in whole numbers."""
 
     whole = (1, MAX_SCALE, "a whole number of 1 .. 2^50.")
 
 
 @dataclass(frozen=True)
-class PermuteAndFlip(_Selection):
-    """Report noisy max with exponential noise: the index of the largest ``score_i + E_i``, E_i of mean ``scale``.
-
-    It is drawn without noise on scores: the candidates in random order, each taken with chance
-    ``exp((score_i - largest) / scale)`` (McKenna and Sheldon 2020; the same law, Ding, Kifer, Saghaian, Steinke, Wang,
-    Xiao, Zhang 2021). Its expected error is at most that of the exponential mechanism at the same price.
-
-    Formal guarantee: pure epsilon = 2 sensitivity / scale, half of that if monotone. Fix the noise of all others: i
-    wins if ``E_i`` exceeds ``m - score_i``, m the largest of the others. From D to D' that bound rises by at most 2
-    sensitivity, 1 if no score rises where another falls (if all rise, m rises by at most one sensitivity and score_i
-    does not fall; likewise if all fall), and ``P(E > x + d) >= e^(-d / scale) P(E > x)`` for all x.
-
-    Attributes:
-        sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|`` in grid steps.
-        scale: In grid steps.
-        monotone: Whether, between any two neighbors, no score rises where another falls: counts under zero-out-one.
-    """
-
-    sensitivity: int
-    scale: int
-    unit: Unit
-    relation: Relation
-    monotone: bool = False
-
-    @property
-    def event(self) -> Event:
-        """Price of one call."""
-        moves = self.sensitivity * (1 if self.monotone else 2)
-        return Event("pure", self.unit, self.relation, pure_epsilon=moves / self.scale * _SAFE)
-
-    @own_state()
-    def __call__(self, answer: Tensor, noise: Noise) -> Tensor:
-        """Choose among the last axis of scores (..., K), int64, larger is better; int64 (...)."""
-        _check_steps(answer)
-        scores = answer.cpu().reshape(-1, answer.shape[-1])
-        order, every = torch.arange(scores.shape[1]).repeat(len(scores), 1), torch.arange(len(scores))
-        for place in range(scores.shape[1] - 1):  # a uniform permutation of each row (Fisher and Yates)
-            other = place + noise.integers(scores.shape[1] - place, (len(scores),))
-            order[every, place], order[every, other] = order[every, other], order[every, place].clone()
-        below = scores.max(1, keepdim=True).values - scores
-        chosen = torch.full((len(scores),), -1)
-        for turn in range(scores.shape[1]):
-            (left,) = torch.nonzero(chosen < 0, as_tuple=True)
-            asked = order[left, turn]
-            taken = survives(below[left, asked], self.scale, noise)
-            chosen[left[taken]] = asked[taken]
-        return chosen.reshape(answer.shape[:-1]).to(answer.device)
-
-
-@dataclass(frozen=True)
-class SparseVector(_Selection):
+class SparseVector(Selection):
     """The sparse vector technique: which answers lie above their thresholds, until ``positives`` of them did.
 
     One noisy threshold for all (``threshold + rho``), fresh noise for every answer, no answer itself; then it stops:
@@ -106,8 +58,8 @@ class SparseVector(_Selection):
 
     Attributes:
         sensitivity: Bound on how much one answer can move, in grid steps.
-        threshold_scale: Of the discrete Laplace noise of the threshold, in grid steps.
-        answer_scale: Of the discrete Laplace noise of each answer, in grid steps.
+        threshold_scale: Scale of the discrete Laplace noise of the threshold, in grid steps.
+        answer_scale: Scale of the discrete Laplace noise of each answer, in grid steps.
         positives: c, number of answers above the threshold after which it stops.
         monotone: Whether, between any two neighbors, no answer rises where another falls.
     """
@@ -145,7 +97,7 @@ class SparseVector(_Selection):
         """Price of one call."""
         moves = self.positives * (1 if self.monotone else 2)
         epsilon = self.sensitivity / self.threshold_scale + moves * self.sensitivity / self.answer_scale
-        return Event("pure", self.unit, self.relation, pure_epsilon=epsilon * _SAFE)
+        return Event("pure", self.unit, self.relation, pure_epsilon=epsilon * SAFE)
 
     @own_state()
     def __call__(self, answer: Tensor, noise: Noise, thresholds: Tensor | int = 0) -> Tensor:
@@ -153,9 +105,9 @@ class SparseVector(_Selection):
 
         1 means above or equal, 0 below, `NOT_ANSWERED` after the stop.
         """
-        _check_steps(answer)
+        check_steps(answer)
         thresholds = torch.as_tensor(thresholds)
-        _check_steps(thresholds.reshape(-1))
+        check_steps(thresholds.reshape(-1))
         answers = answer.cpu().reshape(-1, answer.shape[-1])
         rho = discrete_laplace(self.threshold_scale, len(answers), noise)
         nu = discrete_laplace(self.answer_scale, answers.numel(), noise).reshape(answers.shape)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
@@ -24,7 +23,7 @@ _MOST = 2.0**53  # beyond this float64 skips whole numbers
 _NORM_SLACK = 1e-12  # rounding of a float64 normalization
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class CellSums:
     r"""Noisy sums ``T_c = sum over records of cell c of v(x)``, with ``||v(x)|| <= 1``, for a fixed list of cells.
 

@@ -41,7 +41,6 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 from idpgan.errors import InputError
@@ -57,12 +56,12 @@ _MOST_POWERS, _LEAST_POWERS = 300.0, 15.0
 _HALVINGS = 12
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Part:
     """The charges of one release, run or publication, all of one unit and one relation.
 
     Attributes:
-        events: What it charged.
+        events: The charges.
         delta: Where its epsilon is stated, in [0, 1).
     """
 
@@ -101,12 +100,12 @@ class Part:
         return cls(tuple(Event.from_json(item) for item in data["events"]), data["delta"])
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Total:
     """What all parts cost one unit.
 
     Attributes:
-        guarantee: Of all parts that bound the unit, in the dearest history; infinite after one part without a proof.
+        guarantee: What all parts that bound the unit prove, in the dearest history; infinite after one without a proof.
         counted: Number of parts in it.
         left_out: Parts, of all histories, that bound nothing of the unit.
         elsewhere: Those counted that stand on other ledgers than the folder's own; 0 where there is no folder.
@@ -162,8 +161,8 @@ def total(
 
     Args:
         histories: For every image of interest the parts that may have read it, in any order.
-        unit: That the total speaks of.
-        relation: Likewise.
+        unit: Unit of the total.
+        relation: Relation of the total.
         delta: Where the charges of one ledger are stated; None = at the largest delta of a part that counts. Charges
             that are carried over by group privacy are stated at the smaller of their own delta and that one, and added.
         most_per_person: Public cap on the images of one person, or of one photo, in every one of the parts; None = not

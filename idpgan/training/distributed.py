@@ -71,7 +71,7 @@ def joined(*, minutes: float = MINUTES) -> Iterator[Ranks]:
         raise LostRankError(
             f"the {size} processes of torchrun do not meet ({str(error).splitlines()[0][:160]}). Check its addresses."
         ) from error
-    ranks = Ranks(rank, size, words=words)
+    ranks = Ranks(rank, size, group=words)
     try:
         yield ranks
     finally:
@@ -110,7 +110,7 @@ def tell_config(ranks: Ranks, text: str) -> Iterator[None]:
 
 def hear_config(ranks: Ranks) -> str | None:
     """Return the config that rank 0 sends (the others); None if rank 0 ends before."""
-    return None if ranks.hear() == END else ranks.receive().decode()
+    return None if ranks.next_message() == END else ranks.receive().decode()
 
 
 @contextlib.contextmanager
@@ -200,7 +200,7 @@ def do_as_told(method: Method, ranks: Ranks) -> None:
     rank's share, never noise on a sum.
     """
     with StopSignals():
-        while (word := ranks.hear()) != END:
+        while (word := ranks.next_message()) != END:
             if word == _STATE:
                 state = torch.load(io.BytesIO(ranks.receive()), map_location="cpu", weights_only=True)
                 method.load_state(state)
@@ -219,7 +219,7 @@ def do_as_told(method: Method, ranks: Ranks) -> None:
         noise.erase()
 
 
-class _Whole(torch.autograd.Function):
+class _Summed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: Tensor, ranks: Ranks) -> Tensor:
         whole = part.clone()
@@ -231,12 +231,12 @@ class _Whole(torch.autograd.Function):
         return gradients[0], None
 
 
-def whole(part: Tensor, ranks: Ranks) -> Tensor:
+def summed(part: Tensor, ranks: Ranks) -> Tensor:
     """Return the sum of a tensor over all ranks, whose gradient is that of this rank's part alone.
 
     A loss computed from this sum has the same value on every rank, and its gradients add up over the ranks.
     """
-    return part if ranks.alone else _Whole.apply(part, ranks)
+    return part if ranks.alone else _Summed.apply(part, ranks)
 
 
 def _digest(state: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ import torch
 
 from idpgan.privacy import DPSGDPlan
 from idpgan.privacy import mechanisms as known
-from idpgan.privacy.selection import PermuteAndFlip
+from idpgan.privacy.literature.permute_and_flip import PermuteAndFlip
 
 RESPONSE = 0  # the "norm" of a randomized response: so many labels changed
 ORDERS = {

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from idpgan.attacks.subspace import subspace_scores
-from idpgan.numerics.svd import batched_svd
-from idpgan.numerics.svd_methods import safe_svd
+from idpgan.numerics.svd import batched_svd, safe_svd
 
 # A release of SRA (drawn face, 120 x 128, epsilon 1.3) on which MKL's float32 gesdd fails, as torch 2.11 calls it.
 HARD = torch.from_numpy(np.load(Path(__file__).parent / "svd_gives_up.npy"))

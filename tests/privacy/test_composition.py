@@ -8,7 +8,7 @@ import pytest
 
 from idpgan.errors import InputError
 from idpgan.privacy import Event, Relation, Unit, compose_epsilon
-from idpgan.privacy.composition import (
+from idpgan.privacy.literature.composition import (
     advanced_composition,
     basic_composition,
     closed_form_composition,

@@ -122,7 +122,7 @@ def test_open_refuses_missing_damaged_and_foreign_files(tmp_path):
 def test_what_was_planned_is_priced_together_and_no_more_is_spent(monkeypatch):
     ledger = Ledger(*ADD, target=Budget(0.55, 0.0))
     with monkeypatch.context() as patch:
-        patch.setattr("idpgan.privacy.ledger.affordable", None)  # no search for the largest number
+        patch.setattr("idpgan.privacy.accounting.affordable", None)  # no search for the largest number
         for left in (4, 3, 2, 1):
             assert ledger.affordable(STEP, planned=left) == left
             ledger.charge(STEP)

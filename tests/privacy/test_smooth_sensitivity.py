@@ -16,7 +16,7 @@ from idpgan.audit.statistics import Statistic
 from idpgan.errors import InputError
 from idpgan.privacy import Budget, BudgetError, Ledger, Noise, Relation, SmoothMedian, Unit, smooth_sensitivity
 from idpgan.privacy.discrete import heavy_tailed, rounded_laplace
-from idpgan.privacy.smooth_sensitivity import (
+from idpgan.privacy.literature.smooth_sensitivity import (
     admissible,
     gaussian_dilation_delta,
     heavy_tail_rates,

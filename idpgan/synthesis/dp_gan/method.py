@@ -47,7 +47,7 @@ from idpgan.models.families import build_critic, critic_bytes
 from idpgan.models.generator import Generator
 from idpgan.models.own import OwnCritic
 from idpgan.models.warp import NODES, move, moves_of
-from idpgan.own_code import is_path
+from idpgan.own_code import is_own_code
 from idpgan.privacy import Event, check_delta
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.captured_gradients import Batch
@@ -62,7 +62,7 @@ from idpgan.synthesis.dp_gan.own_critic import loss_of, try_gradients
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, RunConfig, StepsConfig
-from idpgan.training.distributed import whole
+from idpgan.training.distributed import summed
 from idpgan.training.engine import engine_words, opacus_steps, validate_network
 from idpgan.training.fit import set_rate
 from idpgan.training.loop import no_step_affordable
@@ -223,7 +223,7 @@ class DpGanPlan(RunPlan):
     def check(self) -> None:
         """Refuse a divisor that is not about q N, wrong classes without classes, and a step beyond memory or budget."""
         super().check()
-        if is_path(self.config.model.critic):
+        if is_own_code(self.config.model.critic):
             try_gradients(self.critic_model, self.shape.image_shape, self.classes, self.config.method, self.dpsgd)
         method, privacy, size = self.config.method, self.config.privacy, self.config.training.batch_size
         num_private, classes = self.shape.num_private, self.classes
@@ -430,12 +430,12 @@ class DpGan(GivesGenerator):
         ranks, size = self.networks.ranks, self.training.batch_size
         images, labels = self.networks.fakes(size)
         scores = self.critic(images, labels)
-        loss = whole(self.loss.of_generator(scores) * ranks.weight(size), ranks)
+        loss = summed(self.loss.of_generator(scores) * ranks.weight(size), ranks)
         if self.extra_loss is not None:
             loss = loss + self.extra_loss(self.newest)
         self.networks.step_generator(loss)
         self.newest.eval()  # critic steps need fakes that do not depend on each other
-        accuracy = whole((scores.detach() < 0).float().mean() * ranks.weight(size), ranks)
+        accuracy = summed((scores.detach() < 0).float().mean() * ranks.weight(size), ranks)
         self._set_pace(accuracy)
         return {"generator_loss": loss.detach(), "fake_accuracy": accuracy, "pace": torch.tensor(float(self.pace))}
 

@@ -47,8 +47,11 @@ _SHARE = 0.5  # share of epsilon that pays for the shift of the median; the rest
 _SAFE = 1 + 2.0**-40  # covers what a few floating-point operations may round down
 
 
-def _check_values(values: Tensor, low: float, high: float, relation: Relation) -> np.ndarray:
-    """Return values (..., n) as float64; NaN, a null record, only under zero-out-one."""
+def _ordered(values: Tensor, low: float, high: float, relation: Relation) -> tuple[np.ndarray, np.ndarray]:
+    """Return values (..., n) in order, (R, n), and how many are present, (R,).
+
+    NaN, a null record, comes last, and is refused under replace-one.
+    """
     if values.ndim < 1 or values.shape[-1] < 1:
         raise InputError(f"a median needs at least one position, got values of shape {tuple(values.shape)}.")
     found = values.double().cpu().numpy()
@@ -57,12 +60,7 @@ def _check_values(values: Tensor, low: float, high: float, relation: Relation) -
         raise InputError("a value is NaN. A null record exists under zero-out-one only.")
     if not ((found >= low) & (found <= high) | null).all():
         raise InputError(f"values must lie in the declared range [{low:g}, {high:g}]; clamp them first.")
-    return found
-
-
-def _sorted(found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the values in order, nulls last, (R, n), and how many are present, (R,)."""
-    rows = np.sort(found.reshape(-1, found.shape[-1]), axis=1)  # NaN comes last
+    rows = np.sort(found.reshape(-1, found.shape[-1]), axis=1)
     return rows, np.count_nonzero(~np.isnan(rows), axis=1)
 
 
@@ -110,12 +108,11 @@ def smooth_sensitivity(
     """
     if not (math.isfinite(low) and math.isfinite(high) and low < high) or not 0 <= beta < math.inf:
         raise InputError(f"low = {low} must be below high = {high}, both finite, and beta = {beta} at least 0.")
-    found = _check_values(values, low, high, relation)
-    rows, there = _sorted(found)
+    rows, there = _ordered(values, low, high, relation)
     best = np.zeros(len(rows))
     for k in range(rows.shape[1] + 1):
         best = np.maximum(best, math.exp(-beta * k) * _widest_gap(rows, there, k, low, high, relation))
-    return torch.from_numpy(best.reshape(found.shape[:-1]))
+    return torch.from_numpy(best.reshape(values.shape[:-1]))
 
 
 # What a scale that moves costs ---------------------------------------------------------------------------------------
@@ -168,7 +165,7 @@ def admissible(law: Law, epsilon: float, delta: float, exponent: int = 2) -> tup
     Nissim, Raskhodnikova, Smith state smaller constants (g + 1 for both rates, beta = epsilon / (2 ln(2 / delta))).
 
     Args:
-        law: Of Z.
+        law: The noise Z.
         epsilon: > 0.
         delta: 0 for "cauchy", in (0, 1) otherwise.
         exponent: g, 2 .. 8, "cauchy" only. 2 is Cauchy's law, with the largest alpha and beta and no variance.
@@ -228,12 +225,12 @@ class SmoothMedian:
     release.
 
     Attributes:
-        low: Of the declared range.
-        high: Of the declared range.
+        low: Lower end of the declared range.
+        high: Upper end of the declared range.
         epsilon: Price of one median.
         delta: 0 for "cauchy".
         law: "cauchy" (pure), "laplace" or "gaussian" (with a delta).
-        exponent: See `admissible`.
+        exponent: The g of heavy tails, as in `admissible`.
         steps: Grid steps of the range, 2 .. 2^30.
     """
 
@@ -290,7 +287,7 @@ class SmoothMedian:
 
     def scales(self, values: Tensor) -> Tensor:
         """Return the scale of the noise in grid steps, (...), int64, for values (..., n): secret, as the values are."""
-        rows, there = _sorted(self._steps(values))
+        rows, there = self._rows(values)
         reach = self.ladder * (self.alpha / _SAFE)
         best = np.zeros(len(rows), dtype=np.int64)
         for k in range(min(len(self.ladder), rows.shape[1] + 1)):
@@ -305,7 +302,7 @@ class SmoothMedian:
         A value beyond the range is clamped; NaN is a null record, and refused under replace-one.
         """
         scales = self.scales(answer).flatten()
-        rows, there = _sorted(self._steps(answer))
+        rows, there = self._rows(answer)
         center = _at(rows, there, ((there + 1) // 2)[:, None], 0.0, float(self.steps))[:, 0].astype(np.int64)
         drawn = torch.empty_like(scales)
         if self.law == "cauchy":
@@ -318,9 +315,9 @@ class SmoothMedian:
         released = (torch.from_numpy(center) + drawn).clamp(0, self.steps).double()
         return self.low + (released / self.steps).reshape(answer.shape[:-1]) * (self.high - self.low)
 
-    def _steps(self, values: Tensor) -> np.ndarray:
-        """Return values in whole steps, float64 (..., n), NaN where there is none; rounding is record by record."""
+    def _rows(self, values: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Return `_ordered` of values (..., n) in whole steps; rounding is record by record."""
         if not values.is_floating_point() or values.ndim < 1 or values.shape[-1] < 1:
             raise ValueError(f"values must be floating point (..., n), got {values.dtype} {tuple(values.shape)}.")
         share = ((values.double().cpu() - self.low) / (self.high - self.low)).clamp(0, 1)
-        return _check_values((share * self.steps).round(), 0.0, float(self.steps), self.relation)
+        return _ordered((share * self.steps).round(), 0.0, float(self.steps), self.relation)

@@ -18,9 +18,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.optimize import minimize
 from torch import Tensor
 
 from idpgan.continual import fenwick
+from idpgan.continual.running_sums import square_root_coefficients
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.event import Event
@@ -226,18 +228,6 @@ def _subtraction(n: int, norm: int) -> Factorization:
 # Toeplitz -----------------------------------------------------------------------------------------------------------
 
 
-def square_root_coefficients(n: int) -> Tensor:
-    """Return the first n coefficients of ``1 / sqrt(1 - x)``, float64: ``f_k = f_(k-1) (1 - 1 / (2 k))``, f_0 = 1.
-
-    Example:
-        >>> square_root_coefficients(4).tolist()
-        [1.0, 0.5, 0.375, 0.3125]
-    """
-    ratios = 1 - 0.5 / torch.arange(n, dtype=torch.float64)
-    ratios[0] = 1.0
-    return ratios.cumprod(0)
-
-
 def _square_root(n: int, norm: int) -> Factorization:
     """B = M = the lower-triangular Toeplitz root of W (Fichtenberger, Henzinger, Upadhyay 2023), by FFT."""
     coefficients = square_root_coefficients(n)
@@ -248,6 +238,41 @@ def _square_root(n: int, norm: int) -> Factorization:
         return torch.fft.irfft(product, 2 * n)[..., :n]
 
     return Factorization(norm, float(coefficients.norm(p=norm)), squares, apply, apply)
+
+
+# The best weights by a solver -----------------------------------------------------------------------------------
+
+_NO_FURTHER_DESCENT = 8  # SLSQP's status when the line search ends at the rounding of the objective
+
+
+def sequential_quadratic(n: int, norm: int = 1) -> tuple[Tensor, float]:
+    """Solve `fenwick.fast_diagonal`'s problem by SQP (scipy's SLSQP), the chapter's reference: O(n^3) per iteration.
+
+    The objective is divided by its value at the start, the plain Fenwick tree; unscaled, SLSQP stops infeasible.
+
+    Raises:
+        InputError: If n is above 4096.
+        ArithmeticError: If SLSQP reports a failure.
+    """
+    fenwick.check_steps(n, fenwick.MOST_DENSE)
+    power = 1 / fenwick.exponent_of(norm) - 1
+    count = fenwick.uses(n).numpy()
+    columns = fenwick.matrices(n)[1].T.numpy()
+    start = torch.full((n,), 1.0 / n.bit_length(), dtype=torch.float64).numpy()
+    scale = float((count / start**power).sum())
+    found = minimize(
+        lambda w: float((count / w**power).sum()) / scale,
+        start,
+        jac=lambda w: -power * count / w ** (power + 1) / scale,
+        method="SLSQP",
+        bounds=[(1e-6, 1.0)] * n,
+        constraints={"type": "ineq", "fun": lambda w: 1 - columns @ w, "jac": lambda w: -columns},
+        options={"maxiter": 1000, "ftol": 1e-15},
+    )
+    if found.status not in (0, _NO_FURTHER_DESCENT):
+        raise ArithmeticError(f"SLSQP stopped at n = {n}: {found.message}")
+    feasible = found.x / (columns @ found.x).max()
+    return torch.from_numpy(feasible ** (1 / norm)), float((count / feasible**power).sum())
 
 
 # The table ----------------------------------------------------------------------------------------------------------

@@ -5,19 +5,14 @@
 import numpy as np
 import pytest
 import torch
+from factorizations import MECHANISMS, error_table, factorization, sequential_quadratic, smooth_height
 from scipy.optimize import brentq
 from scipy.stats import norm as norm_law
 
 from idpgan.audit import audit
 from idpgan.audit.statistics import Nearness
-from idpgan.continual.factorizations import (
-    MECHANISMS,
-    error_table,
-    factorization,
-    smooth_height,
-    square_root_coefficients,
-)
 from idpgan.continual.fenwick import ADJACENCY, fast_diagonal
+from idpgan.continual.running_sums import square_root_coefficients
 from idpgan.errors import InputError
 from idpgan.privacy import Ledger, Noise
 
@@ -147,3 +142,12 @@ def test_unknown_mechanisms_are_named():
         factorization("magic", 3)
     with pytest.raises(InputError, match="norms 1 and 2"):
         factorization("fda", 3, norm=3)
+
+
+@pytest.mark.parametrize("norm", [1, 2])
+@pytest.mark.parametrize("n", [*range(1, 17), 33, 64])
+def test_the_closed_form_is_the_solvers_optimum(n, norm):
+    weights, objective = fast_diagonal(n, norm)
+    solved, least = sequential_quadratic(n, norm)
+    assert objective == pytest.approx(least, rel=1e-9)
+    assert torch.allclose(weights, solved, atol=1e-6)
