@@ -47,7 +47,7 @@ from idpgan.metrics.images import (
 from idpgan.metrics.recognition import first_images, recognize, recognize_by_network
 from idpgan.privacy.noise import Noise
 from idpgan.publish import METHODS, release
-from idpgan.publish.windows.published import anneal, draw_order
+from idpgan.publish.sliding_windows import anneal, draw_order
 
 PAPER, VERSION = "liu-2021", 1  # raise the version when a cell's meaning changes
 # Tables, window, epochs of the network: as few as still recognize the images without noise.

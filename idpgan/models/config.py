@@ -121,11 +121,12 @@ class ModelConfig(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _leave_out(cls, table: Any) -> Any:
-        """Leave out keys of earlier versions that have the value that every network has today."""
+    def _read_earlier(cls, table: Any) -> Any:
+        """Read keys of earlier versions: `license` as they spelled it, and those that have one value left."""
         if not isinstance(table, Mapping):
             return table
-        return {key: value for key, value in table.items() if key not in _DROPPED or value != _DROPPED[key]}
+        kept = {key: value for key, value in table.items() if key not in _DROPPED or value != _DROPPED[key]}
+        return {"license" if key == "licence" and "license" not in kept else key: kept[key] for key in kept}
 
     def temperature_for(self, purpose: Purpose) -> float:
         """Return the factor on the latent numbers of images that are drawn for a purpose."""

@@ -16,10 +16,7 @@ from idpgan.checks import typed
 from idpgan.config import build
 from idpgan.data.images import notebook_png
 from idpgan.errors import InputError
-from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit
-from idpgan.privacy.ledger import Ledger
-from idpgan.privacy.noise import Noise
+from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Relation, Unit
 from idpgan.publish.plan import PublicationPlan, PublicationTable, checked_options, method_info, offer, plan_release
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import write_release
