@@ -29,8 +29,15 @@ from idpgan.jobs.options import ObfuscateOptions
 from idpgan.jobs.pipeline import charged, check_room, expense, read_images, refuse_places, write_curator
 from idpgan.memory import check_memory
 from idpgan.methods import METHODS
-from idpgan.obfuscate.base import SECRET, Obfuscator, load_method, load_obfuscator, make_obfuscator
-from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationTable
+from idpgan.obfuscate.base import (
+    SECRET,
+    ObfuscatedArtifact,
+    ObfuscationTable,
+    Obfuscator,
+    load_method,
+    load_obfuscator,
+    make_obfuscator,
+)
 from idpgan.privacy.folder_ledger import total
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit
 from idpgan.progress import Progress, silent

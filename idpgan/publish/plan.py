@@ -25,6 +25,7 @@ from idpgan.privacy.plan import Budget, Plan, Price
 from idpgan.release.settings import ImagesTable
 
 Shape = tuple[int, int]
+Notes = Callable[[Tensor], tuple[str, ...]]
 Algorithm = Callable[[Tensor, float, Any, Noise], Tensor]  # maps images, epsilon and options to the release
 LAWS = {"discrete-laplace": "laplace", "rounded-gaussian": "gaussian"}
 PURE = ("discrete-laplace", "laplace")
@@ -39,11 +40,6 @@ class Options(Section):
 
     def check(self, shape: Shape) -> None:
         """Raise an `InputError` if images of this shape cannot be published with these options."""
-
-
-def no_notes(images: Tensor) -> tuple[str, ...]:
-    """Return no notes."""
-    return ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +57,7 @@ class Recipe:
     events: tuple[Event, ...]
     release: Callable[[Tensor, Noise], Tensor]
     claim: str = "asked for"
-    notes: Callable[[Tensor], tuple[str, ...]] = no_notes
+    notes: Notes = lambda images: ()
 
     @property
     def law(self) -> str:
@@ -88,9 +84,7 @@ class Publisher:
     audit: Entry
 
 
-def as_published(
-    name: str, algorithm: Algorithm, claim: str, notes: Callable[[Tensor], tuple[str, ...]] = no_notes
-) -> Planner:
+def as_published(name: str, algorithm: Algorithm, claim: str, notes: Notes = lambda images: ()) -> Planner:
     """Return the planner of a published algorithm without a proof: it is charged as an unprotected read."""
 
     def plan(shape: Shape, unit: Unit, epsilon: float, delta: float, options: Options) -> Recipe:

@@ -8,6 +8,7 @@ is Laplace noise of scale 255 / epsilon on every pixel: ``lap`` at unit pixel.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -18,7 +19,7 @@ from torch import Tensor
 from idpgan.audit.cases import AuditCase
 from idpgan.audit.entry import Entry, Request
 from idpgan.audit.neighbors import Pair
-from idpgan.audit.statistics import Maker, Statistic
+from idpgan.audit.statistics import Statistic
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.matrix import add_laplace
@@ -295,15 +296,6 @@ def raw_threshold(shape: tuple[int, int] = _TWO) -> Pair:
     return Pair("one pixel of the second window, which decides whether it is replaced", data, neighbor)
 
 
-def raw_decision(decide: Decision, replaced: Decision) -> Maker:
-    """Return what makes a `RawDecision`."""
-
-    def make(data: Tensor, neighbor: Tensor) -> Statistic:
-        return RawDecision(data, neighbor, decide, replaced)
-
-    return make
-
-
 def published_entry(name: str, algorithm: Algorithm, part: float = 1.0) -> Entry:
     """Return the entry of a published algorithm; ``part`` of epsilon goes to SWP."""
     planner = as_published(name, algorithm, CLAIM)
@@ -322,7 +314,7 @@ def published_entry(name: str, algorithm: Algorithm, part: float = 1.0) -> Entry
         def replaced(row: Tensor, before: Tensor) -> Tensor:
             return (row == before).all(-1)
 
-        makers = (LastPixel,) if grows else (raw_decision(decide, replaced),)
+        makers = (LastPixel,) if grows else (functools.partial(RawDecision, decide=decide, replaced=replaced),)
         note = f"an image of {count} windows of {window} pixels, threshold {threshold:.4f}"
         return case_of(name, plan, pair, makers, request, note, runs=20_000)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import pydantic
 import torch
@@ -199,7 +200,8 @@ def sound_entry(name: str, options: SwpSoundOptions) -> Entry:
         def replaced(row: Tensor, before: Tensor) -> Tensor:
             return (row == row[:, :1]).all(-1)
 
-        makers = (*([published.raw_decision(decide, replaced)] if asks_threshold else []), Linear, Nearness)
+        raw = functools.partial(published.RawDecision, decide=decide, replaced=replaced)
+        makers = (*([raw] if asks_threshold else []), Linear, Nearness)
         note = f"an image of {count} windows of {window} pixels"
         return dataclasses.replace(case_of(name, plan, pair, makers, request, note), proven=proven)
 
