@@ -28,8 +28,8 @@ _OURS = ("idpgan", "torch")  # `training.state` compares them by itself
 _INSTALLED = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")})
 
 
-def is_path(name: str) -> bool:
-    """Tell whether a value names code of the user."""
+def is_own_code(name: str) -> bool:
+    """Tell whether a value of a config names code of the user, as "package.module:name"."""
     return len(name) <= _LONGEST and _PATH.fullmatch(name) is not None
 
 
@@ -68,7 +68,9 @@ def resolve(path: str, key: str) -> Any:
     try:
         return _found(path)
     except (Exception, SystemExit) as error:  # code of the user may raise anything
-        raise ConfigError(f"{key} = '{path}' cannot be imported: {told(error)}. Correct it, or its path.") from error
+        raise ConfigError(
+            f"{key} = '{path}' cannot be imported: {short_error(error)}. Correct it, or its path."
+        ) from error
 
 
 def _is(path: str, given: Any) -> bool:
@@ -78,15 +80,15 @@ def _is(path: str, given: Any) -> bool:
         return False
 
 
-def told(error: BaseException) -> str:
-    """Say an error of the user's code in one short line."""
+def short_error(error: BaseException) -> str:
+    """Return an error of the user's code as one short line."""
     text = " ".join(str(error).split()).removesuffix(".")
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 
 
 def _found(path: str) -> Any:
     module, _, name = path.partition(":")
-    if not is_path(path):
+    if not is_own_code(path):
         raise ValueError("a path is written 'package.module:name'")
     if module == PLUGINS:
         offered = {point.name: point for point in importlib.metadata.entry_points(group=PLUGINS)}

@@ -27,7 +27,7 @@ from idpgan.models.initialize import without_weights
 from idpgan.models.own import NETWORK, GeneratorOutline, needs_code, outline_of, outlined
 from idpgan.models.private_classifier import described_classifier
 from idpgan.models.simulators import PopulationGenerator
-from idpgan.own_code import is_path
+from idpgan.own_code import is_own_code
 
 WEIGHTS = "generator.safetensors"
 CONFIG = "config.json"
@@ -93,10 +93,10 @@ def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict
         "image_shape": list(generator.image_shape),
         "classes": names,
     }
-    if is_path(generator.config.generator):
+    if is_own_code(generator.config.generator):
         own = {name: one for name, one in generator.state_dict().items() if name.startswith(NETWORK)}
         described["tensors"] = outline_of({name.removeprefix(NETWORK): one for name, one in own.items()})
-    if isinstance(generator, PopulationGenerator) and is_path(generator.config.simulator):
+    if isinstance(generator, PopulationGenerator) and is_own_code(generator.config.simulator):
         described["proposer"] = generator.proposer
     if (teacher := generator.teacher) is not None:
         named = {"network": teacher.network, "options": teacher.options()}
@@ -212,7 +212,7 @@ def build_described(described: Any, path: Path) -> Generator:
         raise InputError(f"{path}: model = {model!r} must be a table. {_AGAIN}.")
     try:
         config = build(ModelConfig, model, "generator.model")
-        if is_path(config.generator):  # code that a release names is not imported
+        if is_own_code(config.generator):  # code that a release names is not imported
             tensors = outlined(described.get("tensors"))
             generator: Generator = GeneratorOutline(config, shape, len(classes), tensors)
         else:
@@ -222,7 +222,7 @@ def build_described(described: Any, path: Path) -> Generator:
             raise InputError(f"an unconditional generator has no classes, but {len(classes)} are named. {_AGAIN}.")
         check_class_names(classes)
         generator.classes = tuple(classes)
-        if isinstance(generator, PopulationGenerator) and is_path(config.simulator):
+        if isinstance(generator, PopulationGenerator) and is_own_code(config.simulator):
             generator.proposer = build(_Proposer, {"proposer": described.get("proposer")}, "generator").proposer
         if "teacher" not in described:
             return generator

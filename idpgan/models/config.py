@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, mod
 from idpgan.config import Section
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import printable
-from idpgan.own_code import is_path, path_of
+from idpgan.own_code import is_own_code, path_of
 
 
 class Pyramid(NamedTuple):
@@ -51,7 +51,7 @@ def or_own(*known: str) -> AfterValidator:
     """Accept the name of one of ours, or the path of the user's code."""
 
     def check(value: str) -> str:
-        if value in known or is_path(value):
+        if value in known or is_own_code(value):
             return value
         raise ValueError(f"it is none of {', '.join(known)}, nor your own code like 'package.module:Class'")
 
@@ -147,7 +147,7 @@ class ModelConfig(Section):
             )
         if self.simulator != "generator" and self.origin is not None:
             raise ConfigError(f'origin is for simulator = "generator", not for "{self.simulator}". Leave it out.')
-        if self.license and not is_path(self.simulator):
+        if self.license and not is_own_code(self.simulator):
             raise ConfigError("license is for a simulator of your own. Leave it out.")
         return self
 
@@ -155,7 +155,7 @@ class ModelConfig(Section):
     def own_code(self) -> tuple[str, ...]:
         """Paths of the user's code that training runs."""
         simulator = self.simulator if self.generator == "population" else ""
-        return tuple(path for path in (self.generator, self.critic, simulator) if is_path(path))
+        return tuple(path for path in (self.generator, self.critic, simulator) if is_own_code(path))
 
 
 class Origin(Section):
@@ -192,7 +192,7 @@ class Origin(Section):
                 "a population whose simulator is a released generator is not a simulator itself. Name that generator "
                 "as data.public_generator."
             )
-        if isinstance(model, Mapping) and is_path(str(model.get("generator", ""))):
+        if isinstance(model, Mapping) and is_own_code(str(model.get("generator", ""))):
             raise ConfigError(
                 f"the generator of data.public_generator needs code that is not in its release ({model['generator']}). "
                 "Name code of your own that draws its images as model.simulator."

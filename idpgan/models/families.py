@@ -17,7 +17,7 @@ from idpgan.models.initialize import without_weights
 from idpgan.models.own import OwnCritic, OwnGenerator
 from idpgan.models.simulators import DRAWN, GeneratorSimulator, PhotoSimulator, PopulationGenerator, Simulator
 from idpgan.models.warp import WarpGenerator
-from idpgan.own_code import is_path
+from idpgan.own_code import is_own_code
 
 GENERATORS: Mapping[str, Callable[..., Generator]] = {
     "dcgan": DcganGenerator,
@@ -37,7 +37,7 @@ def build_generator(config: ModelConfig, image_shape: Sequence[int], num_classes
     Arguments and errors are those of `DcganGenerator`; "gaussian", "refined", "diffusion", "population" and your own
     have any size.
     """
-    if is_path(config.generator):
+    if is_own_code(config.generator):
         return OwnGenerator(config, image_shape, num_classes, seed=seed)
     if config.generator == "population":
         members = max(classes_of(config, num_classes), 1) * config.codes
@@ -50,7 +50,7 @@ def build_critic(
     config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0
 ) -> Critic | OwnCritic:
     """Build the critic that a [model] names; arguments and errors are those of `DcganGenerator`."""
-    kind = OwnCritic if is_path(config.critic) else Critic
+    kind = OwnCritic if is_own_code(config.critic) else Critic
     return kind(config, image_shape, num_classes, seed=seed)
 
 
@@ -62,7 +62,7 @@ def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: 
     Raises:
         ConfigError: If it does not draw such images.
     """
-    if model.simulator == "public" or is_path(model.simulator):
+    if model.simulator == "public" or is_own_code(model.simulator):
         return PhotoSimulator(image_shape, num_photos, model.warp)
     if model.origin is None:
         return DRAWN[model.simulator](image_shape)
@@ -81,14 +81,16 @@ def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: 
 
 def generator_bytes(model: ModelConfig, image_shape: Sequence[int], num_classes: int) -> int:
     """Return the bytes that training a generator keeps, whatever the batch, without building it."""
-    with contextlib.nullcontext() if is_path(model.generator) else without_weights():  # foreign code may want numbers
+    with (
+        contextlib.nullcontext() if is_own_code(model.generator) else without_weights()
+    ):  # foreign code may want numbers
         weights = build_generator(model, image_shape, num_classes).parameters()
     return _COPIES * _FLOAT * sum(weight.numel() for weight in weights)
 
 
 def critic_bytes(model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> int:
     """Return the bytes of one copy of a critic's weights, without building it."""
-    with contextlib.nullcontext() if is_path(model.critic) else without_weights():
+    with contextlib.nullcontext() if is_own_code(model.critic) else without_weights():
         return _FLOAT * sum(weight.numel() for weight in build_critic(model, image_shape, num_classes).parameters())
 
 

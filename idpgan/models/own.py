@@ -30,7 +30,7 @@ from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
 from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.models.validate import is_random, probe, validate_critic, validate_features, validate_generator
-from idpgan.own_code import is_path, resolve, source_digest, told
+from idpgan.own_code import is_own_code, resolve, short_error, source_digest
 
 NETWORK = "network."  # of the weights in their file, as `OwnGenerator` has them
 _MOST_BYTES = 1 << 34
@@ -151,7 +151,7 @@ def _made(found: Any, what: str, facts: dict[str, Any], seed: int, stream: int =
             return found(**taken(found, facts))
     except Exception as error:  # code of the user may raise anything
         raise ConfigError(
-            f"{what} cannot be built: {told(error)}. It is called with those of {', '.join(facts)} that it has "
+            f"{what} cannot be built: {short_error(error)}. It is called with those of {', '.join(facts)} that it has "
             "parameters for; give the others defaults."
         ) from error
 
@@ -221,7 +221,7 @@ def computation(
 
 def _own(model: ModelConfig, image_shape: Sequence[int], num_classes: int, seed: int) -> list[OwnGenerator | OwnCritic]:
     kinds = ((OwnGenerator, model.generator), (OwnCritic, model.critic))
-    return [kind(model, image_shape, num_classes, seed=seed) for kind, path in kinds if is_path(path)]
+    return [kind(model, image_shape, num_classes, seed=seed) for kind, path in kinds if is_own_code(path)]
 
 
 # In a release -----------------------------------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
 from idpgan.models.own import taken
 from idpgan.models.warp import NODES, move, moves_of
-from idpgan.own_code import resolve, told
+from idpgan.own_code import resolve, short_error
 
 _AT_ONCE = 64  # images of a call of the user's code, unless the object has a ``batch_size``
 _NOT = "not "
@@ -409,7 +409,7 @@ class OwnSimulator(Simulator):
         try:
             return code(*args, **kwargs)
         except Exception as error:  # code of the user may raise anything
-            raise self._refused(told(error)) from error
+            raise self._refused(short_error(error)) from error
 
     def _refused(self, reason: str) -> ConfigError:
         return ConfigError(f"model.simulator = '{self.name}' cannot be used: {reason}.")

@@ -21,7 +21,7 @@ from idpgan.errors import ConfigError
 from idpgan.host import own_state
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
-from idpgan.own_code import told
+from idpgan.own_code import short_error
 
 PROBE_RECORDS = 8  # records in a probing batch: enough for layers that mix groups of 2, 4 or 8
 REPLACED = (0, PROBE_RECORDS // 2, PROBE_RECORDS - 1)  # records changed in turn: mixing may be one-sided
@@ -177,7 +177,7 @@ def _one_line(what: str, takes: str) -> Iterator[None]:
     except ConfigError as error:
         raise ConfigError(f"{what} cannot be used: {error}.") from error
     except Exception as error:
-        raise ConfigError(f"{what} cannot be used: called with {takes}, {told(error)}.") from error
+        raise ConfigError(f"{what} cannot be used: called with {takes}, {short_error(error)}.") from error
 
 
 def _listed(offenders: Sequence[Offender], whole: str = "the network itself") -> str:

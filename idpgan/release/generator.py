@@ -27,7 +27,7 @@ from idpgan.models.checkpoint import (
 from idpgan.models.generator import Generator
 from idpgan.models.own import GeneratorOutline
 from idpgan.models.simulators import PopulationGenerator
-from idpgan.own_code import is_path
+from idpgan.own_code import is_own_code
 from idpgan.release.artifact import Kind
 from idpgan.release.card import CardFacts, Subject, plain, shown_shape
 from idpgan.release.folder import PRIVACY
@@ -109,13 +109,13 @@ class GeneratorArtifact:
     def subject(self, facts: CardFacts) -> Subject:
         """Return the subject of a model card."""
         made, one_class, drawing, own, more = self.generator, "", "", "", ""  # drawing: how images are drawn
-        if is_path(path := made.config.generator):
+        if is_own_code(path := made.config.generator):
             own = (
                 f"\nIts network is code of its makers, `{path}`, which is not in this folder: name it where you load, "
                 "after reading it.\n"
             )
             more = f', module="{path}"'
-        if isinstance(made, PopulationGenerator) and is_path(made.config.simulator):
+        if isinstance(made, PopulationGenerator) and is_own_code(made.config.simulator):
             own = _proposed(made)
         shape = ", ".join(map(str, made.image_shape))
         if made.classes:

@@ -16,7 +16,7 @@ from idpgan.methods import METHODS
 from idpgan.models.config import classes_of, pyramid_of
 from idpgan.models.families import batch_bytes, build_generator, generator_bytes
 from idpgan.models.own import check_own
-from idpgan.own_code import is_path, told
+from idpgan.own_code import is_own_code, short_error
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
 from idpgan.privacy.noise import Source
@@ -184,9 +184,9 @@ class RunPlan(Plan):
         """
         model, training, image_shape = self.config.model, self.config.training, self.shape.image_shape
         classes = self.classes
-        if is_path(model.critic) and self.OWN_CRITIC == "none":
+        if is_own_code(model.critic) and self.OWN_CRITIC == "none":
             raise ConfigError(f"model.critic = '{model.critic}', but method {self.row.name} has a critic of its own.")
-        if not is_path(model.generator):
+        if not is_own_code(model.generator):
             pyramid_of(image_shape)
         check_own(model, image_shape, classes, private_critic=self.OWN_CRITIC == "private")
         check_memory(
@@ -207,7 +207,7 @@ class RunPlan(Plan):
         except (RuntimeError, ValueError) as error:
             raise ConfigError(
                 f"training.batch_size = 1, and model.generator = '{self.config.model.generator}' cannot be trained on "
-                f"one image at a time: {told(error)}. Set training.batch_size to 2 or more."
+                f"one image at a time: {short_error(error)}. Set training.batch_size to 2 or more."
             ) from error
 
     # Releases that it contains -------------------------------------------------------------------------------------

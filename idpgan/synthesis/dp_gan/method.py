@@ -47,7 +47,7 @@ from idpgan.models.families import build_critic, critic_bytes
 from idpgan.models.generator import Generator
 from idpgan.models.own import OwnCritic
 from idpgan.models.warp import NODES, move, moves_of
-from idpgan.own_code import is_path
+from idpgan.own_code import is_own_code
 from idpgan.privacy import Event, check_delta
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.captured_gradients import Batch
@@ -223,7 +223,7 @@ class DpGanPlan(RunPlan):
     def check(self) -> None:
         """Refuse a divisor that is not about q N, wrong classes without classes, and a step beyond memory or budget."""
         super().check()
-        if is_path(self.config.model.critic):
+        if is_own_code(self.config.model.critic):
             try_gradients(self.critic_model, self.shape.image_shape, self.classes, self.config.method, self.dpsgd)
         method, privacy, size = self.config.method, self.config.privacy, self.config.training.batch_size
         num_private, classes = self.shape.num_private, self.classes

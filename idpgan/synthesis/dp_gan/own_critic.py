@@ -11,7 +11,7 @@ from idpgan.errors import ConfigError
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_critic
 from idpgan.models.validate import probe
-from idpgan.own_code import told
+from idpgan.own_code import short_error
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.tiles import tiled
 from idpgan.synthesis.dp_gan.loss import CriticLoss
@@ -50,7 +50,7 @@ def try_gradients(
         norms = dpsgd.clipped_sum(loss, weights, tiled(records, tiles.rows), tiles).norms
     except Exception as error:  # code of the user may raise anything
         raise ConfigError(
-            f"model.critic = '{model.critic}' cannot be differentiated record by record: {told(error)}. What it "
+            f"model.critic = '{model.critic}' cannot be differentiated record by record: {short_error(error)}. What it "
             "computes may not hang on the numbers it sees (shapes, branches, .item()), and every operation must be "
             "torch's."
         ) from error

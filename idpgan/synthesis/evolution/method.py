@@ -38,7 +38,7 @@ from idpgan.models.simulators import (
     PopulationGenerator,
     looks_known,
 )
-from idpgan.own_code import is_path, path_of
+from idpgan.own_code import is_own_code, path_of
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.progress import counted
@@ -133,7 +133,7 @@ class EvolutionRun(PeopleRun):
     def own_code(self) -> tuple[str, ...]:
         """Paths of the user's code that the run uses."""
         embedding = self.method.embedding
-        return (*super().own_code, *([embedding] if is_path(embedding) else []))
+        return (*super().own_code, *([embedding] if is_own_code(embedding) else []))
 
 
 class EvolutionPlan(PeoplePlan):
@@ -163,9 +163,9 @@ class EvolutionPlan(PeoplePlan):
         """Name simulator and embedding, and what of public images is released."""
         model = self.config.model
         what = "public images" if model.simulator == "public" else f"the program that draws {model.simulator}"
-        if is_path(model.simulator):
+        if is_own_code(model.simulator):
             what = f"{model.simulator}, of which whoever made this release says that it has seen no private image"
-        own = f" {self.config.method.embedding}" if is_path(self.config.method.embedding) else ""
+        own = f" {self.config.method.embedding}" if is_own_code(self.config.method.embedding) else ""
         assumptions = [f"the simulator ({what}) and the embedding{own}, fixed before any private image"]
         if model.origin is not None:
             assumptions = ["the embedding, learned on images of the released generator that the release contains"]
@@ -194,11 +194,11 @@ class EvolutionPlan(PeoplePlan):
             )
         self.check_people()
         own = 0
-        if is_path(model.simulator):
+        if is_own_code(model.simulator):
             simulator = OwnSimulator(model, shape.image_shape, classes)
             simulator.start(2, 0, torch.Generator().manual_seed(0))
             own = 3 * 4 * self.rows * model.codes * simulator.numbers  # members, children, and what is saved of them
-        if is_path(self.config.method.embedding):
+        if is_own_code(self.config.method.embedding):
             OwnFeatures(self.config.method.embedding, shape.image_shape)
         features = math.prod(scattering_shape(shape.image_shape, 1, 8))
         needed = generator_bytes(model, shape.image_shape, classes) + MOST_DIMENSIONS * shape.num_private
@@ -241,7 +241,7 @@ class Evolution(GivesGenerator):
         self.generator.classes = split.classes if self.generator.num_classes else ()
         self.votes = votes or self.plan.votes
         # The simulator of the candidates: unlike that of the release, it holds all public images.
-        own = is_path(config.model.simulator)
+        own = is_own_code(config.model.simulator)
         simulator = (
             OwnSimulator(config.model, split.image_shape, len(split.classes), self.device)
             if own
@@ -321,7 +321,7 @@ class Evolution(GivesGenerator):
         """The embedding, learned on drawn images when it is first used."""
         if self._embedding is None:
             path, shape = self._run.method.embedding, self._data.image_shape
-            features = OwnFeatures(path, shape) if is_path(path) else None
+            features = OwnFeatures(path, shape) if is_own_code(path) else None
             self._embedding = Embedding(shape, self._draw_any, self.device, features)
         return self._embedding
 
