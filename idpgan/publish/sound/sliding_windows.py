@@ -12,7 +12,7 @@ from torch import Tensor
 from idpgan.audit.cases import AuditCase
 from idpgan.audit.entry import Entry, Request
 from idpgan.audit.neighbors import Pair
-from idpgan.audit.statistics import Linear, Nearness
+from idpgan.audit.statistics import Linear, Maker, Nearness
 from idpgan.errors import InputError
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.publish import sliding_windows as published
@@ -200,8 +200,8 @@ def sound_entry(name: str, options: SwpSoundOptions) -> Entry:
         def replaced(row: Tensor, before: Tensor) -> Tensor:
             return (row == row[:, :1]).all(-1)
 
-        raw = functools.partial(published.RawDecision, decide=decide, replaced=replaced)
-        makers = (*([raw] if asks_threshold else []), Linear, Nearness)
+        raw: list[Maker] = [functools.partial(published.RawDecision, decide=decide, replaced=replaced)]
+        makers = (*(raw if asks_threshold else []), Linear, Nearness)
         note = f"an image of {count} windows of {window} pixels"
         return dataclasses.replace(case_of(name, plan, pair, makers, request, note), proven=proven)
 
