@@ -52,7 +52,7 @@ from idpgan.metrics.recognition import halves, recognize
 from idpgan.privacy.matrix import column_norm, noisy_product
 from idpgan.privacy.noise import Noise
 from idpgan.publish import release
-from idpgan.publish.matrix.algorithms import LrmOptions, lrm_factors
+from idpgan.publish.matrix import LrmOptions, lrm_factors
 
 VERSION = 2  # raise when a cell's meaning changes
 # Table 1: figure, people, images each, height, width.

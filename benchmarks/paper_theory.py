@@ -15,8 +15,7 @@ from idpgan.metrics.recognition import halves, recognize
 from idpgan.privacy.matrix import add_laplace, column_norm, noisy_product
 from idpgan.privacy.noise import Noise
 from idpgan.publish import release
-from idpgan.publish.matrix.algorithms import SraOptions, score_ranks
-from idpgan.publish.matrix.factorize import Svd, decompose, descend, eigen_design, non_increasing
+from idpgan.publish.matrix import SraOptions, Svd, decompose, descend, eigen_design, non_increasing, score_ranks
 
 HOLDS, FAILS = "holds", "does not hold"
 SAMPLE = 40  # images for the statements about one image

@@ -47,7 +47,7 @@ from idpgan.metrics.images import (
 from idpgan.metrics.recognition import first_images, recognize, recognize_by_network
 from idpgan.privacy.noise import Noise
 from idpgan.publish import METHODS, release
-from idpgan.publish.windows.published import anneal, draw_order
+from idpgan.publish.sliding_windows import anneal, draw_order
 
 PAPER, VERSION = "liu-2021", 1  # raise the version when a cell's meaning changes
 # Tables, window, epochs of the network: as few as still recognize the images without noise.
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
         write_atomic(arguments.out / "sas.md", "\n".join(sorting(arguments.seeds)) + "\n")
         print((arguments.out / "sas.md").read_text(), end="")
         return
-    rooms = ("publish/windows/*.py", "publish/sound/[np]*.py", "metrics/[ifr]*.py", "models/classifier.py")
+    rooms = ("publish/sliding_windows.py", "publish/sound/[nps]*.py", "metrics/[ifr]*.py", "models/classifier.py")
     code = code_digest([Path(__file__), *sorted(file for room in rooms for file in PACKAGE.glob(room))])
     for name in arguments.sets:
         images, identities = load_set(name, arguments.data_root)

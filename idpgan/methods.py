@@ -116,32 +116,32 @@ _PUBLISHERS = (  # name, units, sound, claimed, proven, code, reason
      "discrete noise on coefficients in a basis of drawn faces, clipped to a public norm or sized by the basis"),
     ("codebook", ("image",), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "the number of the nearest of K public faces, by k-ary randomized response; nothing else of the image is used"),
-    ("lap-published", ("column",), False, "epsilon", "inf", "publish.matrix.publishers:PUBLISHERS",
+    ("lap-published", ("column",), False, "epsilon", "inf", "publish.matrix:PUBLISHERS",
      "the noise is sized by the image's own largest column sum, so a black image is released exactly and "
      "neighbors differ in the scale of all noise"),
-    ("lra", ("column",), False, "epsilon", "inf", "publish.matrix.publishers:PUBLISHERS",
+    ("lra", ("column",), False, "epsilon", "inf", "publish.matrix:PUBLISHERS",
      "every update reads the image and draws noise again while epsilon is charged once, and noise scale and "
      "rank are the image's own"),
-    ("sra", ("column",), False, "epsilon", "inf", "publish.matrix.publishers:PUBLISHERS",
+    ("sra", ("column",), False, "epsilon", "inf", "publish.matrix:PUBLISHERS",
      "singular vectors are released without noise, so the output's column space is that of the private image, "
      "and the noise is sized by its largest singular value"),
-    ("esra", ("column",), False, "epsilon", "inf", "publish.matrix.publishers:PUBLISHERS",
+    ("esra", ("column",), False, "epsilon", "inf", "publish.matrix:PUBLISHERS",
      "singular vectors are released without noise, so the output's column space is within that of the private "
      "image; the sensitivities of score and noise are the image's own"),
-    ("lrm", ("column",), False, "epsilon", "inf", "publish.matrix.publishers:PUBLISHERS",
+    ("lrm", ("column",), False, "epsilon", "inf", "publish.matrix:PUBLISHERS",
      "the left factor is computed from the private image and released without noise: a fixed workload is "
      "public, an image is not"),
-    ("mm", ("column",), False, "epsilon", "inf", "publish.matrix.publishers:PUBLISHERS",
+    ("mm", ("column",), False, "epsilon", "inf", "publish.matrix:PUBLISHERS",
      "the left factor is computed from the private image and released without noise, and the noise is sized by "
      "the image's own right factor"),
-    ("swp", ("pixel",), False, "epsilon per window", "inf", "publish.windows.publishers:PUBLISHERS",
+    ("swp", ("pixel",), False, "epsilon per window", "inf", "publish.sliding_windows:PUBLISHERS",
      "whether a window is released or replaced is decided on its raw pixels without noise, and a window after "
      "many replaced ones gets many times epsilon"),
-    ("sort-swp", ("pixel",), False, "epsilon per window", "inf", "publish.windows.publishers:PUBLISHERS",
+    ("sort-swp", ("pixel",), False, "epsilon per window", "inf", "publish.sliding_windows:PUBLISHERS",
      "beside what is wrong in swp, the order of the windows is annealed on their true similarities without noise"),
-    ("swp-sound", ("pixel", "image"), True, "epsilon", "epsilon", "publish.windows.publishers:PUBLISHERS",
+    ("swp-sound", ("pixel", "image"), True, "epsilon", "epsilon", "publish.sound.sliding_windows:PUBLISHERS",
      "a noisy distance decides whether a window is released with noise or replaced; each window pays for both"),
-    ("sort-swp-sound", ("pixel", "image"), True, "epsilon", "epsilon", "publish.windows.publishers:PUBLISHERS",
+    ("sort-swp-sound", ("pixel", "image"), True, "epsilon", "epsilon", "publish.sound.sliding_windows:PUBLISHERS",
      "noisy sums order the windows, then as swp-sound; each window pays for order, distance and release"),
 )
 _OBFUSCATORS = (  # name, code, reason

@@ -30,7 +30,7 @@ _INSTALLED = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib")}
 
 
 def is_own_code(name: str) -> bool:
-    """Tell whether a value names code of the user."""
+    """Tell whether a value of a config names code of the user, as "package.module:name"."""
     return len(name) <= _LONGEST and _PATH.fullmatch(name) is not None
 
 
@@ -76,7 +76,7 @@ def resolve(path: str, key: str) -> Any:
 
 
 def error_line(error: BaseException) -> str:
-    """Say an error of the user's code in one short line."""
+    """Return an error of the user's code as one short line."""
     text = " ".join(str(error).split()).removesuffix(".")
     return f"{type(error).__name__}: {text[:200]}" if text else type(error).__name__
 

@@ -29,8 +29,7 @@ from idpgan.jobs.options import ObfuscateOptions
 from idpgan.jobs.pipeline import charged, check_room, expense, read_images, refuse_places, write_curator
 from idpgan.memory import check_memory
 from idpgan.methods import METHODS
-from idpgan.obfuscate.base import SECRET, Obfuscator, load_method, load_obfuscator, make_obfuscator
-from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationTable
+from idpgan.obfuscate import base
 from idpgan.privacy.folder_ledger import total
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit
 from idpgan.progress import Progress, silent
@@ -93,10 +92,10 @@ def obfuscate(options: ObfuscateOptions, progress: Progress = silent) -> Obfusca
     files, labels = _files(options)
     num, shape = len(files), _shape(options, files)
     method = _method(options, shape, labels)
-    check_room(options, ObfuscatedArtifact(num, shape))  # making the artifact refuses what no release can hold
-    public = {key: value for key, value in method.config.to_json().items() if key not in SECRET}
+    check_room(options, base.ObfuscatedArtifact(num, shape))  # making the artifact refuses what no release can hold
+    public = {key: value for key, value in method.config.to_json().items() if key not in base.SECRET}
     table = {"data": "images", "method": options.method, "num": num, "shape": list(shape), "options": public}
-    said = build(ObfuscationTable, table, "the release")
+    said = build(base.ObfuscationTable, table, "the release")
     settings = said.settings(said.plan())
     events = settings.plan.price.events
     with charged(options, expense(options, options.method, num, events, None, 0.0)) as (ledger, part):
@@ -108,7 +107,7 @@ def obfuscate(options: ObfuscateOptions, progress: Progress = silent) -> Obfusca
         released = (changed * 255).round().to(torch.uint8)
         proven = total([(ledger,)], Unit.IMAGE).guarantee
         report = settings.plan.says(events, proven, ())
-        write_release(part / "release", ObfuscatedArtifact.of(released), settings, report, events)
+        write_release(part / "release", base.ObfuscatedArtifact.of(released), settings, report, events)
         difference = float((changed - pixels).abs().mean())
         content = {
             "format": FORMAT,
@@ -128,7 +127,7 @@ def obfuscate(options: ObfuscateOptions, progress: Progress = silent) -> Obfusca
 
 def _refuse(options: ObfuscateOptions) -> None:
     """Refuse what can be refused by names alone."""
-    load_method(options.method)
+    base.load_method(options.method)
     if not options.accept_unsound:
         raise InputError(
             f"'{options.method}' proves no privacy at all: {METHODS[options.method].reason}. To use it all the same, "
@@ -142,7 +141,7 @@ def _refuse(options: ObfuscateOptions) -> None:
 
 def _files(options: ObfuscateOptions) -> tuple[tuple[Path, ...], Labels | None]:
     """Return the images, and the values of the columns to be kept and to be hidden where the method is fitted."""
-    wanted, source = load_method(options.method), options.folder
+    wanted, source = base.load_method(options.method), options.folder
     trains = wanted.trained and options.fitted is None
     if wanted.landmarked and not (source / LANDMARKS).is_file():
         raise InputError(
@@ -179,10 +178,10 @@ def _shape(options: ObfuscateOptions, files: Sequence[Path]) -> tuple[int, int, 
     return shape
 
 
-def _method(options: ObfuscateOptions, shape: tuple[int, int, int], labels: Labels | None) -> Obfuscator:
+def _method(options: ObfuscateOptions, shape: tuple[int, int, int], labels: Labels | None) -> base.Obfuscator:
     """Return the obfuscator, fitted where it was in an earlier call."""
     if options.fitted is not None:
-        method = load_obfuscator(options.fitted)
+        method = base.load_obfuscator(options.fitted)
         if (method.name, method.image_shape) != (options.method, shape):
             raise InputError(
                 f"{options.fitted} holds '{method.name}' for images of {method.image_shape}, not '{options.method}' "
@@ -190,7 +189,7 @@ def _method(options: ObfuscateOptions, shape: tuple[int, int, int], labels: Labe
             )
         return method
     keep, hide = (0, 0) if labels is None else (len(class_values(values)) for values in labels)
-    return make_obfuscator(options.method, shape, num_utilities=keep, num_identities=hide, **options.settings)
+    return base.make_obfuscator(options.method, shape, num_utilities=keep, num_identities=hide, **options.settings)
 
 
 # Reading and fitting -------------------------------------------------------------------------------------------
@@ -201,7 +200,7 @@ def _read(
 ) -> tuple[Images, Tensor | None]:
     """Return all images and their landmarks, float32 (N, K, 2), if the method uses landmarks; null records are 0."""
     images = read_images(files, shape, progress)
-    if not load_method(options.method).landmarked:
+    if not base.load_method(options.method).landmarked:
         return images, None
     try:
         landmarks = torch.tensor(read_landmarks(options.folder, files))
@@ -215,7 +214,7 @@ def _read(
 
 
 def _fit(
-    method: Obfuscator,
+    method: base.Obfuscator,
     faces: Images,
     landmarks: Tensor | None,
     labels: Labels,

@@ -9,7 +9,7 @@ from idpgan.continual.settings import StreamTable
 from idpgan.host import own_state
 from idpgan.metrics.source import kind_of
 from idpgan.models.generator import Generator
-from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationTable
+from idpgan.obfuscate.base import ObfuscatedArtifact, ObfuscationTable
 from idpgan.publish.plan import PublicationTable
 from idpgan.release import classifier, generator, model
 from idpgan.release.answers import AnswersArtifact

@@ -24,7 +24,7 @@ from idpgan.models.config import ModelConfig, Origin
 from idpgan.models.families import build_generator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.initialize import without_weights
-from idpgan.models.outline import NETWORK, GeneratorOutline, needs_code, outline_of, outlined
+from idpgan.models.own import NETWORK, GeneratorOutline, needs_code, outline_of, outlined
 from idpgan.models.private_classifier import described_classifier
 from idpgan.models.simulators import PopulationGenerator
 from idpgan.own_code import is_own_code
@@ -98,13 +98,9 @@ def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict
         described["tensors"] = outline_of({name.removeprefix(NETWORK): one for name, one in own.items()})
     if isinstance(generator, PopulationGenerator) and is_own_code(generator.config.simulator):
         described["proposer"] = generator.proposer
-    teacher = generator.teacher
-    if teacher is not None:
-        described["teacher"] = {
-            "network": teacher.network,
-            "options": teacher.options(),
-            "candidates": generator.candidates,
-        }
+    if (teacher := generator.teacher) is not None:
+        named = {"network": teacher.network, "options": teacher.options()}
+        described["teacher"] = {**named, "candidates": generator.candidates}
     return described
 
 
@@ -216,7 +212,12 @@ def build_described(described: Any, path: Path) -> Generator:
         raise InputError(f"{path}: model = {model!r} must be a table. {_AGAIN}.")
     try:
         config = build(ModelConfig, model, "generator.model")
-        generator = _without_weights(config, shape, len(classes), described.get("tensors"))
+        if is_own_code(config.generator):  # code that a release names is not imported
+            tensors = outlined(described.get("tensors"))
+            generator: Generator = GeneratorOutline(config, shape, len(classes), tensors)
+        else:
+            with without_weights():
+                generator = build_generator(config, shape, len(classes))
         if len(classes) != generator.num_classes:
             raise InputError(f"an unconditional generator has no classes, but {len(classes)} are named. {_AGAIN}.")
         check_class_names(classes)
@@ -230,14 +231,6 @@ def build_described(described: Any, path: Path) -> Generator:
         return generator.taught_by(teacher, wanted.candidates)
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-
-
-def _without_weights(config: ModelConfig, shape: Sequence[int], num_classes: int, tensors: Any) -> Generator:
-    """Make a generator on torch's meta device; code that a release names is not imported."""
-    if is_own_code(config.generator):
-        return GeneratorOutline(config, shape, num_classes, outlined(tensors))
-    with without_weights():
-        return build_generator(config, shape, num_classes)
 
 
 def most_weight_bytes(network: nn.Module) -> int:

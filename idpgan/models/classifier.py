@@ -77,6 +77,11 @@ def build_classifier(name: str, image_shape: tuple[int, int, int], num_classes: 
     """
     if name not in CLASSIFIERS:
         raise InputError(f"There is no classifier '{name}'. {nearest_hint(name, CLASSIFIERS)}")
+    return _undecided(name, image_shape, num_classes, seed)
+
+
+def _undecided(name: str, image_shape: tuple[int, int, int], num_classes: int, seed: int) -> Classifier:
+    """Build a network whose head is zero."""
     with seeded_init(seed):
         classifier = Classifier(*classifier_body(name, image_shape), num_classes)
     nn.init.zeros_(classifier.head.weight)
@@ -85,7 +90,7 @@ def build_classifier(name: str, image_shape: tuple[int, int, int], num_classes: 
 
 
 def classifier_body(name: str, image_shape: tuple[int, int, int]) -> tuple[nn.Module, int]:
-    """Return one of `CLASSIFIERS` up to its features, and their number.
+    """Return one of `CLASSIFIERS`, or the "recognizer", up to its features, and their number.
 
     The stem leaves at most 16 x 16. "cnn": three convolutions that halve the grid twice, then one hidden layer;
     "resnet": stem and three residual blocks of 16, 32, 64 channels, averaged over positions; "logistic": no body, the
@@ -108,6 +113,23 @@ def classifier_body(name: str, image_shape: tuple[int, int, int]) -> tuple[nn.Mo
         blocks = [ResidualBlock(16, 16, 1), ResidualBlock(16, 32, 2), ResidualBlock(32, 64, 2)]
         stem = convolution(channels, 16, kernel, stride)
         return nn.Sequential(*stem, *blocks, nn.AdaptiveAvgPool2d(1), nn.Flatten()), 64
+    if name == "recognizer":
+        stride = stride_to(image_shape, _RECOGNIZER_PX)
+        body = nn.Sequential(
+            *convolution(channels, 24, 2 * stride + 3, stride),
+            nn.MaxPool2d(3, 2, padding=1),
+            *convolution(24, 48, 5),
+            nn.MaxPool2d(3, 2, padding=1),
+            *convolution(48, 64, 3),
+            *convolution(64, 64, 3),
+            *convolution(64, 64, 3),
+            nn.AdaptiveMaxPool2d(_RECOGNIZER_GRID),
+            nn.Flatten(),
+            nn.Dropout(0.5),
+            nn.Linear(64 * _RECOGNIZER_GRID * _RECOGNIZER_GRID, _RECOGNIZER_HIDDEN),
+            nn.ReLU(inplace=True),
+        )
+        return body, _RECOGNIZER_HIDDEN
     return nn.Flatten(), math.prod(image_shape)
 
 
@@ -169,26 +191,7 @@ def build_recognizer(image_shape: tuple[int, int, int], num_people: int, *, seed
         num_people: At least 1.
         seed: Of the initial weights. The caller's random state is neither read nor changed.
     """
-    stride = stride_to(image_shape, _RECOGNIZER_PX)
-    with seeded_init(seed):
-        body = nn.Sequential(
-            *convolution(image_shape[0], 24, 2 * stride + 3, stride),
-            nn.MaxPool2d(3, 2, padding=1),
-            *convolution(24, 48, 5),
-            nn.MaxPool2d(3, 2, padding=1),
-            *convolution(48, 64, 3),
-            *convolution(64, 64, 3),
-            *convolution(64, 64, 3),
-            nn.AdaptiveMaxPool2d(_RECOGNIZER_GRID),
-            nn.Flatten(),
-            nn.Dropout(0.5),
-            nn.Linear(64 * _RECOGNIZER_GRID * _RECOGNIZER_GRID, _RECOGNIZER_HIDDEN),
-            nn.ReLU(inplace=True),
-        )
-        recognizer = Classifier(body, _RECOGNIZER_HIDDEN, num_people)
-    nn.init.zeros_(recognizer.head.weight)
-    nn.init.zeros_(recognizer.head.bias)
-    return recognizer
+    return _undecided("recognizer", image_shape, num_people, seed)
 
 
 @dataclass(frozen=True)

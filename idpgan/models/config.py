@@ -38,15 +38,13 @@ _FEWEST_DOUBLINGS = 2
 SIZES = (*((side, side) for side in (8, *range(28, 129, 4))), (112, 92))
 SIZES_IN_WORDS = "8 x 8, squares of 28, 32, 36, ... 128 (every multiple of 4), and 112 x 92 (height x width)"
 CHANNELS = (1, 3)
-
-
 _LONGEST_LICENSE = 200
-
 
 _GENERATORS = ("dcgan", "warp", "gaussian", "refined", "diffusion", "population")
 _BENT = ("gaussian", "refined", "diffusion")  # draw texture and shape
 _CRITICS = ("dcgan",)
 _SIMULATORS = ("faces", "fonts", "public", "generator")
+_DROPPED = {"generator_norm": "batch", "critic_norm": "none"}  # keys of earlier versions, with all that is left
 
 
 def or_own(*known: str) -> AfterValidator:
@@ -104,9 +102,6 @@ class ModelConfig(Section):
             drawn so, and what others train on is not.
         shape: Functions a direction of the smooth displacement by which a "gaussian", "refined" or "diffusion"
             generator bends each image, 0 = none: texture and shape are drawn together (`idpgan.models.registration`).
-        generator_norm: Normalization in the generator, which sees no private record.
-        critic_norm: Normalization in the critic. Both kinds act within one record; "layer" is one group of all
-            channels. BatchNorm is not offered: it mixes records.
     """
 
     latent_dim: int = Field(default=64, ge=1, le=4096)
@@ -123,16 +118,15 @@ class ModelConfig(Section):
     temperature: float = Field(default=1.0, ge=0, le=10)
     truncation: float | None = Field(default=None, ge=0, le=10)
     shape: int = Field(default=0, ge=0, le=36)
-    generator_norm: Literal["batch", "group"] = "batch"
-    critic_norm: Literal["none", "group", "layer"] = "none"
 
     @model_validator(mode="before")
     @classmethod
-    def _read_licence(cls, table: Any) -> Any:
-        """Read the key `license` as earlier versions spelled it."""
-        if isinstance(table, Mapping) and "licence" in table and "license" not in table:
-            return {"license" if key == "licence" else key: value for key, value in table.items()}
-        return table
+    def _read_earlier(cls, table: Any) -> Any:
+        """Read keys of earlier versions: `license` as they spelled it, and those that have one value left."""
+        if not isinstance(table, Mapping):
+            return table
+        kept = {key: value for key, value in table.items() if key not in _DROPPED or value != _DROPPED[key]}
+        return {"license" if key == "licence" and "license" not in kept else key: kept[key] for key in kept}
 
     def temperature_for(self, purpose: Purpose) -> float:
         """Return the factor on the latent numbers of images that are drawn for a purpose."""
@@ -141,16 +135,12 @@ class ModelConfig(Section):
         return self.truncation
 
     @model_validator(mode="after")
-    def _check_shape(self) -> ModelConfig:
+    def _check(self) -> ModelConfig:
         if self.shape and self.generator not in _BENT:
             raise ConfigError(
                 f"shape = {self.shape} bends what a normal distribution draws, in the generators {', '.join(_BENT)}, "
                 f'and generator = "{self.generator}". Set shape = 0.'
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_origin(self) -> ModelConfig:
         if self.simulator == "generator" and self.origin is None:
             raise ConfigError(
                 'simulator = "generator" needs a released generator: name its folder as data.public_generator.'

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig, classes_of, labels_error, pyramid_of
 from idpgan.models.generator import Generator
-from idpgan.models.initialize import group_norm, seeded_init
+from idpgan.models.initialize import seeded_init
 
 SLOPE = 0.2  # of LeakyReLU
 
@@ -37,16 +37,15 @@ class DcganGenerator(Generator):
         super().__init__(config, image_shape, num_classes, config.latent_dim)
         channels = config.width * 2 ** (pyramid.doublings - 1)
         self.start_shape = (channels, *pyramid.start)
-        norm = nn.BatchNorm2d if config.generator_norm == "batch" else group_norm
         with seeded_init(seed):
             self.embedding = nn.Embedding(self.num_classes, config.latent_dim) if self.num_classes else None
             inputs = config.latent_dim * (2 if self.num_classes else 1)
             self.project = nn.Linear(inputs, math.prod(self.start_shape), bias=False)
-            layers: list[nn.Module] = [norm(channels), nn.ReLU()]
+            layers: list[nn.Module] = [nn.BatchNorm2d(channels), nn.ReLU()]
             for _ in range(pyramid.doublings - 1):  # every transposed convolution doubles both sides
                 layers.append(nn.ConvTranspose2d(channels, channels // 2, 4, stride=2, padding=1, bias=False))
                 channels //= 2
-                layers += [norm(channels), nn.ReLU()]
+                layers += [nn.BatchNorm2d(channels), nn.ReLU()]
             layers.append(nn.ConvTranspose2d(channels, self.image_shape[0], 4, stride=2, padding=1))
             self.blocks = nn.Sequential(*layers)
             for module in (self.project, *layers):  # DCGAN's initial weights
@@ -90,14 +89,10 @@ class Critic(nn.Module):
         self.num_features = config.width * 2 ** (pyramid.doublings - 1) * math.prod(pyramid.last)
         with seeded_init(seed, stream=1):
             channels = config.width
-            layers: list[nn.Module] = [nn.Conv2d(self.image_shape[0], channels, 4, stride=2, padding=1)]
-            layers.append(nn.LeakyReLU(SLOPE))  # no norm follows the first convolution, as in DCGAN
-            for _ in range(pyramid.doublings - 1):
-                layers.append(nn.Conv2d(channels, 2 * channels, 4, stride=2, padding=1))
+            layers = [nn.Conv2d(self.image_shape[0], channels, 4, stride=2, padding=1), nn.LeakyReLU(SLOPE)]
+            for _ in range(pyramid.doublings - 1):  # without normalization, unlike DCGAN: it would mix records
+                layers += [nn.Conv2d(channels, 2 * channels, 4, stride=2, padding=1), nn.LeakyReLU(SLOPE)]
                 channels *= 2
-                if config.critic_norm != "none":
-                    layers.append(group_norm(channels) if config.critic_norm == "group" else group_norm(channels, 1))
-                layers.append(nn.LeakyReLU(SLOPE))
             self.blocks = nn.Sequential(*layers)
             self.head = nn.Linear(self.num_features, 1)
             self.projection = nn.Embedding(self.num_classes, self.num_features) if self.num_classes else None

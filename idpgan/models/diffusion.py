@@ -97,13 +97,12 @@ class ResidualNetwork(nn.Module):
         hidden = self.first(functional.pixel_unshuffle(functional.pad(inputs, (0, right, 0, below)), self.fold))
         for layer, change in zip(self.hidden, self.known, strict=True):
             scale, shift = change(known)[:, :, None, None].chunk(2, dim=1)
-            hidden = hidden + layer(functional.silu(self._normal(hidden) * (1 + scale) + shift))
-        found = functional.pixel_shuffle(self.last(functional.silu(self._normal(hidden))), self.fold)
+            normal = functional.group_norm(hidden, self.groups)
+            hidden = hidden + layer(functional.silu(normal * (1 + scale) + shift))
+        last = self.last(functional.silu(functional.group_norm(hidden, self.groups)))
+        found = functional.pixel_shuffle(last, self.fold)
         rest = inputs[:, inputs.shape[1] // 2 :]
         return found[..., : inputs.shape[-2], : inputs.shape[-1]] + _KEPT * self.kept(known)[:, :, None, None] * rest
-
-    def _normal(self, hidden: Tensor) -> Tensor:
-        return functional.group_norm(hidden, self.groups)
 
     def _known(self, levels: Tensor, labels: Tensor) -> Tensor:
         """Return the class, one number each, and smooth bumps along ln s."""
@@ -284,11 +283,6 @@ class DiffusionGenerator(GaussianGenerator):
         gains = 1 / ((self._variances() + level**2).sqrt() + level).clamp(min=1e-20)
         return level * w + self._along(w, rows, gains[rows])
 
-    def _whitened(self, numbers: Tensor, rows: Tensor, level: float) -> Tensor:
-        """Return ``(S + s^2 I)^(-1/2)`` of numbers, s > 0."""
-        root = (self._variances() + level**2).sqrt()
-        return numbers / level - self._along(numbers, rows, (1 / (level * root * (root + level)))[rows])
-
     def _residual(self, noisy: Tensor, rows: Tensor, level: float) -> Tensor:
         """Return ``c(s) F`` of noisy rows, all of one level; zeros for a displacement."""
         levels = noisy.new_full((len(noisy),), level)
@@ -298,8 +292,10 @@ class DiffusionGenerator(GaussianGenerator):
         return functional.pad(found, (0, 2 * self.config.shape))
 
     def _slope(self, center: Tensor, w: Tensor, rows: Tensor, level: float) -> Tensor:
-        """Return by how much w rises as ln s falls."""
-        return self._whitened(self._residual(center + self._colored(w, rows, level), rows, level), rows, level)
+        """Return by how much w rises as ln s falls: ``(S + s^2 I)^(-1/2)`` of the residual."""
+        residual = self._residual(center + self._colored(w, rows, level), rows, level)
+        root = (self._variances() + level**2).sqrt()
+        return residual / level - self._along(residual, rows, (1 / (level * root * (root + level)))[rows])
 
 
 @functools.lru_cache(maxsize=2)  # every batch needs it

@@ -6,8 +6,6 @@ import contextlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-from torch import nn
-
 from idpgan.errors import ConfigError
 from idpgan.host import own_state
 from idpgan.models.config import ModelConfig, classes_of
@@ -86,17 +84,14 @@ def generator_bytes(model: ModelConfig, image_shape: Sequence[int], num_classes:
     with (
         contextlib.nullcontext() if is_own_code(model.generator) else without_weights()
     ):  # foreign code may want numbers
-        return _COPIES * _weight_bytes(build_generator(model, image_shape, num_classes))
+        weights = build_generator(model, image_shape, num_classes).parameters()
+    return _COPIES * _FLOAT * sum(weight.numel() for weight in weights)
 
 
 def critic_bytes(model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> int:
     """Return the bytes of one copy of a critic's weights, without building it."""
     with contextlib.nullcontext() if is_own_code(model.critic) else without_weights():
-        return _weight_bytes(build_critic(model, image_shape, num_classes))
-
-
-def _weight_bytes(network: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in network.parameters()) * _FLOAT
+        return _FLOAT * sum(weight.numel() for weight in build_critic(model, image_shape, num_classes).parameters())
 
 
 def batch_bytes(model: ModelConfig, image_shape: Sequence[int], batch_size: int) -> int:

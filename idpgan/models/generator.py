@@ -120,9 +120,8 @@ class Generator(nn.Module):
         They are the classes in turn, each by the number that it is called by; where not all are called by numbers,
         each by its position in ``classes``.
         """
-        return (
-            torch.tensor(numbers(self.classes))[positions] if (positions := self.positions(num)) is not None else None
-        )
+        positions = self.positions(num)
+        return None if positions is None else torch.tensor(numbers(self.classes))[positions]
 
     def positions(self, num: int) -> Tensor | None:
         """Return 0, 1, ..., num_classes - 1, 0, 1, ..., (num,) int64 on the CPU; None for an unconditional generator.

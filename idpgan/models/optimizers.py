@@ -7,41 +7,34 @@ same bits and the same state. ``differentiable=True`` alone is not theirs: a ste
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
-from typing import Any
+from inspect import unwrap
 
 import torch
 from torch import optim
 
 
-def _unmarked(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a method of `torch.optim` without what is wrapped around it."""
-    return inspect.unwrap(method)
-
-
 class _Unmarked(optim.Optimizer):
     """What all optimizers of PyTorch have in common."""
 
-    add_param_group = _unmarked(optim.Optimizer.add_param_group)
-    zero_grad = _unmarked(optim.Optimizer.zero_grad)
-    state_dict = _unmarked(optim.Optimizer.state_dict)
-    load_state_dict = _unmarked(optim.Optimizer.load_state_dict)
+    add_param_group = unwrap(optim.Optimizer.add_param_group)
+    zero_grad = unwrap(optim.Optimizer.zero_grad)
+    state_dict = unwrap(optim.Optimizer.state_dict)
+    load_state_dict = unwrap(optim.Optimizer.load_state_dict)
 
 
 class Adam(_Unmarked, optim.Adam):
     """`torch.optim.Adam`."""
 
-    step = torch.no_grad()(_unmarked(optim.Adam.step))
+    step = torch.no_grad()(unwrap(optim.Adam.step))
 
 
 class AdamW(_Unmarked, optim.AdamW):
     """`torch.optim.AdamW`."""
 
-    step = torch.no_grad()(_unmarked(optim.AdamW.step))
+    step = torch.no_grad()(unwrap(optim.AdamW.step))
 
 
 class SGD(_Unmarked, optim.SGD):
     """`torch.optim.SGD`."""
 
-    step = torch.no_grad()(_unmarked(optim.SGD.step))
+    step = torch.no_grad()(unwrap(optim.SGD.step))

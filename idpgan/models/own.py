@@ -4,6 +4,9 @@ The class, or a function that returns a module, is called with those of ``image_
 and ``width`` that it has parameters for. A generator is then called as ``network(z)``, a conditional one as
 ``network(z, labels)``, and returns images (B, C, H, W) in [-1, 1]; a critic as ``network(images)`` or
 ``network(images, labels)``, and returns one score an image. `idpgan.models.validate` tries both before a run begins.
+
+A release holds no code: `GeneratorOutline` has the names, types and shapes of the weights, and takes the code from
+whoever loads it. The networks of a training loop of somebody's own are `ForeignClassifier` and `ForeignGenerator`.
 """
 
 from __future__ import annotations
@@ -11,19 +14,27 @@ from __future__ import annotations
 import copy
 import hashlib
 import inspect
+import math
 import secrets
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from idpgan.config import Section, build
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.config import ModelConfig, classes_of, labels_error
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
+from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.models.validate import is_random, probe, validate_critic, validate_features, validate_generator
 from idpgan.own_code import error_line, is_own_code, resolve, source_digest
+
+NETWORK = "network."  # of the weights in their file, as `OwnGenerator` has them
+_MOST_BYTES = 1 << 34
+_Pixels = tuple[float, float]  # the numbers by which a module knows black and white
 
 
 class OwnGenerator(Generator):
@@ -44,7 +55,8 @@ class OwnGenerator(Generator):
         self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0, given: Any = None
     ) -> None:
         super().__init__(config, image_shape, num_classes, config.latent_dim)
-        facts = _facts(config, self.image_shape, self.num_classes) | {"latent_dim": config.latent_dim}
+        facts = {"image_shape": self.image_shape, "num_classes": self.num_classes, "width": config.width}
+        facts["latent_dim"] = config.latent_dim
         what = f"model.generator = '{config.generator}'" if given is None else "module"
         found = resolve(config.generator, "model.generator") if given is None else given
         self.network = _built(found, what, facts, seed, stream=0)
@@ -67,7 +79,7 @@ class OwnCritic(nn.Module):
         self.config = config
         self.image_shape = (int(image_shape[0]), int(image_shape[1]), int(image_shape[2]))
         self.num_classes = classes_of(config, num_classes)
-        facts = _facts(config, self.image_shape, self.num_classes)
+        facts = {"image_shape": self.image_shape, "num_classes": self.num_classes, "width": config.width}
         found = resolve(config.critic, "model.critic")
         self.network = _built(found, f"model.critic = '{config.critic}'", facts, seed, stream=1)
 
@@ -110,10 +122,6 @@ class OwnFeatures(nn.Module):
             found = tuple(vectors.shape) if isinstance(vectors, Tensor) else type(vectors).__name__
             raise InputError(f"it gives {found} for {len(images)} images, not a vector each")
         return vectors.flatten(1).float()
-
-
-def _facts(config: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> dict[str, Any]:
-    return {"image_shape": image_shape, "num_classes": num_classes, "width": config.width}
 
 
 def _built(found: Any, what: str, facts: dict[str, Any], seed: int, stream: int) -> nn.Module:
@@ -214,3 +222,171 @@ def computation(
 def _own(model: ModelConfig, image_shape: Sequence[int], num_classes: int, seed: int) -> list[OwnGenerator | OwnCritic]:
     kinds = ((OwnGenerator, model.generator), (OwnCritic, model.critic))
     return [kind(model, image_shape, num_classes, seed=seed) for kind, path in kinds if is_own_code(path)]
+
+
+# In a release -----------------------------------------------------------------------------------------------------
+
+
+class TensorShape(Section):
+    """One tensor: its shape and the name of its type, such as "float32"."""
+
+    shape: tuple[Annotated[int, Field(ge=0, le=1 << 40)], ...] = Field(max_length=8)
+    dtype: Literal["float64", "float32", "float16", "bfloat16", "int64", "int32", "uint8", "bool"]
+
+    @property
+    def bytes(self) -> int:
+        """Size."""
+        return math.prod(self.shape) * int(getattr(torch, self.dtype).itemsize)
+
+
+class _Tensors(Section):
+    """The entry "tensors" of a described generator."""
+
+    tensors: dict[Annotated[str, Field(max_length=300)], TensorShape] = Field(min_length=1, max_length=100_000)
+
+
+def outline_of(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Any]]:
+    """Return the type and the shape of every tensor of a state dict, by name, for config.json."""
+    return {
+        name: {"shape": list(tensor.shape), "dtype": str(tensor.dtype).removeprefix("torch.")}
+        for name, tensor in tensors.items()
+    }
+
+
+def outlined(described: Any) -> dict[str, Tensor]:
+    """Return tensors without content, on torch's meta device, of what `outline_of` returned; it is untrusted input.
+
+    Raises:
+        InputError: If it is anything else.
+    """
+    shapes = build(_Tensors, {"tensors": described}, "generator").tensors
+    if sum(each.bytes for each in shapes.values()) > _MOST_BYTES:
+        raise InputError(f"the tensors of generator have more than {_MOST_BYTES:,} bytes.")
+    with torch.device("meta"):
+        return {name: torch.empty(each.shape, dtype=getattr(torch, each.dtype)) for name, each in shapes.items()}
+
+
+class GeneratorOutline(Generator):
+    """A generator of a release whose network is somebody else's code: its weights, which draw nothing by themselves.
+
+    Args:
+        tensors: As of `outlined`.
+    """
+
+    def __init__(
+        self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, tensors: Mapping[str, Tensor]
+    ) -> None:
+        super().__init__(config, image_shape, num_classes, config.latent_dim)
+        self.tensors = dict(tensors)
+
+    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]  # it has overloads
+        """Return the weights, and those of a teacher."""
+        own = {f"{NETWORK}{name}": tensor for name, tensor in self.tensors.items()}
+        return {**own, **super().state_dict(*args, **kwargs)}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Take the weights, and give a teacher its own."""
+        own = {name: tensor for name, tensor in state_dict.items() if name.startswith(NETWORK)}
+        self.tensors = {name.removeprefix(NETWORK): tensor for name, tensor in own.items()}
+        others = {name: tensor for name, tensor in state_dict.items() if name not in own}
+        return super().load_state_dict(others, strict=strict, assign=assign)
+
+    def with_code(self, module: Any) -> Generator:
+        """Return the generator with its network, on the CPU, in eval mode.
+
+        Args:
+            module: The class, a function that makes the network, a network, or its path "package.module:Class", which
+                is imported.
+
+        Raises:
+            InputError: If it has not these weights, or cannot be used; see `validate_generator`.
+        """
+        given = resolve(module, "module") if isinstance(module, str) else module
+        made = OwnGenerator(self.config, self.image_shape, self.num_classes, given=given)
+        if outline_of(made.network.state_dict()) != outline_of(self.tensors):
+            name = getattr(given, "__name__", type(given).__name__)
+            raise InputError(
+                f"{name} has other weights than this release, by name, type or shape. It was made by "
+                f"{self.config.generator}: name that code."
+            )
+        made.network.load_state_dict(self.tensors)
+        validate_generator(made, "module")
+        made.classes = self.classes
+        return (made if self.teacher is None else made.taught_by(self.teacher, self.candidates)).eval()
+
+    def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
+        """Refuse to draw."""
+        raise needs_code(self.config.generator)
+
+    def _batches(self, *_: Any) -> Iterator[Tensor]:
+        raise needs_code(self.config.generator)
+
+    def _repr_png_(self) -> None:
+        return None
+
+
+def needs_code(path: str) -> InputError:
+    """Say that a generator cannot draw without its makers' code."""
+    return InputError(
+        f"This generator draws by code that is not in its release, {path}, and what a release names is never imported. "
+        f"If you have that code and trust it, name it yourself: load_generator(FOLDER, module=...) or --module {path}."
+    )
+
+
+# Of somebody's own training loop -----------------------------------------------------------------------------------
+
+
+class ForeignClassifier(PrivateClassifier):
+    """A module that maps images to logits (B, K).
+
+    Args:
+        module: Called with float images (B, C, H, W).
+        image_shape: (C, H, W).
+        classes: Names.
+        pixels: The numbers by which the module knows black and white.
+    """
+
+    network = "foreign"
+
+    def __init__(self, module: nn.Module, image_shape: Sequence[int], classes: Sequence[str], pixels: _Pixels) -> None:
+        super().__init__(image_shape, classes)
+        self.module, self.pixels = module, pixels
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return logits of images in [-1, 1]."""
+        black, white = self.pixels
+        logits: Tensor = self.module(black + (images + 1) * ((white - black) / 2))
+        if logits.shape != (len(images), len(self.classes)):
+            raise InputError(
+                f"The module maps {len(images)} images to {tuple(logits.shape)}, and a classifier of "
+                f"{len(self.classes)} classes gives ({len(images)}, {len(self.classes)})."
+            )
+        return logits
+
+
+class ForeignGenerator(Generator):
+    """A module that maps latent vectors (B, latent_dim), and labels (B,) if it has classes, to images (B, C, H, W).
+
+    Args:
+        module: Called as ``module(z)`` or ``module(z, labels)``.
+        image_shape: (C, H, W).
+        classes: Names; empty = unconditional.
+        latent_dim: Standard normal numbers per image.
+        pixels: The numbers by which the module means black and white; images are clamped to them.
+    """
+
+    def __init__(
+        self, module: nn.Module, image_shape: Sequence[int], classes: Sequence[str], latent_dim: int, pixels: _Pixels
+    ) -> None:
+        super().__init__(ModelConfig(conditional=bool(classes)), image_shape, len(classes), latent_dim)
+        self.classes, self.module, self.pixels = tuple(classes), module, pixels
+
+    def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
+        """Return images in [-1, 1]."""
+        drawn: Tensor = self.module(z) if labels is None else self.module(z, labels)
+        if drawn.shape != (len(z), *self.image_shape):
+            raise InputError(
+                f"The module draws images of shape {tuple(drawn.shape[1:])}, and image_shape is {self.image_shape}."
+            )
+        black, white = self.pixels
+        return ((drawn - black) * (2 / (white - black)) - 1).clamp(-1, 1)

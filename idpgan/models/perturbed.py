@@ -48,13 +48,11 @@ _LINEAR = (nn.Linear, nn.Conv2d, nn.AvgPool2d, nn.MaxPool2d, nn.AdaptiveAvgPool2
 _PASSED = (nn.ReLU, nn.LeakyReLU, nn.Identity, nn.Dropout)  # relevance goes through unchanged
 
 
-def paper_sensitivity(layer: nn.Linear | nn.Conv2d, image_shape: ImageShape, *, pooling: int = 1) -> int:
+def paper_sensitivity(layer: nn.Linear | nn.Conv2d, image_shape: ImageShape) -> int:
     """Return D0 of the paper, ``2 * sum of d over the neurons of h0`` (below eq. 7), d a neuron's fan-in.
 
     Linear: ``2 * out_features * in_features``. Convolution: the neurons of *one* feature map, ``2 H_out W_out C_in k_h
     k_w``, as the public code of the mechanism's origin counts (Phan et al. 2017).
-
-    ``pooling`` is the side of a pooling window right behind a convolution, which divides H_out and W_out.
 
     Raises:
         InputError: If the layer is of another kind, or does not fit the image.
@@ -75,7 +73,7 @@ def paper_sensitivity(layer: nn.Linear | nn.Conv2d, image_shape: ImageShape, *, 
     probe = copy.deepcopy(layer).to("meta")
     out_height, out_width = probe(torch.empty(1, channels, height, width, device="meta")).shape[2:]
     fan_in = channels // layer.groups * layer.kernel_size[0] * layer.kernel_size[1]
-    return 2 * (out_height // pooling) * (out_width // pooling) * fan_in
+    return 2 * out_height * out_width * fan_in
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,7 +163,7 @@ class PerturbedAffine(nn.Module):
         epsilon: eps1 of the paper.
         batch_size: |L|, by which the paper divides the noise.
         draw: See `PixelNoise`, also for ``allocation``.
-        sensitivity: Overrides D0; None is `paper_sensitivity`, which takes ``pooling``.
+        sensitivity: Overrides D0; None is `paper_sensitivity`.
 
     Attributes:
         sensitivity: D0.
@@ -185,15 +183,13 @@ class PerturbedAffine(nn.Module):
         batch_size: int,
         draw: Draw,
         sensitivity: float | None = None,
-        pooling: int = 1,
         allocation: tuple[float, ...] | None = None,
     ) -> None:
         super().__init__()
         if not (0 < epsilon < math.inf and batch_size >= 1):
             raise InputError(f"eps1 = {epsilon} must be positive and finite, the batch size {batch_size} at least 1.")
         self.layer = layer
-        formula = paper_sensitivity(layer, image_shape, pooling=pooling)
-        self.sensitivity = float(formula if sensitivity is None else sensitivity)
+        self.sensitivity = float(paper_sensitivity(layer, image_shape) if sensitivity is None else sensitivity)
         self.pixel_noise = PixelNoise(image_shape, self.sensitivity / (epsilon * batch_size), draw, allocation)
         width = layer.out_features if isinstance(layer, nn.Linear) else layer.out_channels
         self.bias_noise: Tensor = nn.Buffer(torch.zeros(width))

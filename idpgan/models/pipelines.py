@@ -63,7 +63,8 @@ class PipelineSimulator:
         if guidance != 1 and no_class is None:
             raise InputError("guidance needs no_class, the number that the pipeline gives to no class.")
         config = self.network.config
-        self._latent = (config.in_channels, *_pair(config.sample_size))
+        side = config.sample_size
+        self._latent = (config.in_channels, *((side, side) if isinstance(side, int) else map(int, side)))
         self.numbers = self._latent[0] * self._latent[1] * self._latent[2]
         self._labeled = bool(
             getattr(config, "num_class_embeds", None)
@@ -82,7 +83,13 @@ class PipelineSimulator:
         self._ready(images.device)
         ahead = max(1, round(strength * self.steps))
         timesteps = self.pipeline.scheduler.timesteps[-ahead:]
-        clean = self._encoded(images)
+        if self.autoencoder is None:
+            clean = _fitted(images, self._latent)
+        else:
+            times = 2 ** (len(self.autoencoder.config.block_out_channels) - 1)
+            shape = (self.autoencoder.config.in_channels, *(times * side for side in self._latent[1:]))
+            found = self.autoencoder.encode(_fitted(images, shape))
+            clean = (found.latent_dist.mean if hasattr(found, "latent_dist") else found.latents) * self._scale
         noise = torch.randn(clean.shape).to(clean.device)
         noisy = self.pipeline.scheduler.add_noise(clean, noise, timesteps[:1].expand(len(clean)))
         return self._shown(self._denoised(noisy, timesteps, labels))
@@ -98,7 +105,11 @@ class PipelineSimulator:
 
     def _denoised(self, latents: Tensor, timesteps: Tensor, labels: Tensor | None) -> Tensor:
         """Take the scheduler's steps."""
-        known = self._known(labels)
+        known = None
+        if self._labeled:  # the classes as the pipeline numbers them
+            if labels is None:
+                raise InputError("the pipeline wants a class for each image. Set model.conditional = true.")
+            known = labels if self.classes is None else torch.tensor(self.classes, device=labels.device)[labels]
         for time in timesteps:
             scaled = self.pipeline.scheduler.scale_model_input(latents, time)
             noise = self._predicted(scaled, time, known)
@@ -108,14 +119,6 @@ class PipelineSimulator:
             latents = self.pipeline.scheduler.step(noise, time, latents).prev_sample
         return latents
 
-    def _known(self, labels: Tensor | None) -> Tensor | None:
-        """Return the classes as the pipeline numbers them; None where it knows no classes."""
-        if not self._labeled:
-            return None
-        if labels is None:
-            raise InputError("the pipeline wants a class for each image. Set model.conditional = true.")
-        return labels if self.classes is None else torch.tensor(self.classes, device=labels.device)[labels]
-
     def _predicted(self, latents: Tensor, time: Tensor, labels: Tensor | None) -> Tensor:
         given = {} if labels is None else {"class_labels": labels}
         times = time.expand(len(latents)).to(latents.device)
@@ -124,27 +127,12 @@ class PipelineSimulator:
 
     def _shown(self, latents: Tensor) -> Tensor:
         """Decode latents, and bring what comes out to our shape."""
-        images = latents
-        if self.autoencoder is not None:
-            images = self.autoencoder.decode(latents / self._scale).sample
+        images = latents if self.autoencoder is None else self.autoencoder.decode(latents / self._scale).sample
         return _fitted(images, self.image_shape).clamp(-1, 1)
-
-    def _encoded(self, images: Tensor) -> Tensor:
-        """Return the latents of images of our shape."""
-        if self.autoencoder is None:
-            return _fitted(images, self._latent)
-        times = 2 ** (len(self.autoencoder.config.block_out_channels) - 1)
-        shape = (self.autoencoder.config.in_channels, *(times * side for side in self._latent[1:]))
-        found = self.autoencoder.encode(_fitted(images, shape))
-        return (found.latent_dist.mean if hasattr(found, "latent_dist") else found.latents) * self._scale
 
     @property
     def _scale(self) -> float:
         return float(getattr(self.autoencoder.config, "scaling_factor", 1.0))  # type: ignore[union-attr]
-
-
-def _pair(side: Any) -> tuple[int, int]:
-    return (int(side), int(side)) if isinstance(side, int) else (int(side[0]), int(side[1]))
 
 
 def _fitted(images: Tensor, shape: Sequence[int]) -> Tensor:

@@ -75,19 +75,14 @@ def bent_back(images: Tensor, shapes: Tensor) -> Tensor:
     approach to invert a deformation field", 2008). A displacement that is too steep to be inverted is shortened first.
     """
     field = _field(shapes, *images.shape[2:])
-    steepest = torch.maximum(_steepness(field, 1), _steepness(field, 2))
+    steps = (field.diff(dim=axis).abs().sum(3) * field.shape[axis] / 2 for axis in (1, 2))  # from pixel to pixel
+    steepest = torch.maximum(*(each.flatten(1).amax(1) for each in steps))
     field = field * (_STEEPEST / steepest.clamp(min=_STEEPEST))[:, None, None, None]
     planes, straight = field.movedim(3, 1), _places(*images.shape[2:], field.dtype, field.device)
     places = straight - field
     for _ in range(_INVERSIONS):
         places = straight - _read(planes, places, "bilinear").movedim(1, 3)
     return _read(images, places, "bicubic")
-
-
-def _steepness(field: Tensor, axis: int) -> Tensor:
-    """Return by how much a field (B, H, W, 2) changes at most from pixel to pixel, per pixel, (B,)."""
-    steps = field.diff(dim=axis).abs().sum(3) * field.shape[axis] / 2
-    return steps.flatten(1).amax(1)
 
 
 def _field(shapes: Tensor, height: int, width: int) -> Tensor:

@@ -1,12 +1,16 @@
-"""The base of all obfuscators: a module that is fitted if it has something to learn, and then changes images."""
+"""The base of all obfuscators, a module that is fitted if it can learn and then changes images; and their releases."""
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import secrets
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pydantic
 import torch
@@ -16,16 +20,22 @@ from idpgan.checks import typed
 from idpgan.config import Section, build, nearest_hint
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, parse_json, read_plain, write_bytes_atomic, write_text_atomic
-from idpgan.methods import load, methods_of
+from idpgan.methods import METHODS, load, methods_of
 from idpgan.models.checkpoint import most_weight_bytes, put_weights, weight_bytes
 from idpgan.models.initialize import torch_seed
+from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
+from idpgan.privacy.noise import Source
+from idpgan.privacy.plan import Plan, Price
 from idpgan.progress import Progress, silent
+from idpgan.release.images import ImagesArtifact
+from idpgan.release.settings import ImagesTable
 
 SETTINGS, WEIGHTS = "obfuscator.json", "obfuscator.safetensors"
 SECRET = frozenset({"key"})  # options that must not appear in a release
 MOST_CLASSES = 100_000  # people, or values of a label
 _MOST_BYTES = 1 << 20  # largest size of the settings
 _BATCH = 500
+_PUBLIC = ("number, size and order of the images", "method and options, but for a key")
 
 
 class Obfuscator(nn.Module, ABC):
@@ -274,3 +284,57 @@ def load_method(name: str) -> type[Obfuscator]:
         raise InputError(f"'{name}' is not a known obfuscator. {nearest_hint(name, known)}")
     kind: type[Obfuscator] = load(name)
     return kind
+
+
+# The release, from whose settings the report follows: nothing is proven -----------------------------------------------
+
+
+class ObfuscatedArtifact(ImagesArtifact):
+    """Images that went through an obfuscator; see `idpgan.release.artifact.Artifact`."""
+
+    kind: ClassVar[str] = "obfuscated"
+
+
+@dataclass(frozen=True)
+class ObfuscationPlan(Plan):
+    """The plan of an obfuscation: one read without a proof. ``method`` is a name in `METHODS`."""
+
+    method: str
+
+    @functools.cached_property
+    def price(self) -> Price:
+        """One unprotected read."""
+        return Price(Unit.IMAGE, Relation.REPLACE_ONE, events=(Event.non_private(METHODS[self.method].reason),))
+
+    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+        """Return a report that claims and proves nothing."""
+        nothing = Guarantee(math.inf, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "nothing is proven")
+        return PrivacyReport(None, nothing, None, METHODS[self.method].reason, False, _PUBLIC)
+
+
+class ObfuscationTable(ImagesTable):
+    """The settings of a release of obfuscated images; ``method`` is a name in `METHODS`.
+
+    Attributes:
+        shape: (C, H, W).
+        options: Of the method, its secrets never; one that is left out has its default.
+    """
+
+    shape: list[int] = pydantic.Field(min_length=3, max_length=3)
+
+    @pydantic.model_validator(mode="after")
+    def _check(self) -> Self:
+        build(load_method(self.method).Config, self.options, f"the options of '{self.method}'")
+        if SECRET & set(self.options):
+            raise ValueError(f"options = {self.options!a} are not the public options of '{self.method}'.")
+        return self
+
+    def plan(self) -> ObfuscationPlan:
+        """Return the plan, which depends on the method alone."""
+        return ObfuscationPlan(self.method)
+
+    def problems(self, described: Mapping[str, Any]) -> list[str]:
+        """Compare the number and shape of the images with the settings."""
+        if (described["num"], described["image_shape"]) != (self.num, self.shape):
+            return [f"the images are not {self.num:,} of shape {self.shape}."]
+        return []

@@ -11,19 +11,25 @@ from typing import Any, Self
 import pydantic
 from torch import Tensor
 
-from idpgan.audit.entry import Entry
+from idpgan.audit.cases import USUAL_RUNS, AuditCase, guarantees
+from idpgan.audit.entry import Entry, Request
+from idpgan.audit.neighbors import PAIRS, Pair
+from idpgan.audit.statistics import Maker
 from idpgan.checks import typed
 from idpgan.config import Section, build, nearest_hint
 from idpgan.errors import InputError
 from idpgan.methods import METHODS, MethodInfo, load, methods_of
-from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta
-from idpgan.privacy.noise import SYSTEM, Noise, Source
+from idpgan.privacy import Event, Guarantee, Noise, PrivacyReport, Relation, Unit, check_delta
+from idpgan.privacy.noise import SYSTEM, Source
 from idpgan.privacy.plan import Budget, Plan, Price
 from idpgan.release.settings import ImagesTable
 
 Shape = tuple[int, int]
+Notes = Callable[[Tensor], tuple[str, ...]]
 Algorithm = Callable[[Tensor, float, Any, Noise], Tensor]  # maps images, epsilon and options to the release
+LAWS = {"discrete-laplace": "laplace", "rounded-gaussian": "gaussian"}
+PURE = ("discrete-laplace", "laplace")
+_AUDITED = (8, 6)  # px of an image in audits: more rows than columns, so that the column space is a proper subspace
 _PUBLIC = ("number, size and order of the images", "pixel range [0, 1]")
 
 
@@ -34,11 +40,6 @@ class Options(Section):
 
     def check(self, shape: Shape) -> None:
         """Raise an `InputError` if images of this shape cannot be published with these options."""
-
-
-def no_notes(images: Tensor) -> tuple[str, ...]:
-    """Return no notes."""
-    return ()
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Recipe:
     events: tuple[Event, ...]
     release: Callable[[Tensor, Noise], Tensor]
     claim: str = "asked for"
-    notes: Callable[[Tensor], tuple[str, ...]] = no_notes
+    notes: Notes = lambda images: ()
 
     @property
     def law(self) -> str:
@@ -83,9 +84,7 @@ class Publisher:
     audit: Entry
 
 
-def as_published(
-    name: str, algorithm: Algorithm, claim: str, notes: Callable[[Tensor], tuple[str, ...]] = no_notes
-) -> Planner:
+def as_published(name: str, algorithm: Algorithm, claim: str, notes: Notes = lambda images: ()) -> Planner:
     """Return the planner of a published algorithm without a proof: it is charged as an unprotected read."""
 
     def plan(shape: Shape, unit: Unit, epsilon: float, delta: float, options: Options) -> Recipe:
@@ -96,6 +95,61 @@ def as_published(
         return Recipe((event,), lambda images, noise: algorithm(images, epsilon, options, noise), claim, notes)
 
     return plan
+
+
+def case_of(
+    name: str,
+    plan: Recipe,
+    pair: Pair,
+    makers: Sequence[Maker],
+    request: Request,
+    *notes: str,
+    runs: int = USUAL_RUNS,
+) -> AuditCase:
+    """Return the case of a whole planned release, post-processing included; an unprotected read has no proof."""
+    claimed, proven = guarantees(request, *plan.events)
+    events = plan.events
+    if not events[0].is_private:
+        adjacency, events = (claimed.unit, claimed.relation), ()
+        claimed = Guarantee(request.epsilon, 0.0, *adjacency, plan.claim)
+        proven = Guarantee(float("inf"), 0.0, *adjacency, "nothing is proven")
+    return AuditCase(name, pair, claimed, proven, plan.release, tuple(makers), notes=notes, events=events, runs=runs)
+
+
+def publisher_entry(
+    name: str,
+    planner: Planner,
+    options: Options,
+    *makers: Maker,
+    units: tuple[Unit, ...],
+    pair: str = "extremes",
+    shape: Shape = _AUDITED,
+) -> Entry:
+    """Return the entry of a publisher, attacked by the statistics that ``makers`` make.
+
+    Args:
+        options: Options of the publisher; if they have a ``law``, a request chooses it.
+        units: Possible units, the default first.
+        pair: Default neighbors.
+        shape: Shape of the audited image.
+    """
+    noisy = "law" in type(options).model_fields
+    fewer = ", ".join(f"{key} = {value}" for key, value in options.model_dump(exclude_defaults=True).items())
+
+    def build(request: Request) -> AuditCase:
+        unit, law = request.unit or units[0], LAWS[request.law or "discrete-laplace"]
+        chosen = options.model_copy(update={"law": law}) if noisy else options
+        delta = (request.delta or 0.0) if METHODS[name].sound else 0.0
+        notes = [f"an image of {shape[0]} x {shape[1]} pixels"]
+        if fewer:
+            notes.append(f"{fewer} instead of the default: what is attacked, rank and column space, is the same")
+        plan = planner(shape, unit, request.epsilon, delta, chosen)
+        return case_of(name, plan, PAIRS[request.pair or pair](shape, unit), makers, request, *notes)
+
+    known = {"pair": (pair, *(other for other in PAIRS if other != pair))}
+    if not noisy:
+        return Entry(build, units, (Relation.REPLACE_ONE,), options=known)
+    return Entry(build, units, (Relation.REPLACE_ONE,), delta=1e-5, options={**known, "law": tuple(LAWS)}, pure=PURE)
 
 
 def method_info(name: str) -> MethodInfo:

@@ -16,10 +16,7 @@ from idpgan.checks import typed
 from idpgan.config import build
 from idpgan.data.images import notebook_png
 from idpgan.errors import InputError
-from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit
-from idpgan.privacy.ledger import Ledger
-from idpgan.privacy.noise import Noise
+from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Relation, Unit
 from idpgan.publish.plan import PublicationPlan, PublicationTable, checked_options, method_info, offer, plan_release
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.folder import write_release
@@ -164,7 +161,16 @@ def release(
 
 def release_planned(plan: PublicationPlan, values: Tensor, noise: Noise, ranks: Ranks = ALONE) -> Release:
     """Release images (N, ...) in [0, 1] that fit the plan and are already charged."""
-    released = _shared(plan, values, noise, ranks).to(values.dtype)
+    if ranks.alone:
+        released = plan.recipe.release(values, noise)
+    else:
+        asked = {"method": plan.method, "shape": list(values.shape[1:]), "unit": plan.price.unit}
+        numbers = {"epsilon": plan.epsilon, "delta": plan.delta, "options": plan.options.model_dump(mode="json")}
+        with ranks.order({**asked, **numbers}):
+            released = _share(plan, ranks.broadcast(values), noise, ranks)
+        if not bool(released.isfinite().all()):
+            raise ArithmeticError("a share of the images was released as NaN or infinity.")
+    released = released.to(values.dtype)
     options, notes = plan.options.model_dump(), plan.recipe.notes(values)
     return Release(released, plan.report(noise.source), plan.method, plan.price.events, options, notes, plan)
 
@@ -175,18 +181,6 @@ def release_planned(plan: PublicationPlan, values: Tensor, noise: Noise, ranks: 
 # system. So each image gets one draw of noise, as in one process, and events and epsilon are the same. With fixed noise
 # the images differ from those of one process: a source serves a whole batch in the order in which a publisher asks for
 # numbers, so a rank cannot know which numbers would belong to its share.
-
-
-def _shared(plan: PublicationPlan, values: Tensor, source: Noise, ranks: Ranks) -> Tensor:
-    """Release charged images (N, ...) with all processes; return all images or raise an error."""
-    if ranks.alone:
-        return plan.recipe.release(values, source)
-    asked = {"method": plan.method, "shape": list(values.shape[1:]), "unit": plan.price.unit, "epsilon": plan.epsilon}
-    with ranks.order({**asked, "delta": plan.delta, "options": plan.options.model_dump(mode="json")}):
-        released = _share(plan, ranks.broadcast(values), source, ranks)
-    if not bool(released.isfinite().all()):
-        raise ArithmeticError("a share of the images was released as NaN or infinity.")
-    return released
 
 
 def publish_shares(ranks: Ranks, noise: Noise | None = None) -> None:

@@ -25,7 +25,7 @@ from idpgan.models.checkpoint import (
     with_weights,
 )
 from idpgan.models.generator import Generator
-from idpgan.models.outline import GeneratorOutline
+from idpgan.models.own import GeneratorOutline
 from idpgan.models.simulators import PopulationGenerator
 from idpgan.own_code import is_own_code
 from idpgan.release.artifact import Kind

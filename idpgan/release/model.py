@@ -25,8 +25,7 @@ from idpgan.data.images import LONGEST_CLASS_NAME, check_class_names
 from idpgan.errors import InputError
 from idpgan.files import printable, write_bytes_atomic
 from idpgan.models.checkpoint import CONFIG, read_tensors
-from idpgan.models.foreign import ForeignClassifier, ForeignGenerator
-from idpgan.models.outline import TensorShape
+from idpgan.models.own import ForeignClassifier, ForeignGenerator, TensorShape, outline_of
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import FLOATING_POINT, Guarantee, PrivacyReport, check_delta, default_delta
@@ -183,16 +182,13 @@ def _unlike(described: Described, tensors: Mapping[str, Tensor]) -> str | None:
     """Return the first difference between tensors and their description."""
     for name in sorted({*described.tensors} ^ {*tensors}):
         return f"{name[:80]!a} is missing or not expected"
+    shapes = outline_of(tensors)
     for name, wanted in described.tensors.items():
-        if _shape_of(tensors[name]) != wanted:
+        if shapes[name] != wanted.to_json():
             return f"{name[:80]!a} has another shape or type"
         if tensors[name].is_floating_point() and not bool(tensors[name].isfinite().all()):
             return f"{name[:80]!a} holds numbers that are not finite"
     return None
-
-
-def _shape_of(tensor: Tensor) -> TensorShape:
-    return TensorShape(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))  # type: ignore[arg-type]
 
 
 # What is said of the training ------------------------------------------------------------------------------------
@@ -321,7 +317,7 @@ def write_model(
             "classes": list(classes),
             "latent_dim": latent_dim,
             "pixels": list(pixels),
-            "tensors": {name: _shape_of(tensor).to_json() for name, tensor in tensors.items()},
+            "tensors": outline_of(tensors),
         },
         "write_model",
     )

@@ -20,7 +20,7 @@ from idpgan.jobs.init import facts_of
 from idpgan.jobs.sample import draw
 from idpgan.metrics.source import read_foreign, read_images
 from idpgan.models import ModelConfig, build_generator, save_generator
-from idpgan.models.foreign import ForeignClassifier, ForeignGenerator
+from idpgan.models.own import ForeignClassifier, ForeignGenerator
 from idpgan.release.dataset import SyntheticDataset
 from idpgan.release.export import _Drawn, _write_folder, parse_labels
 

@@ -51,11 +51,10 @@ def test_round_trip_from_run_release_and_file(release, generator, tail):
     assert json.loads((release / "config.json").read_text())["dataset"] == "pets"
 
 
-@pytest.mark.parametrize("norm", ["batch", "group"])
 @pytest.mark.parametrize("conditional", [True, False])
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (3, 48, 48), (1, 64, 64), (1, 112, 92)])
-def test_round_trip_of_every_family(tmp_path, shape, conditional, norm):
-    config = ModelConfig(latent_dim=4, width=4, conditional=conditional, generator_norm=norm)
+def test_round_trip_of_every_size(tmp_path, shape, conditional):
+    config = ModelConfig(latent_dim=4, width=4, conditional=conditional)
     generator = build_generator(config, shape, 2, seed=1)
     save_generator(tmp_path, generator)
     assert torch.equal(load_generator(tmp_path).sample(3, seed=1), generator.sample(3, seed=1))

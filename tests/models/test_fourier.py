@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from idpgan.models.fourier import Axis, blocks_of
+from idpgan.models.scattering import Axis, blocks_of
 
 
 @pytest.mark.parametrize(("side", "coarsest"), [(2, 2), (12, 6), (12, 12), (36, 18), (40, 10)])

@@ -16,7 +16,7 @@ from idpgan.jobs.train import plan, start
 from idpgan.jobs.verify import opened, verify
 from idpgan.metrics.source import read_images
 from idpgan.models.config import ModelConfig
-from idpgan.models.outline import outline_of, outlined
+from idpgan.models.own import outline_of, outlined
 from idpgan.own_code import path_of, resolve
 from tests.own import networks
 from tests.own.conftest import TABLES, small

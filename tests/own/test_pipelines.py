@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from idpgan.errors import InputError
-from idpgan.models.own_simulator import weights_of
 from idpgan.models.pipelines import PipelineSimulator
+from idpgan.models.simulators import weights_of
 
 diffusers = pytest.importorskip("diffusers", reason="the extra idpgan[diffusers]")
 

@@ -14,7 +14,7 @@ from idpgan.data.load import load
 from idpgan.errors import ConfigError
 from idpgan.jobs.train import plan, resume
 from idpgan.jobs.verify import verify
-from idpgan.models.own_simulator import OwnSimulator, weights_of
+from idpgan.models.simulators import OwnSimulator, weights_of
 from idpgan.privacy.books import count
 from idpgan.privacy.ledger import Ledger
 from idpgan.synthesis.evolution import embedding

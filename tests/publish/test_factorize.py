@@ -12,7 +12,7 @@ from scipy.optimize import isotonic_regression
 
 from idpgan.privacy import Noise
 from idpgan.privacy.matrix import add_laplace, column_norm
-from idpgan.publish.matrix.factorize import (
+from idpgan.publish.matrix import (
     decompose,
     descend,
     eigen_design,

@@ -14,7 +14,7 @@ from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish import release
 from idpgan.publish.plan import load_publisher
 from idpgan.publish.sound import prior
-from idpgan.publish.sound.codebook import face_codebook
+from idpgan.publish.sound.faces import face_codebook
 from idpgan.publish.sound.numbers import block_sums, calibrate_pixels
 from idpgan.publish.sound.publishers import shrink
 from tests.publish.pictures import pictures

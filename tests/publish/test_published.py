@@ -11,10 +11,8 @@ from scipy.stats import chisquare, kstest, laplace
 
 from idpgan.privacy import Noise
 from idpgan.privacy.matrix import column_norm, noisy_product
-from idpgan.publish import release
-from idpgan.publish.matrix import algorithms
-from idpgan.publish.matrix.algorithms import EsraOptions, SraOptions, esra, lrm_factors, score_ranks, sra
-from idpgan.publish.matrix.factorize import decompose, eigen_design
+from idpgan.publish import matrix, release
+from idpgan.publish.matrix import EsraOptions, SraOptions, decompose, eigen_design, esra, lrm_factors, score_ranks, sra
 from tests.publish.pictures import pictures
 
 PUBLISHED = ("lap-published", "lra", "sra", "esra", "lrm", "mm")
@@ -204,7 +202,7 @@ def test_lrm_is_noise_on_factors_that_depend_on_no_other_image(monkeypatch):
     B, L = lrm_factors(images, 3)
     alone = lrm_factors(images[2:3], 3)
     assert torch.allclose(B[2:3] @ L[2:3], alone[0] @ alone[1], atol=1e-6)
-    monkeypatch.setitem(algorithms._CHUNK_NUMBERS, "cpu", 2 * 9 * 6)  # two images a part
+    monkeypatch.setitem(matrix._CHUNK_NUMBERS, "cpu", 2 * 9 * 6)  # two images a part
     in_parts = lrm_factors(images, 3)
     assert torch.allclose(in_parts[0], B, atol=1e-6)
     assert torch.allclose(in_parts[1], L, atol=1e-6)

@@ -10,7 +10,7 @@ from idpgan.errors import InputError
 from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish import METHODS
 from idpgan.publish.plan import load_publisher
-from idpgan.publish.sound.eigenfaces import face_coefficients
+from idpgan.publish.sound.faces import face_coefficients
 from idpgan.publish.sound.numbers import Query, block_sums, calibrate_numbers, low_cosines
 
 UNITS = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)

@@ -13,10 +13,10 @@ from idpgan.errors import InputError
 from idpgan.jobs.audit import audit_entry
 from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish import release
+from idpgan.publish import sliding_windows as published
 from idpgan.publish.plan import load_publisher
-from idpgan.publish.windows import audits, published
-from idpgan.publish.windows.published import cut, join, reorder
-from idpgan.publish.windows.sound import SwpSoundOptions, WindowRelease, plan_release
+from idpgan.publish.sliding_windows import cut, join, reorder
+from idpgan.publish.sound.sliding_windows import SwpSoundOptions, WindowRelease, plan_release
 from tests.publish.pictures import pictures
 
 
@@ -128,7 +128,7 @@ def test_the_growing_share_is_found_by_the_audit(method, runs):
 
 @pytest.mark.parametrize("method", ["swp", "sort-swp"])
 def test_the_raw_threshold_is_found_by_the_audit(method):
-    case = audit_entry(method).case(method, Request(1.0, pair=audits.RAW_THRESHOLD))
+    case = audit_entry(method).case(method, Request(1.0, pair=published.RAW_THRESHOLD))
     audited = case.run(12_000, seed=1)
     assert audited.exceeds_claim
     assert audited.result.epsilon_lower > 1.5
@@ -151,7 +151,9 @@ def test_the_raw_threshold_is_all_that_this_pair_shows(monkeypatch):
 
     monkeypatch.setattr(published, "add_laplace", record)
     audited = (
-        audits.published_entry("swp", undecided).case("swp", Request(1.0, pair=audits.RAW_THRESHOLD)).run(4000, seed=1)
+        published.published_entry("swp", undecided)
+        .case("swp", Request(1.0, pair=published.RAW_THRESHOLD))
+        .run(4000, seed=1)
     )
     assert torch.allclose(torch.cat(scales), torch.tensor(1.0).double())
     assert audited.result.epsilon_lower < 0.5
@@ -159,14 +161,14 @@ def test_the_raw_threshold_is_all_that_this_pair_shows(monkeypatch):
 
 @pytest.mark.parametrize("method", ["swp-sound", "sort-swp-sound"])
 def test_a_decision_on_noisy_numbers_is_never_caught_and_one_without_noise_is(method):
-    case = audit_entry(method).case(method, Request(1.0, pair=audits.RAW_THRESHOLD))
+    case = audit_entry(method).case(method, Request(1.0, pair=published.RAW_THRESHOLD))
     audited = case.run(12_000, confidence=1 - 0.001 / 2, seed=2)
     assert 0.1 <= audited.result.epsilon_lower <= case.proven.epsilon <= 1.0
     made, _ = plan_release((2, 4), Unit.PIXEL, 1.0, 0.0, SwpSoundOptions(window=4))
     raw = dataclasses.replace(made, compare=lambda distances, noise: distances)
     assert dataclasses.replace(case, release=raw).run(4000, seed=2).violation
     with pytest.raises(InputError, match="differs in one pixel"):
-        audit_entry(method).case(method, Request(1.0, unit=Unit.IMAGE, pair=audits.RAW_THRESHOLD))
+        audit_entry(method).case(method, Request(1.0, unit=Unit.IMAGE, pair=published.RAW_THRESHOLD))
 
 
 SHAPE, WINDOW = (2, 3), 4  # two windows, of 4 and 2 pixels

@@ -16,7 +16,7 @@ from idpgan.commands import app
 from idpgan.continual import ContinualCounter
 from idpgan.jobs.audit import write_into_release
 from idpgan.jobs.verify import verify
-from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationTable
+from idpgan.obfuscate.base import ObfuscatedArtifact, ObfuscationTable
 from idpgan.privacy.event import Event
 from idpgan.release.folder import made_with, write_release
 from idpgan.release.words import compare_cards

@@ -429,7 +429,6 @@ VARIANTS = {
     "opacus, unconditional": {"engine": "opacus", "model": {"conditional": False}, "secure_mode": True},
     "mismatch": {"mismatch": 0.5},
     "mismatch, separate": {"mismatch": 1.0, "fakes": "separate"},
-    "layer norm": {"model": {"critic_norm": "layer"}},
 }
 
 

@@ -76,9 +76,8 @@ VARIANTS = {  # name: config and settings of a method variant
     "published labels": "digits-idp-gan-published method.label_input=true privacy.label_epsilon=2",
     "dp-gan wgan-gp": "digits-dp-gan method.loss=wgan-gp method.mismatch=0",
     "dp-gan separate": "digits-dp-gan method.fakes=separate method.mismatch=0",
-    "dp-gan adaptive": "digits-dp-gan method.adaptive_below=0.9 model.generator=dcgan model.critic_norm=group",
+    "dp-gan adaptive": "digits-dp-gan method.adaptive_below=0.9 model.generator=dcgan",
     "dp-gan sigma": "digits-dp-gan privacy.noise_multiplier=3.0",
-    "wgan-gp norms": "digits-wgan-gp model.generator_norm=group model.critic_norm=layer",
     "scattering person": "digits-scattering-linear training.steps=3",
     "dssgd noisy": "digits-dssgd privacy.epsilon=2.0",
     "folder gaussian": "digits-gaussian data.name=folder data.root=DATA/classes data.image_size=28 data.channels=1 "

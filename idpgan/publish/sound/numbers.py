@@ -16,12 +16,8 @@ from torch import Tensor
 
 from idpgan.errors import InputError
 from idpgan.numerics.dct import cosines
-from idpgan.privacy.accounting import calibrate
+from idpgan.privacy import DiscreteLaplace, Event, Grid, Noise, Relation, RoundedGaussian, Unit, calibrate
 from idpgan.privacy.discrete import MAX_SCALE
-from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.mechanisms import DiscreteLaplace, Grid, RoundedGaussian
-from idpgan.privacy.noise import Noise
 from idpgan.publish.plan import Options
 
 Law = Literal["laplace", "gaussian"]

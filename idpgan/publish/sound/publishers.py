@@ -1,6 +1,6 @@
 """The sound publishers: noise on every pixel or on few numbers of an image, and the best estimate from the result.
 
-`eigenfaces` and `codebook` have their own files.
+`eigenfaces` and `codebook` are in `faces`, the windows in `sliding_windows`.
 """
 
 from __future__ import annotations
@@ -18,24 +18,10 @@ from idpgan.audit.entry import Entry, Request
 from idpgan.audit.neighbors import PAIRS
 from idpgan.audit.statistics import EXACT, Linear, Nearness, Outcomes, Statistic
 from idpgan.numerics.svd import batched_svd
-from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.mechanisms import DiscreteLaplace
-from idpgan.privacy.noise import Noise
-from idpgan.publish.audits import LAWS, PURE, publisher_entry
-from idpgan.publish.plan import Planner, Publisher, Recipe, Shape
-from idpgan.publish.sound.codebook import CodebookOptions, plan_codebook
-from idpgan.publish.sound.eigenfaces import EigenfacesOptions, plan_eigenfaces
-from idpgan.publish.sound.numbers import (
-    PIXEL_RANGE,
-    Law,
-    LawOptions,
-    Query,
-    block_sums,
-    calibrate_numbers,
-    calibrate_pixels,
-    least_error,
-    low_cosines,
-)
+from idpgan.privacy import DiscreteLaplace, Noise, Relation, Unit
+from idpgan.publish.plan import LAWS, PURE, Planner, Publisher, Recipe, Shape, publisher_entry
+from idpgan.publish.sound import faces, numbers
+from idpgan.publish.sound.numbers import LawOptions, Query
 from idpgan.publish.sound.prior import face_prior
 
 _GREY = 0.5  # center of the pixel range, subtracted before the SVD
@@ -48,13 +34,13 @@ _UNITS = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)
 
 def plan_lap(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Recipe:
     """Return the plan of ``lap``: noise on every pixel, without post-processing."""
-    release = calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
+    release = numbers.calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
     return Recipe((release.event,), release)
 
 
 def plan_shrink(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Recipe:
     """Return the plan of ``lap-shrink``: ``lap``, then `shrink` at the known noise level, as post-processing."""
-    noisy = calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
+    noisy = numbers.calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
 
     def release(images: Tensor, noise: Noise) -> Tensor:
         return _GREY + shrink(noisy(images, noise) - _GREY, math.sqrt(noisy.variance))
@@ -64,7 +50,7 @@ def plan_shrink(shape: Shape, unit: Unit, epsilon: float, delta: float, options:
 
 def plan_wiener(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Recipe:
     """Return the plan of ``lap-wiener``: ``lap``, then the estimate under the model of faces, as post-processing."""
-    noisy = calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
+    noisy = numbers.calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
     prior = face_prior(shape)
     identities = [torch.eye(size, dtype=torch.float64) for size in shape]
     estimate = prior.estimate(identities[0], identities[1], noisy.variance)
@@ -125,16 +111,16 @@ def plan_pix(shape: Shape, unit: Unit, epsilon: float, delta: float, options: Pi
     `NoisyNumbers`.
     """
     sizes = [options.block] if options.block else [size for size in _SIZES if size <= max(shape)]
-    return _plan(shape, unit, epsilon, delta, options.law, [block_sums(shape, size) for size in sizes])
+    return _plan(shape, unit, epsilon, delta, options.law, [numbers.block_sums(shape, size) for size in sizes])
 
 
 def plan_dct(shape: Shape, unit: Unit, epsilon: float, delta: float, options: DctOptions) -> Recipe:
     """Return the plan of ``dct``: the lowest frequencies; proof in `Query.sensitivity`, noise of `NoisyNumbers`."""
     sizes = [options.frequencies] if options.frequencies else [size for size in _SIZES if size <= max(shape)]
-    return _plan(shape, unit, epsilon, delta, options.law, [low_cosines(shape, size) for size in sizes])
+    return _plan(shape, unit, epsilon, delta, options.law, [numbers.low_cosines(shape, size) for size in sizes])
 
 
-def _plan(shape: Shape, unit: Unit, epsilon: float, delta: float, law: Law, queries: Sequence[Query]) -> Recipe:
+def _plan(shape: Shape, unit: Unit, epsilon: float, delta: float, law: numbers.Law, queries: Sequence[Query]) -> Recipe:
     """Return the plan of the query with the least expected error."""
     prior = face_prior(shape)
 
@@ -142,12 +128,12 @@ def _plan(shape: Shape, unit: Unit, epsilon: float, delta: float, law: Law, quer
         return prior.estimate(query.A, query.B, variance).error
 
     bounds = [(query, query.sensitivity(unit)) for query in queries]
-    query, sensitivity = least_error(bounds, error, unit, law, epsilon=epsilon, delta=delta)
-    noisy = calibrate_numbers(sensitivity, unit, law, epsilon=epsilon, delta=delta)
+    query, sensitivity = numbers.least_error(bounds, error, unit, law, epsilon=epsilon, delta=delta)
+    noisy = numbers.calibrate_numbers(sensitivity, unit, law, epsilon=epsilon, delta=delta)
     estimate = prior.estimate(query.A, query.B, noisy.variance)
 
     def release(images: Tensor, noise: Noise) -> Tensor:
-        return estimate(noisy(query(images.clamp(0, PIXEL_RANGE)), noise))
+        return estimate(noisy(query(images.clamp(0, numbers.PIXEL_RANGE)), noise))
 
     return Recipe((noisy.event,), release)
 
@@ -160,8 +146,8 @@ def _lap_case(request: Request) -> AuditCase:
     if request.law == "laplace":
         return CASES["lap"].build(request)
     unit, delta = request.unit or Unit.PIXEL, request.delta or 0.0
-    law = cast(Law, LAWS[request.law or "discrete-laplace"])
-    lap = calibrate_pixels(IMAGE_SHAPE, unit, law, epsilon=request.epsilon, delta=delta)
+    law = cast(numbers.Law, LAWS[request.law or "discrete-laplace"])
+    lap = numbers.calibrate_pixels(IMAGE_SHAPE, unit, law, epsilon=request.epsilon, delta=delta)
 
     def exact(data: Tensor, neighbor: Tensor) -> Statistic:
         laplace = isinstance(lap.mechanism, DiscreteLaplace)
@@ -195,10 +181,12 @@ PUBLISHERS = {
     "lap-wiener": _noisy("lap-wiener", plan_wiener),
     "dct": _noisy("dct", plan_dct, DctOptions),
     "pix": _noisy("pix", plan_pix, PixOptions),
-    "eigenfaces": _noisy("eigenfaces", plan_eigenfaces, EigenfacesOptions),
+    "eigenfaces": _noisy("eigenfaces", faces.plan_eigenfaces, faces.EigenfacesOptions),
     "codebook": Publisher(
-        CodebookOptions,
-        plan_codebook,
-        publisher_entry("codebook", plan_codebook, CodebookOptions(), Outcomes, Nearness, units=(Unit.IMAGE,)),
+        faces.CodebookOptions,
+        faces.plan_codebook,
+        publisher_entry(
+            "codebook", faces.plan_codebook, faces.CodebookOptions(), Outcomes, Nearness, units=(Unit.IMAGE,)
+        ),
     ),
 }

@@ -30,10 +30,10 @@ from idpgan.models.config import ModelConfig, or_own, shown_or_own
 from idpgan.models.families import build_generator, build_simulator, generator_bytes
 from idpgan.models.initialize import torch_seed
 from idpgan.models.own import OwnFeatures
-from idpgan.models.own_simulator import OwnSimulator
 from idpgan.models.scattering import scattering_shape
 from idpgan.models.simulators import (
     GeneratorSimulator,
+    OwnSimulator,
     PhotoSimulator,
     PopulationGenerator,
     looks_known,

@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from idpgan.errors import ConfigError
-from idpgan.models.own_simulator import OwnSimulator
-from idpgan.models.simulators import PhotoSimulator, Simulator
+from idpgan.models.simulators import OwnSimulator, PhotoSimulator, Simulator
 
 _DRAWN_AT_ONCE = 4096  # vectors, of which those with the look of a class are taken
 _MOST_TRIES = 500

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+import functools
 
 import pydantic
 import torch
 from torch import Tensor
 
-from idpgan.privacy.guarantee import Unit
-from idpgan.privacy.noise import Noise
-from idpgan.publish.plan import Options, Recipe, Shape
-from idpgan.publish.sound.numbers import (
-    PIXEL_RANGE,
-    ROUNDING,
-    NoisyNumbers,
-    Sensitivity,
-    calibrate_numbers,
-    pixel_sensitivity,
-    touched_pixels,
-)
-from idpgan.publish.windows.published import count_windows, cut, join, reorder, window_of
+from idpgan.audit.cases import AuditCase
+from idpgan.audit.entry import Entry, Request
+from idpgan.audit.neighbors import Pair
+from idpgan.audit.statistics import Linear, Maker, Nearness
+from idpgan.errors import InputError
+from idpgan.privacy import Guarantee, Noise, Relation, Unit
+from idpgan.publish import sliding_windows as published
+from idpgan.publish.plan import Options, Publisher, Recipe, Shape, case_of
+from idpgan.publish.sound import numbers
+from idpgan.publish.sound.numbers import PIXEL_RANGE, ROUNDING, NoisyNumbers, Sensitivity
 
 _SLACK = 1 - 2.0**-40  # so that rounded shares add up to at most epsilon
+OPPOSITE_ROWS = "opposite-rows"
+_SMALL = (3, 4)  # of an audited image: a row is a window
+_SMALL_TWO = (2, 4)
 
 
 class SwpSoundOptions(Options):
@@ -55,7 +56,7 @@ class SortSwpSoundOptions(SwpSoundOptions):
         return self
 
 
-@dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class WindowRelease:
     r"""Windows released with noise or replaced, one after the other.
 
@@ -95,14 +96,14 @@ class WindowRelease:
     def __call__(self, images: Tensor, noise: Noise) -> Tensor:
         """Release images (N, m, n), float64, not clamped."""
         shape = (images.shape[1], images.shape[2])
-        windows = cut(images.clamp(0, PIXEL_RANGE), self.window)
-        real = cut(torch.ones_like(images), self.window)  # 1 where a window has a pixel, 0 in the padding
+        windows = published.cut(images.clamp(0, PIXEL_RANGE), self.window)
+        real = published.cut(torch.ones_like(images), self.window)  # 1 where a window has a pixel, 0 in the padding
         if self.sort is None:
-            return join(self._follow(windows, real, noise), shape)
+            return published.join(self._follow(windows, real, noise), shape)
         keys = self.sort(self.keys(windows), noise) / real.sum(2)
         order = keys.argsort(dim=1)
-        released = self._follow(reorder(windows, order), reorder(real, order), noise)
-        return join(reorder(released, order.argsort(dim=1)), shape)
+        released = self._follow(published.reorder(windows, order), published.reorder(real, order), noise)
+        return published.join(published.reorder(released, order.argsort(dim=1)), shape)
 
     @staticmethod
     def keys(windows: Tensor) -> Tensor:
@@ -136,21 +137,21 @@ def plan_release(
     shape: Shape, unit: Unit, epsilon: float, delta: float, options: SwpSoundOptions, sort: float = 0.0
 ) -> tuple[WindowRelease, Recipe]:
     """Return the release and its plan. The pure epsilons add up to at most epsilon; delta can only lower the price."""
-    window = window_of(shape, options.window)
-    count = count_windows(shape, window)
+    window = published.window_of(shape, options.window)
+    count = published.count_windows(shape, window)
     times = 1 if unit is Unit.PIXEL else count
-    pixels = touched_pixels((window, 1), unit)
+    pixels = numbers.touched_pixels((window, 1), unit)
     total = float(pixels) * PIXEL_RANGE * ROUNDING
     number = Sensitivity(total, total, total, 1)
 
     def noisy(bounds: Sensitivity, share: float) -> NoisyNumbers:
-        return calibrate_numbers(bounds, unit, "laplace", epsilon=epsilon * share / times * _SLACK, delta=0.0)
+        return numbers.calibrate_numbers(bounds, unit, "laplace", epsilon=epsilon * share / times * _SLACK, delta=0.0)
 
     release = WindowRelease(
         window,
         options.threshold,
         noisy(number, options.compare),
-        noisy(pixel_sensitivity((window, 1), unit), 1 - options.compare - sort),
+        noisy(numbers.pixel_sensitivity((window, 1), unit), 1 - options.compare - sort),
         noisy(number, sort) if sort else None,
     )
     parts = [part for part in (release.sort, release.compare, release.pixels) if part is not None]
@@ -161,3 +162,58 @@ def plan_windows(shape: Shape, unit: Unit, epsilon: float, delta: float, options
     """Return the plan of ``swp-sound`` or, by its options, of ``sort-swp-sound``; proof in `WindowRelease`."""
     sort = options.sort if isinstance(options, SortSwpSoundOptions) else 0.0
     return plan_release(shape, unit, epsilon, delta, options, sort)[1]
+
+
+# Audits and the table -----------------------------------------------------------------------------------------------
+
+
+def opposite_rows(unit: Unit) -> Pair:
+    """Return an image of three rows (black, white, black) and a neighbor."""
+    data = torch.zeros(_SMALL, dtype=torch.float64)
+    data[1] = 1.0
+    neighbor = 1 - data
+    if unit is Unit.PIXEL:
+        neighbor = data.clone()
+        neighbor[1, 0] = 0.0
+    return Pair(f"black, white and black windows against their negative in one {unit}", data, neighbor)
+
+
+def sound_entry(name: str, options: SwpSoundOptions) -> Entry:
+    """Return the entry of a sound publisher, with one row per window."""
+
+    def build(request: Request) -> AuditCase:
+        unit, asks_threshold = request.unit or Unit.PIXEL, request.pair == published.RAW_THRESHOLD
+        if asks_threshold and unit is not Unit.PIXEL:
+            raise InputError(
+                f"the pair {published.RAW_THRESHOLD} differs in one pixel: leave unit {unit} or the pair out."
+            )
+        pair = published.raw_threshold(_SMALL_TWO) if asks_threshold else opposite_rows(unit)
+        count, window = pair.data.shape
+        plan = plan_windows((count, window), unit, request.epsilon, 0.0, options)
+        total = sum(event.pure * event.count for event in plan.events)
+        proven = Guarantee(total, 0.0, unit, Relation.REPLACE_ONE, f"sum of pure epsilons of {plan.law}")
+
+        def decide(raw: Tensor, before: Tensor) -> Tensor:
+            center = before.mean(-1).clamp(0, 1)
+            return WindowRelease.distances(raw, center, torch.ones_like(raw)) < options.threshold * window
+
+        def replaced(row: Tensor, before: Tensor) -> Tensor:
+            return (row == row[:, :1]).all(-1)
+
+        raw: list[Maker] = [functools.partial(published.RawDecision, decide=decide, replaced=replaced)]
+        makers = (*(raw if asks_threshold else []), Linear, Nearness)
+        note = f"an image of {count} windows of {window} pixels"
+        return dataclasses.replace(case_of(name, plan, pair, makers, request, note), proven=proven)
+
+    pairs = {"pair": (OPPOSITE_ROWS, published.RAW_THRESHOLD)}
+    return Entry(build, (Unit.PIXEL, Unit.IMAGE), (Relation.REPLACE_ONE,), options=pairs)
+
+
+def _sound(name: str, options: type[SwpSoundOptions]) -> Publisher:
+    return Publisher(options, plan_windows, sound_entry(name, options(window=4)))
+
+
+PUBLISHERS = {
+    "swp-sound": _sound("swp-sound", SwpSoundOptions),
+    "sort-swp-sound": _sound("sort-swp-sound", SortSwpSoundOptions),
+}
