@@ -72,7 +72,7 @@ def made_with() -> str:
     """Return the version of the package and a hash of its code, such as "0.2.0+3fa94b2c91aa".
 
     Sentences of reports and cards change between versions. Those of a release that names this very code are compared
-    word for word, those of any other by their fields (see `idpgan.release.words`).
+    word for word, those of any other by their fields (see `idpgan.release.verify`).
     """
     version = importlib.metadata.version("idpgan")
     return f"{version}{'.' if '+' in version else '+'}{code_digest()[:12]}"
