@@ -15,6 +15,7 @@ import typer
 from idpgan.commands import app
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
+from idpgan.jobs import keys as keys_page
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -97,13 +98,12 @@ def not_run(line):
 # What a page takes for granted, beside the files of the checkout: names of `Stock`.
 GIVEN = {
     "README.md": "photos",
-    "attacking.md": "synthetic-faces faces48 others48",
-    "license.md": "config.toml",
-    "own-data.md": "photos",
+    "giving-away.md": "config.toml",
+    "own-data.md": "photos consenting48",
     "matrix-publishers.md": "faces",
-    "public-images.md": "faces48 consenting48",
     "publish.md": "faces",
     "publishers.md": "faces",
+    "receiver.md": "synthetic-faces faces48 others48",
     "report.md": "run",
     "sliding-windows.md": "faces",
     "which-epsilon.md": "config.toml",
@@ -226,7 +226,7 @@ def test_the_examples_of_a_page_run(path, stock, tmp_path):
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_a_config_of_a_page_has_keys_that_there_are(path):
-    known = set(re.findall(r"^\| `([\w.]+)`", (ROOT / "docs" / "reference" / "keys.md").read_text("utf-8"), re.M))
+    known = set(re.findall(r"^\| `([\w.]+)`", keys_page.render(), re.M))
     for found in BLOCK.finditer(path.read_text(encoding="utf-8")):
         if found["language"] == "toml":
             given = keys(tomllib.loads(found["text"]))

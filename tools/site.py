@@ -11,9 +11,12 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from idpgan.jobs import keys
+
 ROOT = Path(__file__).resolve().parent.parent
 # Pages of the site that have another place, or another name, in the repository.
 MOVED = {"README.md": "index.md", "docs/README.md": "contents.md", "CONTRIBUTING.md": "contributing.md"}
+KEYS = "reference/keys.md"  # made from the code, and not in the repository
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=(?:#[^)\s]*)?\))")
 
 
@@ -40,6 +43,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
                 seen.add(uri)
                 pages.append({title.replace("`", ""): uri})
         nav.append({section.partition("\n")[0]: pages})
+    nav[-1]["Every key of a config"] = KEYS
     config.nav = nav
     return config
 
@@ -47,6 +51,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of `MOVED`, and each file outside of docs/ that a page links to."""
     files.remove(files.src_uris["README.md"])
+    files.append(File.generated(config, KEYS, content=keys.render()))
     for path, uri in MOVED.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
     for file in list(files.documentation_pages()):

@@ -289,7 +289,7 @@ def _text(source: str, sections: Sections, data: _Data, shape: DataShape, why: s
     lines = [
         f"# Made by: idpgan init {pasted(source)}",
         "# Cost without reading an image: idpgan train THIS.toml --dry-run      Train: idpgan train THIS.toml",
-        "# Every key: docs/reference/keys.md. What you leave out has its default.",
+        "# Every key: python -m idpgan.jobs.keys. What you leave out has its default.",
         *textwrap.wrap(f"# Method by rule. {why}", _LONGEST, subsequent_indent="# ")[: None if why else 0],
         "",
     ]

@@ -43,10 +43,6 @@ class Source(NamedTuple):
 
 SYSTEM = Source("AES-256-CTR, 256 bits from the operating system", True)
 FIXED = Source("AES-256-CTR, FIXED SEED", False)
-PHILOX = Source(  # of releases made on a GPU before version 0.3: nothing draws from it any more
-    "Philox on the GPU, 64 bits from the operating system: not cryptographic, floating point", True
-)
-SOURCES = (SYSTEM, FIXED, PHILOX)
 
 
 class Noise:

@@ -14,7 +14,6 @@ from torch import Tensor
 from idpgan.config import Section, build
 from idpgan.errors import InputError
 from idpgan.files import write_bytes_atomic
-from idpgan.release.card import CardFacts, Subject
 
 ANSWERS = "answers.csv"
 MOST_NUMBERS = 1 << 27  # most numbers in a table
@@ -43,6 +42,7 @@ class AnswersArtifact:
     """
 
     kind: ClassVar[str] = "stream"
+    card: ClassVar[str] = "answers"
 
     def __init__(self, values: int, series: int, integer: bool, answers: Tensor | None = None) -> None:
         if values * series > MOST_NUMBERS:
@@ -102,29 +102,3 @@ class AnswersArtifact:
         except (ValueError, RuntimeError, OverflowError):  # a number beyond 64 bits
             return [f"{ANSWERS} is damaged, or is not written as a release writes it."]
         return []
-
-    def subject(self, facts: CardFacts) -> Subject:
-        """Return the subject of a dataset card."""
-        series = "one series" if self.series == 1 else f"{self.series:,} series"
-        return Subject(
-            title=f"Running counts of {facts.data}, method {facts.method}",
-            heading="The answers",
-            section=(
-                f"{self.values:,} noisy running counts of {series} in `{ANSWERS}`, one row per value: its index\n"
-                "from 1, and the count of everything up to it. An answer may be negative and may fall. A later folder\n"
-                "of the same stream begins with these rows and costs nothing more: the whole stream is one release.\n\n"
-                f'```python\nimport pandas\nanswers = pandas.read_csv("FOLDER/{ANSWERS}", index_col="index")\n```'
-            ),
-            covered=(
-                "These answers, and all later ones of the same stream, are covered together by the **proven** "
-                "guarantee below."
-            ),
-            unprotected="Do not hand these answers to anyone who may not see the counts themselves.",
-            head={
-                "pretty_name": f"Running counts of {facts.data}",
-                "configs": [{"config_name": "default", "data_files": ANSWERS}],
-            },
-            tags=("tabular", "continual-release"),
-            records="values",
-            several="has several events, each of which costs epsilon",
-        )

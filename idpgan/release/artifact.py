@@ -1,6 +1,6 @@
 """`Artifact`, the interface of everything that is given away: a generator, images or the answers of a stream.
 
-A new kind is one class that implements `Artifact`, and one row in `idpgan.jobs.verify.KINDS`.
+A new kind is one class that implements `Artifact`, one row in `idpgan.jobs.verify.KINDS`, and one section of the card.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
-from idpgan.release.card import CardFacts, Subject
 from idpgan.release.settings import Settings
 
 
@@ -22,9 +21,11 @@ class Artifact(Protocol):
 
     Attributes:
         kind: Names it in config.json, and the entry that describes it.
+        card: Names what ``templates/README.md`` says of it, which uses only what `describe` returns.
     """
 
     kind: ClassVar[str]
+    card: ClassVar[str]
 
     def files(self) -> Mapping[str, int]:
         """Return the names of its files, ``/`` between folder and name, each with the most bytes that it can have."""
@@ -34,9 +35,6 @@ class Artifact(Protocol):
 
     def write(self, folder: Path) -> None:
         """Write its files into a folder."""
-
-    def subject(self, facts: CardFacts) -> Subject:
-        """Return what the card says about the artifact; this uses only what `describe` returns."""
 
     @classmethod
     def from_description(cls, described: Any) -> Self:

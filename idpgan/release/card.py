@@ -1,6 +1,7 @@
 """The card, README.md: what is given away, what its epsilon covers and what it does not, how to load it.
 
-Its head is YAML as the Hugging Face Hub reads it.
+All its sentences are in ``templates/README.md``, but for the report's own. Its head is YAML as the Hugging Face Hub
+reads it.
 """
 
 from __future__ import annotations
@@ -8,15 +9,15 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jinja2
 
-from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
+from idpgan.own_code import is_own_code
+from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit
 
-_RECORDS = {
+RECORDS = {
     Unit.IMAGE: "one image with its label",
     Unit.PERSON: "all images of one person",
     Unit.PHOTO: "all images cut out of one photo",
@@ -28,70 +29,18 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]|~$])")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "#": "&#35;"}
 
 
-@dataclass(frozen=True)
-class CardFacts:
-    """What a card says about the private data and the run, besides the report.
+def render_card(report: PrivacyReport, document: Mapping[str, Any], settings: Any, card: str, made: Any) -> str:
+    """Return the text of a card. Names are escaped: they can neither draw, nor link, nor add an entry to the head.
 
-    Attributes:
-        num_private: Number of private records, which is public.
-        num_public: Number of public images, which nothing protects.
-        delta: Where the proven epsilon is stated.
-        version: Of the package that made the release.
-        license: Of the release, as its maker states it; None = unknown.
-        data_license: Of the private images, likewise.
+    Args:
+        report: The three numbers.
+        document: The content of privacy.json.
+        settings: An `idpgan.release.settings.Settings`: names of data and method, and licenses.
+        card: That of the artifact, or "samples" for images that a generator drew.
+        made: The artifact, without its content; of samples, what the card says of them.
     """
-
-    data: str
-    method: str
-    num_private: int
-    num_public: int
-    delta: float
-    version: str
-    license: str | None = None
-    data_license: str | None = None
-
-
-@dataclass(frozen=True)
-class Subject:
-    """What a card is about, as described by an `Artifact`.
-
-    Attributes:
-        title: Heading; escaped by the card.
-        heading: Of the section about it, such as "The generator".
-        section: Markdown: what it is, its files, how to load it. Names in it have gone through `plain`.
-        covered: What the guarantee covers, where one is proven.
-        unprotected: What must not be handed on, where nothing is proven.
-        head: Entries of the YAML head beside license and tags.
-        verified: Whether `idpgan verify` applies.
-        records: What N counts.
-        public: What is taken as public beside the report's assumptions; Markdown.
-        several: Completes "a person who": what the unit does not cover.
-    """
-
-    title: str
-    heading: str
-    section: str
-    covered: str
-    unprotected: str
-    head: Mapping[str, Any] = field(default_factory=dict)
-    tags: tuple[str, ...] = ()
-    picture: str | None = None
-    verified: bool = True
-    records: str = "private images"
-    public: tuple[str, ...] = ()
-    several: str = "appears in several images"
-
-
-def render_card(report: PrivacyReport, facts: CardFacts, subject: Subject) -> str:
-    """Return the text of a card. Names are escaped: they can neither draw, nor link, nor add an entry to the head."""
-    return _template().render(
-        report=report,
-        facts=facts,
-        subject=subject,
-        head=_head(report, facts, subject),
-        epsilon=_epsilon,
-        neighbors=_neighbors(report.proven, subject.records),
-    )
+    record = RECORDS.get(report.proven.unit, f"one {report.proven.unit}")
+    return _template().render(report=report, document=document, settings=settings, card=card, made=made, record=record)
 
 
 @functools.cache
@@ -104,7 +53,14 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["plain"] = plain
+    environment.filters |= {
+        "plain": plain,
+        "yaml": _yaml,
+        "epsilon": _epsilon,
+        "shape": _shape,
+        "conditions": _conditions,
+    }
+    environment.tests["own_code"] = is_own_code
     return environment.get_template("README.md")
 
 
@@ -114,47 +70,31 @@ def plain(text: Any) -> str:
     return _MARKDOWN.sub(r"\\\1", shown).replace("://", ":&#47;&#47;")
 
 
-def shown_shape(shape: tuple[int, int, int]) -> str:
-    """Return an image shape in words."""
+def _shape(shape: Sequence[int]) -> str:
     return f"{shape[1]} x {shape[2]} pixels, {'grey' if shape[0] == 1 else 'RGB'}"
 
 
-def _head(report: PrivacyReport, facts: CardFacts, subject: Subject) -> str:
-    """Return the lines of the YAML head; the license is the publisher's to state."""
-    tags = ["differential-privacy" if report.private else "not-private", facts.method, *subject.tags]
-    entries = {"license": facts.license or "unknown", **subject.head, "tags": tags}
-    return "\n".join(f"{key}: {_yaml(value)}" for key, value in entries.items())
+def _conditions(classes: Sequence[str]) -> str:
+    names = ", ".join(map(plain, classes))
+    return f"conditional on {len(classes)} classes: {names}" if classes else "unconditional"
 
 
 def _yaml(value: Any) -> str:
     """Return a value in YAML's flow style, on one line: JSON, with all but printable ASCII escaped as in YAML."""
-    signs = json.dumps(value, ensure_ascii=False, allow_nan=False)
-    return "".join(sign if sign.isascii() and sign.isprintable() else _escaped(ord(sign)) for sign in signs)
+    return "".join(
+        sign
+        if sign.isascii() and sign.isprintable()
+        else f"\\u{ord(sign):04x}"
+        if ord(sign) <= 0xFFFF
+        else f"\\U{ord(sign):08x}"
+        for sign in json.dumps(value, ensure_ascii=False, allow_nan=False)
+    )
 
 
-def _escaped(code: int) -> str:
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
-
-
-def _epsilon(guarantee: Guarantee | None, missing: str) -> str:
+def _epsilon(guarantee: Guarantee | None, missing: str = "") -> str:
     """Format one of the three numbers with its delta, unit and relation."""
     if guarantee is None:
         return missing
     epsilon = f"{guarantee.epsilon:.4g}" if guarantee.finite else "**infinite**"
     delta = f", delta = {guarantee.delta:.3g}" if guarantee.delta else ""
     return f"epsilon = {epsilon}{delta}; unit: {guarantee.unit}; {guarantee.relation} ({plain(guarantee.basis)})"
-
-
-def _neighbors(proven: Guarantee, records: str) -> str:
-    """Say in one sentence what the guarantee compares."""
-    record = _RECORDS.get(proven.unit, f"one {proven.unit}")
-    if proven.relation is Relation.ZERO_OUT:
-        return (
-            f"The number N of {records} is public, and two neighboring data sets of N {records} differ in one "
-            f"record ({record}), which is replaced by the null record in one of them: it contributes nothing to "
-            "anything that is computed."
-        )
-    return (
-        f"Two neighboring data sets have the same number of {records} and differ in the content of one record "
-        f"({record})."
-    )

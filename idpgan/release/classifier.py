@@ -24,8 +24,6 @@ from idpgan.models.checkpoint import (
 )
 from idpgan.models.private_classifier import PrivateClassifier, described_classifier
 from idpgan.release.artifact import Kind
-from idpgan.release.card import CardFacts, Subject, plain, shown_shape
-from idpgan.release.generator import public_of_a_run
 from idpgan.release.settings import run_from_release
 from idpgan.release.verify import open_release
 
@@ -47,6 +45,7 @@ class ClassifierArtifact:
     """
 
     kind: ClassVar[str] = "classifier"
+    card: ClassVar[str] = "classifier"
 
     def __init__(self, classifier: PrivateClassifier) -> None:
         self.classifier = classifier
@@ -81,34 +80,6 @@ class ClassifierArtifact:
         put_weights(self.classifier, files[CLASSIFIER_WEIGHTS], Path(CLASSIFIER_WEIGHTS), what="classifier")
         self.classifier.eval()
         return []
-
-    def subject(self, facts: CardFacts) -> Subject:
-        """Return the subject of a model card."""
-        made = self.classifier
-        shape = ", ".join(map(str, made.image_shape))
-        names = ", ".join(map(plain, made.classes))
-        return Subject(
-            title=f"Classifier of {facts.data} images, method {facts.method}",
-            heading="The classifier",
-            section=(
-                f"{shown_shape(made.image_shape)}, {len(made.classes)} classes: {names}.\n"
-                f"Weights in `{CLASSIFIER_WEIGHTS}`, the network and the run's settings in `{CONFIG}`.\n\n"
-                "```python\nimport idpgan\n"
-                f'classifier = idpgan.load_classifier("FOLDER")  # images (N, {shape}), uint8 or in [-1, 1]\n'
-                "classifier.predict(images)        # (N,) numbers of classes\n"
-                "classifier.predict_names(images)  # their names\n"
-                f"classifier.probabilities(images)  # (N, {len(made.classes)})\n"
-                "classifier.privacy                # what protects the training images\n```"
-            ),
-            covered=(
-                "This classifier, and whatever it says of any image, is covered by the **proven** guarantee below. It "
-                "protects the training images, not the images that it is asked about."
-            ),
-            unprotected="Do not hand this classifier to anyone who may not see the training images.",
-            head={"library_name": "idpgan", "pipeline_tag": "image-classification"},
-            tags=("image-classification",),
-            public=public_of_a_run(facts),
-        )
 
 
 KINDS = {ClassifierArtifact.kind: Kind(ClassifierArtifact, run_from_release)}

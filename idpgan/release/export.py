@@ -8,7 +8,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +27,10 @@ from idpgan.models.checkpoint import MOST_TEXT_BYTES, find_weights
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
-from idpgan.release.card import CardFacts, Subject, render_card, shown_shape
+from idpgan.release.card import render_card
 from idpgan.release.contained import KEY, contained_in
-from idpgan.release.folder import CARD, card_facts
-from idpgan.release.generator import open_generator, public_of_a_run, shown_classes
+from idpgan.release.folder import CARD
+from idpgan.release.generator import open_generator
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.verify import Opened
 
@@ -111,9 +111,9 @@ def export_samples(
     if generator.config.truncation is not None:  # only there does the purpose make a difference
         manifest["purpose"] = str(purpose)
     if release is not None:
-        facts = card_facts(release.stated.document, release.settings)
-        subject = _subject(facts, release.artifact.describe(), num, folder=not _is_npz(out))
-        card = render_card(release.stated.report, facts, subject).encode()
+        document, described = release.stated.document, release.artifact.describe()
+        shown = {"num": num, "folder": not _is_npz(out)} | {key: described[key] for key in ("image_shape", "classes")}
+        card = render_card(release.stated.report, document, release.settings, "samples", shown).encode()
     names = None if chosen is None else [generator.classes[place] for place in chosen.tolist()]
     pixels = to_uint8(
         generator.sample(num, names, seed, batch_size=min(num, _BATCH), progress=progress, purpose=purpose)
@@ -259,49 +259,6 @@ def _manifest(
         "privacy": None if release is None else release.stated.report.to_json(),
         KEY: [each.model_dump(mode="json") for each in contained],
     }
-
-
-def _subject(facts: CardFacts, described: Mapping[str, Any], num: int, *, folder: bool) -> Subject:
-    """Return the subject of a dataset card for images that a generator drew; it describes only the written files."""
-    classes, (channels, height, width) = tuple(described["classes"]), described["image_shape"]
-    shape = f"{shown_shape((channels, height, width))}, {shown_classes(classes)}."
-    if folder:
-        # One split, whatever a class is called: without this line a folder "test" would become a separate split.
-        paths = [METADATA, "**/*.png" if classes else "*.png"]
-        head = {"configs": [{"config_name": "default", "data_files": [{"split": "train", "path": paths}]}]}
-        where, columns = (", in a folder per class", ", label (a name)") if classes else ("", "")
-        files = f"One PNG file per image{where}; `{METADATA}` has a row for each."
-        code = (
-            f'import datasets\nimages = datasets.load_dataset("FOLDER", split="train")  # image{columns}\n\n'
-            'import idpgan\nimages = idpgan.SyntheticDataset("FOLDER")  # a torch.utils.data.Dataset'
-        )
-    else:
-        head, files = {}, "All images in one `.npz` file, uint8, and their labels if they have any."
-        code = (
-            'import numpy\nimages = numpy.load("FILE.npz")["images"]  # (N, H, W, C)\n\n'
-            'import idpgan\nimages = idpgan.SyntheticDataset("FILE.npz")  # a torch.utils.data.Dataset'
-        )
-    return Subject(
-        title=f"{num:,} generated images after {facts.data}, method {facts.method}",
-        heading="The images",
-        section=(
-            f"{shape}\n{files}\nHow many of which class, the seed and the hash of the generator's weights stand in the "
-            f"manifest beside this card.\n\n```python\n{code}\n```"
-        ),
-        covered=(
-            "These images were drawn from a generator whose **proven** guarantee is below. It covers them, and all "
-            "other images drawn\nfrom that generator together with them."
-        ),
-        unprotected="Do not hand these images to anyone who may not see the training images.",
-        head={
-            "pretty_name": f"{num:,} generated images after {facts.data}",
-            "task_categories": ["image-classification" if classes else "unconditional-image-generation"],
-            **head,
-        },
-        tags=("synthetic-images",),
-        verified=False,
-        public=public_of_a_run(facts),
-    )
 
 
 def _write_npz(out: Path, drawn: _Drawn) -> None:

@@ -25,7 +25,7 @@ from idpgan.models.checkpoint import CONFIG
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.release.artifact import Artifact
-from idpgan.release.card import CardFacts, render_card
+from idpgan.release.card import render_card
 from idpgan.release.settings import Settings
 from idpgan.training.state import code_digest
 
@@ -72,7 +72,7 @@ def made_with() -> str:
     """Return the version of the package and a hash of its code, such as "0.2.0+3fa94b2c91aa".
 
     Sentences of reports and cards change between versions. Those of a release that names this very code are compared
-    word for word, those of any other by their fields (see `idpgan.release.words`).
+    word for word, those of any other by their fields (see `idpgan.release.verify`).
     """
     version = importlib.metadata.version("idpgan")
     return f"{version}{'.' if '+' in version else '+'}{code_digest()[:12]}"
@@ -100,24 +100,9 @@ def privacy_document(report: PrivacyReport, settings: Settings, events: Sequence
     }
 
 
-def card_facts(document: Mapping[str, Any], settings: Settings) -> CardFacts:
-    """Return what the card says of the data, from what else is released."""
-    return CardFacts(
-        data=settings.data,
-        method=settings.method,
-        num_private=document["num_private"],
-        num_public=document["num_public"],
-        delta=document["delta"],
-        version=document["idpgan"],
-        license=settings.license,
-        data_license=settings.data_license,
-    )
-
-
 def card_text(report: PrivacyReport, document: Mapping[str, Any], artifact: Artifact, settings: Settings) -> str:
     """Return README.md as it is written."""
-    facts = card_facts(document, settings)
-    return render_card(report, facts, artifact.subject(facts))
+    return render_card(report, document, settings, artifact.card, artifact)
 
 
 def hashed_files(artifact: Artifact) -> tuple[str, ...]:

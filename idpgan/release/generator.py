@@ -26,10 +26,7 @@ from idpgan.models.checkpoint import (
 )
 from idpgan.models.generator import Generator
 from idpgan.models.own import GeneratorOutline
-from idpgan.models.simulators import PopulationGenerator
-from idpgan.own_code import is_own_code
 from idpgan.release.artifact import Kind
-from idpgan.release.card import CardFacts, Subject, plain, shown_shape
 from idpgan.release.folder import PRIVACY
 from idpgan.release.png import SAMPLES, decode_png, most_png_bytes
 from idpgan.release.settings import run_from_release
@@ -49,6 +46,7 @@ class GeneratorArtifact:
     """
 
     kind: ClassVar[str] = "generator"
+    card: ClassVar[str] = "generator"
     unchecked: str | None = None
 
     def __init__(self, generator: Generator, samples: int) -> None:
@@ -106,55 +104,6 @@ class GeneratorArtifact:
         )
         return []
 
-    def subject(self, facts: CardFacts) -> Subject:
-        """Return the subject of a model card."""
-        made, one_class, drawing, own, more = self.generator, "", "", "", ""  # drawing: how images are drawn
-        if is_own_code(path := made.config.generator):
-            own = (
-                f"\nIts network is code of its makers, `{path}`, which is not in this folder: name it where you load, "
-                "after reading it.\n"
-            )
-            more = f', module="{path}"'
-        if isinstance(made, PopulationGenerator) and is_own_code(made.config.simulator):
-            own = _proposed(made)
-        shape = ", ".join(map(str, made.image_shape))
-        if made.classes:
-            one_class = "images = generator.sample(100, labels=0, seed=1)  # of one class, by its number or its name\n"
-        if made.config.truncation is not None:
-            drawing = (
-                f"Images are drawn to be looked at, with {made.config.truncation:g} of the spread; to train on, draw "
-                f'them with\n`purpose="training"`, {made.config.temperature:g} of it.\n'
-            )
-        if made.teacher is not None:
-            drawing += (
-                f"For every image {made.candidates} are drawn, and a private classifier, which lies in the same file, "
-                "chooses the one that looks most\nlike its class.\n"
-            )
-        return Subject(
-            title=f"Generator of {facts.data} images, method {facts.method}",
-            heading="The generator",
-            section=(
-                f"{shown_shape(made.image_shape)}, {shown_classes(made.classes)}.\n{drawing}{own}"
-                f"Weights in `{WEIGHTS}`, shapes and the run's settings in `{CONFIG}`, a grid of generated images in\n"
-                f"`{SAMPLES}`.\n\n```python\nimport idpgan\n"
-                f'generator = idpgan.load_generator("FOLDER"{more})\n'
-                f"images = generator.sample(100, seed=1)  # (100, {shape}) in [-1, 1]\n{one_class}"
-                "generator.privacy  # claimed, proven and audited\n"
-                f'data = idpgan.SyntheticDataset("FOLDER", num=1000{more})  # a torch.utils.data.Dataset\n```'
-            ),
-            covered=(
-                "Images drawn from this generator are covered by the **proven** guarantee below, however many are "
-                "drawn."
-            ),
-            unprotected=(
-                "Do not hand this generator, or images drawn from it, to anyone who may not see the training images."
-            ),
-            head={"library_name": "idpgan", "pipeline_tag": "unconditional-image-generation"},
-            tags=("synthetic-images",),
-            picture=SAMPLES,
-            public=public_of_a_run(facts),
-        )
-
 
 KINDS = {GeneratorArtifact.kind: Kind(GeneratorArtifact, run_from_release)}
 
@@ -200,32 +149,3 @@ def open_generator(path: str | os.PathLike[str], module: Any = None) -> tuple[Ge
     generator = with_weights(described, release.files[WEIGHTS], weights, module)
     generator.privacy = release.stated.report
     return generator, release
-
-
-def _proposed(made: PopulationGenerator) -> str:
-    """Say which simulator of the user proposed the images of a population."""
-    stated = (
-        f"license as stated by whoever made this release: {plain(made.config.license)}"
-        if made.config.license
-        else ("no license was stated")
-    )
-    weights = f"SHA-256 of its weights: `{made.proposer}`" if made.proposer else "no weights were found in it"
-    return (
-        f"\nThe images that it varies were drawn by the simulator `{made.config.simulator}` ({stated};\n{weights}), "
-        "and chosen by the votes. That program\nis not in this folder and is not needed.\n"
-    )
-
-
-def public_of_a_run(facts: CardFacts) -> tuple[str, ...]:
-    """Return which facts about its data every run takes as public."""
-    return (
-        f"the number of private images ({facts.num_private:,}) and their order, the image size, the channels and the "
-        "list of classes",
-    )
-
-
-def shown_classes(classes: tuple[str, ...]) -> str:
-    """Return class names as Markdown."""
-    if not classes:
-        return "unconditional"
-    return f"conditional on {len(classes)} classes: {', '.join(map(plain, classes))}"

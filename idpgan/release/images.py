@@ -18,7 +18,6 @@ from idpgan.errors import InputError
 from idpgan.files import printable, write_bytes_atomic
 from idpgan.memory import check_memory
 from idpgan.models.checkpoint import MOST_TEXT_BYTES
-from idpgan.release.card import CardFacts, Subject, shown_shape
 from idpgan.release.png import SAMPLES, decode_png, most_png_bytes
 
 FOLDER = "images"
@@ -49,6 +48,7 @@ class ImagesArtifact:
     """
 
     kind: ClassVar[str] = "images"
+    card: ClassVar[str] = "images"
 
     def __init__(
         self,
@@ -132,38 +132,6 @@ class ImagesArtifact:
         except ValueError as error:
             return [f"{name} {error}."]
         return [] if torch.equal(found, expected) else [f"{SAMPLES} does not show the images of the release."]
-
-    def subject(self, facts: CardFacts) -> Subject:
-        """Return the subject of a dataset card."""
-        pattern, labels, public = "*.png", "", tuple[str, ...]()
-        order = f"Image number i of the private data, from 0, is\n`{FOLDER}/` and i in six digits"
-        if self.names is not None:
-            pattern, labels = "**/*.png", ", drop_labels=True"
-            public = ("the names of the files and folders, as they stand here",)
-            order = (
-                f"The files below `{FOLDER}/` lie as the private ones do; `names`\nof `config.json` has them in order"
-            )
-        return Subject(
-            title=f"{self.num:,} images published from {facts.data}, method {facts.method}",
-            heading="The images",
-            section=(
-                f"{shown_shape(self.image_shape)}. {order}; `{SAMPLES}` shows the first of them,\n"
-                "`config.json` holds the settings.\n\n```python\nimport datasets\n"
-                f'data = datasets.load_dataset("imagefolder", data_dir="FOLDER/{FOLDER}", split="train"{labels})\n```'
-            ),
-            covered=(
-                "These images are covered by the **proven** guarantee below, and so is whatever is computed from them "
-                "alone."
-            ),
-            unprotected="Do not hand these images to anyone who may not see the private ones.",
-            head={
-                "pretty_name": f"{facts.data}, published by {facts.method}",
-                "configs": [{"config_name": "default", "data_files": f"{FOLDER}/{pattern}"}],
-            },
-            tags=("image",),
-            picture=SAMPLES,
-            public=public,
-        )
 
 
 def _check_names(names: Sequence[str], num: int) -> None:

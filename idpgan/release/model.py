@@ -33,9 +33,7 @@ from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Plan, Price
 from idpgan.release.artifact import Kind
-from idpgan.release.card import CardFacts, Subject, plain, shown_shape
 from idpgan.release.folder import write_release
-from idpgan.release.generator import shown_classes
 from idpgan.release.settings import Settings
 from idpgan.release.verify import open_release
 
@@ -102,6 +100,7 @@ class ModelArtifact:
     """The tensors of a module of somebody's own code; an `idpgan.release.artifact.Artifact`."""
 
     kind: ClassVar[str] = "model"
+    card: ClassVar[str] = "model"
 
     def __init__(self, described: Described, tensors: Mapping[str, Tensor] | None = None) -> None:
         self.described, self.tensors = described, tensors
@@ -140,42 +139,12 @@ class ModelArtifact:
             "with their description, and no picture was drawn or image classified again"
         )
 
-    def subject(self, facts: CardFacts) -> Subject:
-        """Return the subject of a model card."""
-        made, generates = self.described, self.described.role == "generator"
-        shape, what = ", ".join(map(str, made.image_shape)), f"The {made.role}"
-        classes = shown_classes(made.classes) if generates else f"classes: {', '.join(map(plain, made.classes))}"
-        use = (
-            f"generator.sample(100, seed=1)    # (100, {shape}) in [-1, 1]"
-            if generates
-            else f"classifier.predict(images)       # images (N, {shape}), uint8 or in [-1, 1]"
-        )
-        name = made.module.rpartition(".")[2]
-        return Subject(
-            title=f"{made.role.capitalize()} of {facts.data} images, trained in a loop of its owner's",
-            heading=what,
-            section=(
-                f"{shown_shape(made.image_shape)}, {classes}.\n"
-                f"{len(made.tensors):,} tensors in `{TENSORS}`, their names and shapes in `{CONFIG}`. They belong into "
-                f"a module of the\nclass {plain(made.module)}, whose code is its owner's and not in this folder.\n\n"
-                f"```python\nfrom idpgan.release import load_model\n"
-                f'{made.role} = load_model("FOLDER", MODULE)  # an object of the class {_code(name)}\n{use}\n'
-                f"{made.role}.privacy\n```"
-            ),
-            covered=(
-                f"{what}, and whatever is computed from it, is covered by the **proven** guarantee below, if the "
-                "training was as\nits writer says: idpgan did not see it."
-            ),
-            unprotected=f"Do not hand this {made.role} to anyone who may not see the training images.",
-            head={"pipeline_tag": "unconditional-image-generation" if generates else "image-classification"},
-            tags=("own-training-loop",),
-            public=(f"the number of private images ({facts.num_private:,}), their size and the list of classes",),
-        )
-
-
-def _code(name: str) -> str:
-    """Return a name as it may stand in a block of code."""
-    return "".join(sign for sign in name if sign.isascii() and (sign.isalnum() or sign == "_"))[:60] or "of the writer"
+    @property
+    def class_name(self) -> str:
+        """The name of the module's class, as it may stand in a block of code."""
+        name = self.described.module.rpartition(".")[2]
+        shown = "".join(sign for sign in name if sign.isascii() and (sign.isalnum() or sign == "_"))
+        return shown[:60] or "of the writer"
 
 
 def _unlike(described: Described, tensors: Mapping[str, Tensor]) -> str | None:

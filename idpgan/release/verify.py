@@ -4,15 +4,14 @@
 for what only a reader of the folder sees: the card and files beside the release make it warn, and the picture is not
 drawn again, since its hash is compared.
 
-Report and card of a release that this exact code made are compared word for word. Those of any other release are
-compared by their fields (`idpgan.release.words`), since wording changes between versions and a release keeps its own.
+Report and card of a release that this exact code made are compared word for word. Of any other release the fields are
+compared: a later version may say the same in other words, and a release keeps its own.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
-import itertools
 import json
 import logging
 import math
@@ -21,60 +20,81 @@ import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from idpgan.audit.bounds import gaussian_mu
 from idpgan.audit.cases import audited_again, stated_share
 from idpgan.errors import InputError
-from idpgan.files import parse_json, pasted, read_plain
+from idpgan.files import parse_json, pasted, printable, read_plain
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, number_to_json
 from idpgan.privacy.ledger import Ledger
-from idpgan.privacy.noise import SOURCES
+from idpgan.privacy.noise import FIXED, SYSTEM
 from idpgan.privacy.plan import Price
 from idpgan.release.artifact import Artifact, Kind
 from idpgan.release.folder import CARD, PRIVACY, card_text, hashed_files, made_with, privacy_text
 from idpgan.release.received import Stated, describe_release, read_privacy, read_settings
 from idpgan.release.settings import Settings
-from idpgan.release.words import compare_cards, compare_reports
 
 _LOG = logging.getLogger(__name__)
 _TOLERANCE = 1e-6  # same code and same settings: only the rounding of another machine is tolerated
-_TIGHTER = 1.1  # noise that an earlier accountant may have required, where this one requires 1
+_FIELDS = ("| ", "license: ", "tags: ", "Made with idpgan ")  # lines of a card that hold fields, such as a table
+_NOT_PRIVATE = "**NOT private.**"
 
 
-@dataclass(frozen=True)
+@dataclass
 class Verification:
     """What was found.
 
     Attributes:
+        stated: What the release says.
+        wrong: One sentence per thing that does not fit.
+        beside: Likewise, of the card and of files that are not the release's.
         recomputed: Epsilon of the released events, at the released delta; None where the events are not those of the
             settings, since a forged list may take long to price.
-        report: What the release says.
-        problems: One sentence per thing that does not fit; empty = consistent.
-        made_with: Version that the release names, with its code.
-        words: Differences in wording where another version made the release: sentences of the report, and lines of the
-            card ("+" a line of the card, "-" a line that this version would write). They are not derived: they are the
-            word of whoever made the release, and only their numbers were compared.
         files: Content of the files that were checked, by name.
         artifact: What is given away; None where the check ended before it was read, as for ``settings``.
     """
 
-    recomputed: float | None
-    report: PrivacyReport
-    problems: tuple[str, ...]
-    made_with: str
-    words: tuple[str, ...] = ()
+    stated: Stated
+    wrong: list[str] = field(default_factory=list)
+    beside: list[str] = field(default_factory=list)
+    recomputed: float | None = None
     files: dict[str, bytes] = field(default_factory=dict, repr=False)
     artifact: Artifact | None = None
     settings: Settings | None = None
 
     @property
+    def problems(self) -> tuple[str, ...]:
+        """One sentence per thing that does not fit; empty = consistent."""
+        return (*self.wrong, *self.beside)
+
+    @property
+    def report(self) -> PrivacyReport:
+        """The three numbers that the release states."""
+        return self.stated.report
+
+    @property
     def consistent(self) -> bool:
         """Whether everything fits together. A release cannot show whether the run was as stated."""
         return not self.problems
+
+    @property
+    def own_words(self) -> bool:
+        """Whether this very code made the release, so that its sentences can be derived too."""
+        return bool(self.stated.document["idpgan"] == made_with())
+
+    @property
+    def unchecked(self) -> tuple[str, ...]:
+        """What could not be checked, one sentence each, and is the word of whoever made the release."""
+        prose = (
+            f"the sentences of report and card are those of idpgan {self.stated.document['idpgan']}, not of this "
+            "version: only fields and hashes were compared"
+        )
+        of_artifact = getattr(self.artifact, "unchecked", None)
+        return (*(() if self.own_words else (prose,)), *((of_artifact,) if of_artifact else ()))
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -83,9 +103,8 @@ class Verification:
             "recomputed_epsilon": None if self.recomputed is None else number_to_json(self.recomputed),
             "report": self.report.to_json(),
             "problems": list(self.problems),
-            "made_with": self.made_with,
-            "words": list(self.words),
-            **({"unchecked": unchecked} if (unchecked := getattr(self.artifact, "unchecked", None)) else {}),
+            "made_with": self.stated.document["idpgan"],
+            **({"unchecked": "; ".join(self.unchecked)} if self.unchecked else {}),
         }
 
 
@@ -105,25 +124,9 @@ def verify_release(path: Path, kinds: Mapping[str, Kind]) -> Verification:
     folder = path / "release" if (path / "release" / PRIVACY).exists() else path
     if not (folder / PRIVACY).exists():
         raise InputError(f"{folder} is not a release: it holds no {PRIVACY}. Name a run or its release folder.")
-    stated = read_privacy(folder / PRIVACY)
-    found = _Found()
-    try:
-        described = _check_files(folder, stated, kinds, found)
-        shown = described.artifact.read(found.files)
-        _check_statements(described, stated, found)
-        found.problems += shown
-    except InputError as error:
-        found.problems.append(_said_whole(error))
-    return Verification(
-        found.recomputed,
-        stated.report,
-        (*found.problems, *found.beside),
-        stated.document["idpgan"],
-        tuple(found.words),
-        found.files,
-        found.artifact,
-        found.settings,
-    )
+    found = Verification(read_privacy(folder / PRIVACY))
+    _check(folder, kinds, found, whole=True)
+    return found
 
 
 @dataclass(frozen=True)
@@ -150,19 +153,16 @@ def open_release(folder: Path, kinds: Mapping[str, Kind]) -> Opened:
             f"{folder} is a release without its {PRIVACY}, so nothing says what protects the training images. Copy "
             "the whole folder again."
         )
-    stated, found = read_privacy(folder / PRIVACY, follow=True), _Found()
-    try:
-        _check_statements(_check_files(folder, stated, kinds, found, follow=True), stated, found)
-    except InputError as error:
-        found.problems.append(_said_whole(error))
-    if found.problems or found.artifact is None or found.settings is None:
+    found = Verification(read_privacy(folder / PRIVACY, follow=True))
+    _check(folder, kinds, found, whole=False)
+    if found.wrong or found.artifact is None or found.settings is None:
         raise InputError(
-            f"{folder} is not what was released, and nothing is read from it: {found.problems[0]} Copy the whole "
+            f"{folder} is not what was released, and nothing is read from it: {found.wrong[0]} Copy the whole "
             f"folder again, or ask whoever made it. All that does not fit: idpgan verify {pasted(folder)}"
         )
     if found.beside:
         _LOG.warning("%s: %s The rest of the release was checked, and is used.", folder, " ".join(found.beside))
-    return Opened(stated, found.settings, found.artifact, found.files)
+    return Opened(found.stated, found.settings, found.artifact, found.files)
 
 
 def is_bare(weights: Path) -> bool:
@@ -176,39 +176,37 @@ def is_bare(weights: Path) -> bool:
     return not isinstance(document, dict) or "settings" not in document
 
 
-def _said_whole(error: InputError) -> str:
-    return str(error).encode("utf-8", "backslashreplace").decode()  # it may quote half a character
+def _check(folder: Path, kinds: Mapping[str, Kind], found: Verification, *, whole: bool) -> None:
+    """Fill ``found``: compare files with their hashes, and statements with the settings.
 
-
-@dataclass
-class _Found:
-    """What is found on the way; ``beside`` are problems of the card and of files that are not the release's."""
-
-    problems: list[str] = field(default_factory=list)
-    beside: list[str] = field(default_factory=list)
-    words: list[str] = field(default_factory=list)
-    files: dict[str, bytes] = field(default_factory=dict)
-    recomputed: float | None = None
-    artifact: Artifact | None = None
-    settings: Settings | None = None
-
-
-class _Described(NamedTuple):
-    """What config.json describes, its whole content, and how such a release is read."""
-
-    artifact: Artifact
-    document: Mapping[str, Any]
-    kind: Kind
+    ``whole`` says that the artifact's content is read too; otherwise links are followed.
+    """
+    try:
+        artifact, config, kind = _check_files(folder, kinds, found, follow=not whole)
+        shown = artifact.read(found.files) if whole else []
+        settings = read_settings(config, kind, artifact, found.stated)
+        found.artifact, found.settings = artifact, settings
+        found.wrong += _check_config(found.files[CONFIG], config, artifact, settings, found.stated)
+        wrong = _check_charges(settings, found.stated)
+        found.wrong += wrong
+        if not wrong:
+            found.recomputed = compose_epsilon(found.stated.events, settings.plan.price.delta)
+            found.wrong += _check_report(settings, found)
+        _check_texts(artifact, settings, found)
+        found.wrong += shown
+    except InputError as error:
+        said = str(error).encode("utf-8", "backslashreplace").decode()  # it may quote half a character
+        found.wrong.append(said)
 
 
 def _check_files(
-    folder: Path, stated: Stated, kinds: Mapping[str, Kind], found: _Found, *, follow: bool = False
-) -> _Described:
-    """Read all files of a release, and compare their hashes; an `InputError` ends the check."""
+    folder: Path, kinds: Mapping[str, Kind], found: Verification, *, follow: bool
+) -> tuple[Artifact, dict[str, Any], Kind]:
+    """Read all files of a release and compare their hashes; return what config.json describes, its content and kind."""
     files = found.files
     files[CONFIG] = _read(folder, CONFIG, MOST_TEXT_BYTES, follow)
-    described = _Described(*describe_release(files[CONFIG], kinds))
-    own = described.artifact.files()
+    artifact, config, kind = describe_release(files[CONFIG], kinds)
+    own = artifact.files()
     found.beside += _strangers(folder, {*own, CONFIG, CARD, PRIVACY})
     for name, most in own.items():
         files[name] = _read(folder, name, most, follow)
@@ -216,31 +214,17 @@ def _check_files(
         files[CARD] = _read(folder, CARD, MOST_TEXT_BYTES, follow)
     else:
         found.beside.append(f"{CARD} is missing.")
-    hashes, names = stated.document["files"], hashed_files(described.artifact)
-    if set(hashes) != set(names):
-        found.problems.append(f"{PRIVACY} speaks of other files than those of the release.")
+    hashes = found.stated.document["files"]
+    if set(hashes) != set(hashed_files(artifact)):
+        found.wrong.append(f"{PRIVACY} speaks of other files than those of the release.")
     for name in files:
         made, now = str(hashes.get(name, "no hash")), hashlib.sha256(files[name]).hexdigest()
         if made != now:
-            (found.beside if name == CARD else found.problems).append(
+            (found.beside if name == CARD else found.wrong).append(
                 f"{name} was changed after the release: its SHA-256 begins with {now[:12]}, and {PRIVACY} has "
                 f"{made[:12]!a}."
             )
-    return described
-
-
-def _check_statements(described: _Described, stated: Stated, found: _Found) -> None:
-    """Derive what the release states from its settings; an `InputError` ends the check."""
-    (artifact, document, kind), files, problems = described, found.files, found.problems
-    settings = read_settings(document, kind, artifact, stated)
-    found.artifact, found.settings = artifact, settings
-    problems += _check_config(files[CONFIG], document, artifact, settings, stated)
-    wrong = _check_charges(settings, stated)
-    problems += wrong
-    if not wrong:
-        found.recomputed = compose_epsilon(stated.events, settings.plan.price.delta)
-        problems += _check_report(settings, stated, found.recomputed, found.words)
-    _check_texts(artifact, settings, stated, found)
+    return artifact, config, kind
 
 
 # Files ---------------------------------------------------------------------------------------------------------
@@ -284,11 +268,7 @@ def _check_config(
         problems.append(f"{CONFIG} is not what is written for these settings: it holds more, less or other values.")
     if content != (json.dumps(config, indent=2) + "\n").encode():
         problems.append(f"{CONFIG} is not written as a release writes it.")
-    follows = {
-        "num_private": settings.num_private,
-        "num_public": settings.num_public,
-        "num_classes": settings.num_classes,
-    }
+    follows = {name: getattr(settings, name) for name in ("num_private", "num_public", "num_classes")}
     problems += [
         f"{name} = {document[name]}, but the settings say {number}."
         for name, number in follows.items()
@@ -324,24 +304,13 @@ def _check_events(stated: Stated, price: Price, num_pixels: int) -> list[str]:
         return _check_divided(listed, planned, num_pixels)
     if price.budget is None and _repeats(listed, planned):
         return []
-    if len(listed) != len(planned) or not (all(map(_alike, listed, planned)) or _noisier(stated, price)):
+    if len(listed) != len(planned) or not all(map(_alike, listed, planned)):
         wrong = next((pair for pair in zip(listed, planned, strict=False) if not _alike(*pair)), None)
         what = f": {_said(wrong[0])} stands for {_said(wrong[1])}" if wrong else f": {len(planned)} are planned"
         return [f"the events are not those of the settings{what}."]
     if any(event.count != plan.count for event, plan in zip(listed[:-1], planned[:-1], strict=True)):
         return ["an event that happens once or a planned number of times has another count."]
     return _check_steps(stated, price)
-
-
-def _noisier(stated: Stated, price: Price) -> bool:
-    """Whether the listed noise only exceeds the plan, as an earlier and less tight accountant required.
-
-    Listing more noise than was added gains nothing: the stated epsilon has to be the price of the plan.
-    """
-    pairs = zip(stated.events, price.events, strict=True)
-    return stated.report.proven.epsilon >= price.epsilon * (1 - _TOLERANCE) and all(
-        _alike(event, plan, most_noise=_TIGHTER) for event, plan in pairs
-    )
 
 
 def _check_divided(listed: tuple[Event, ...], planned: tuple[Event, ...], num_pixels: int) -> list[str]:
@@ -390,15 +359,14 @@ def _check_steps(stated: Stated, price: Price) -> list[str]:
     return []
 
 
-def _alike(event: Event, plan: Event, most_noise: float = 1.0) -> bool:
-    """Whether two events are the same read but for their count, and noise of at most ``most_noise`` times the plan."""
+def _alike(event: Event, plan: Event) -> bool:
+    """Whether two events are the same read but for their count and the rounding of another machine."""
     first, second = event.to_json(), plan.to_json()
     if event.grid is None:  # of an earlier version, in floating point: of the same price, and the reason says so
         second.pop("grid", None)
-    for name, most in (("noise_multiplier", most_noise), ("pure_epsilon", 1.0)):
-        planned = second.get(name, 0.0)
-        if planned * (1 - _TOLERANCE) <= first.get(name, -1.0) <= planned * most * (1 + _TOLERANCE):
-            first[name] = planned
+    for name in ("noise_multiplier", "pure_epsilon"):
+        if math.isclose(first.get(name, -1.0), second.get(name, 0.0), rel_tol=_TOLERANCE):
+            first[name] = second.get(name, 0.0)
     return {**first, "count": 1} == {**second, "count": 1}
 
 
@@ -407,27 +375,35 @@ def _said(event: Event) -> str:
     return " ".join([event.kind, *(f"{number:.6g}" for number in numbers if number is not None)])
 
 
-def _check_report(settings: Settings, stated: Stated, recomputed: float, words: list[str]) -> list[str]:
-    """Derive the report for every known source of noise; one of them must give what is stated. Fills ``words``."""
-    said = stated.report
+def _check_report(settings: Settings, found: Verification) -> list[str]:
+    """Derive the report for noise of the system and of a fixed seed; one of them must give what is stated."""
+    stated, said = found.stated, found.report
     ledger = Ledger(stated.unit, stated.relation)
     for event in stated.events:
         ledger.charge(event)
     proven = ledger.proven(stated.document["delta"])
     problems = _check_audited(said.audited, proven, stated)
-    if said.proven.epsilon < recomputed * (1 - _TOLERANCE):
-        problems.append(f"the events cost epsilon = {recomputed:.6g}, the report says {said.proven.epsilon:.6g}.")
+    if found.recomputed is not None and said.proven.epsilon < found.recomputed * (1 - _TOLERANCE):
+        problems.append(f"the events cost epsilon = {found.recomputed:.6g}, the report says {said.proven.epsilon:.6g}.")
     proven = dataclasses.replace(proven, epsilon=said.proven.epsilon)
-    compared = [
-        compare_reports(said, _raised(settings.plan.says(stated.events, proven, sources), said))
-        for sources in itertools.product(SOURCES, repeat=2)
+    compare = (lambda entry: entry) if found.own_words else _without_prose
+    wrong = []
+    for source in (SYSTEM, FIXED):
+        ours = _raised(settings.plan.says(stated.events, proven, (source, source)), said)
+        names = [entry.name for entry in dataclasses.fields(PrivacyReport) if entry.name != "audited"]
+        wrong.append([name for name in names if compare(getattr(said, name)) != compare(getattr(ours, name))])
+    return problems + [
+        f"report: '{name}' is not what follows from the settings and the events." for name in min(wrong, key=len)
     ]
-    wrong, reworded, sentences = min(compared, key=lambda result: (len(result[0]), len(result[1])))
-    if stated.document["idpgan"] == made_with():
-        wrong += reworded
-    else:
-        words += sentences
-    return problems + [f"report: '{name}' is not what follows from the settings and the events." for name in wrong]
+
+
+def _without_prose(entry: Any) -> Any:
+    """Return the fields of a report's entry; of its sentences only how many there are."""
+    if isinstance(entry, Guarantee):
+        return dataclasses.replace(entry, basis="")
+    if isinstance(entry, tuple):
+        return [_without_prose(item) for item in entry]
+    return "" if isinstance(entry, str) else entry
 
 
 def _raised(expected: PrivacyReport, said: PrivacyReport) -> PrivacyReport:
@@ -470,19 +446,25 @@ def _check_audited(audited: Guarantee | None, proven: Guarantee, stated: Stated)
 # Texts ---------------------------------------------------------------------------------------------------------
 
 
-def _check_texts(artifact: Artifact, settings: Settings, stated: Stated, found: _Found) -> None:
+def _check_texts(artifact: Artifact, settings: Settings, found: Verification) -> None:
     """Write card and privacy.json again from what they state, and compare."""
-    document, card = stated.document, found.files.get(CARD)
-    ours = card_text(stated.report, document, artifact, settings)
-    if card is None:  # which was said where the files were read
-        wrong = []
-    elif document["idpgan"] == made_with():
-        wrong = [""] if card != ours.encode() else []
-    else:
-        wrong, lines = compare_cards(card.decode(errors="surrogateescape"), ours)
-        found.words += [f"{CARD}: {line}" for line in lines]
-    found.beside += [f"{CARD} is not the card of these numbers and settings{what}." for what in wrong]
+    stated, document, card = found.stated, found.stated.document, found.files.get(CARD)
+    if card is not None:  # that it is missing was said where the files were read
+        said, ours = card.decode(errors="surrogateescape"), card_text(stated.report, document, artifact, settings)
+        if not found.own_words:
+            said, ours = _fields_of_card(said), _fields_of_card(ours)
+        if said != ours:
+            found.beside.append(f"{CARD} is not the card of these numbers and settings.")
     without = {name: value for name, value in document.items() if name != "files"}
     again = {**without, "report": stated.report.to_json(), "events": [event.to_json() for event in stated.events]}
     if stated.content != privacy_text(again, document["files"]).encode():
-        found.problems.append(f"{PRIVACY} is not written as a release writes it.")
+        found.wrong.append(f"{PRIVACY} is not written as a release writes it.")
+
+
+def _fields_of_card(card: str) -> str:
+    """Return what of a card is no prose: licenses, tags, the table of the numbers, and whether it is private.
+
+    Lines that a terminal would not show as they are count too.
+    """
+    lines = [line for line in card.split("\n") if line.startswith(_FIELDS) or (line and not printable(line))]
+    return "\n".join([*lines, _NOT_PRIVATE * (_NOT_PRIVATE in card)])

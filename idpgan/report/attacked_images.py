@@ -7,7 +7,6 @@ from typing import Any
 
 from idpgan.attacks.attack import Outcome
 from idpgan.attacks.best import RATE, Best, corrected
-from idpgan.attacks.evaluate import Interval
 
 FORMAT = "idpgan attack 1"
 COPIES = 1  # statement beside those on attacks: are more members than others copied exactly?
@@ -57,10 +56,8 @@ class ImagesAttack:
         for found in self.outcomes:
             if found.result is not None:
                 low, high = found.result.auc_interval
-                rate, interval = found.result.tpr_at_fpr[RATE], found.result.tpr_intervals[RATE]
-                shown = (
-                    "-" if rate is None or interval is None else f"{rate:.1%} [{interval[0]:.1%}, {interval[1]:.1%}]"
-                )
+                rate, ends = found.result.tpr_at_fpr[RATE], found.result.tpr_intervals[RATE]
+                shown = "-" if rate is None or ends is None else f"{rate:.1%} [{ends[0]:.1%}, {ends[1]:.1%}]"
                 table.append((found.attack.name, f"{found.result.auc:.3f} [{low:.3f}, {high:.3f}]", shown))
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         rows = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
@@ -127,7 +124,3 @@ class ImagesAttack:
             f"members, {near['equal_others']} others. Many tools report this distance as privacy. It is not evidence "
             "of privacy: images far from every record may still tell who was used (Yao et al. 2025, The DCR delusion)."
         )
-
-
-def _with_interval(rate: float, interval: Interval) -> str:
-    return f"{rate:.1%} [{interval[0]:.1%}, {interval[1]:.1%}]"

@@ -12,16 +12,13 @@ from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.books import count
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
+from idpgan.release.card import RECORDS
 from idpgan.report.page import Figure, Part, Table
 
 _RECORDS = {
+    **RECORDS,
     Unit.IMAGE: "one image",
-    Unit.PERSON: "all images of one person",
-    Unit.PHOTO: "all images cut out of one photo",
-    Unit.COLUMN: "one column of one image",
-    Unit.PIXEL: "one pixel of one image",
     Unit.WINDOW: "one window of one image",
-    Unit.LABEL: "one label",
     Unit.EVENT: "one event",
 }
 SOUND = {True: "sound: proven never exceeds what is asked for", False: "NOT sound", None: "promises nothing"}

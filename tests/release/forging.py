@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shutil
+import types
 
 import numpy as np
 from PIL import Image, PngImagePlugin
@@ -16,7 +17,7 @@ from idpgan.errors import InputError
 from idpgan.jobs.verify import KINDS, verify
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import Ledger
-from idpgan.release.card import CardFacts, render_card
+from idpgan.release.card import render_card
 from idpgan.release.received import describe_release, read_privacy
 
 
@@ -65,15 +66,13 @@ def edit(folder, change):
         artifact, config, _ = describe_release(content, KINDS)
         settings, report = config["settings"], read_privacy(folder / "privacy.json").report
         method = settings.get("method", "continual-counter")  # a stream has one
-        facts = CardFacts(
+        facts = types.SimpleNamespace(
             data=settings["data"]["name"] if isinstance(settings["data"], dict) else settings["data"],
             method=method["name"] if isinstance(method, dict) else method,
-            num_private=document["num_private"],
-            num_public=document["num_public"],
-            delta=document["delta"],
-            version=document["idpgan"],
+            license=None,
+            data_license=None,
         )
-        put_file(folder, "README.md", render_card(report, facts, artifact.subject(facts)))
+        put_file(folder, "README.md", render_card(report, document, facts, artifact.card, artifact))
     except (InputError, KeyError, TypeError, UnicodeEncodeError):
         pass  # no card can be rendered of that
 
