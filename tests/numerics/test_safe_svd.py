@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from papers.subspace import subspace_scores
 
-from idpgan.attacks.subspace import subspace_scores
 from idpgan.numerics.svd import batched_svd
 from idpgan.numerics.svd_methods import safe_svd
 

@@ -10,6 +10,8 @@ import signal
 import numpy as np
 import pytest
 import torch
+from papers.recognition import halves, recognize
+from papers.subspace import identified, subspace_scores
 
 from idpgan import audit, load_generator, publish
 from idpgan.attacks.evaluate import evaluate_scores, roc_curve
@@ -23,7 +25,6 @@ from idpgan.attacks.membership import (
     neighborhood_count,
 )
 from idpgan.attacks.registry import select_attacks
-from idpgan.attacks.subspace import identified, subspace_scores
 from idpgan.audit.bounds import cap
 from idpgan.audit.one_run import audit_guesses, epsilon_from_guesses, insert_canaries, make_canaries, p_value
 from idpgan.data.images import Images
@@ -44,7 +45,6 @@ from idpgan.metrics.images import (
     ssim,
 )
 from idpgan.metrics.inception import inception_score
-from idpgan.metrics.recognition import halves, recognize
 from idpgan.models import ModelConfig, build_generator
 
 CALLBACKS = {"mechanism", "critic"}  # any function fits; what it raises is its own
