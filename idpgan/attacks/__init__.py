@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from idpgan.attacks.attack import run_attack as run_attack
     from idpgan.attacks.evaluate import evaluate_scores as evaluate_scores
     from idpgan.attacks.inference import train_attacker as train_attacker
+    from idpgan.attacks.registry import attack_model as attack_model
     from idpgan.attacks.registry import select_attacks as select_attacks
-    from idpgan.attacks.released import attack_model as attack_model
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "attack_model": "released",
+        "attack_model": "registry",
         "evaluate_scores": "evaluate",
         "run_attack": "attack",
         "select_attacks": "registry",

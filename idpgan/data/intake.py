@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -50,8 +50,8 @@ class _Held(NamedTuple):
     pixels: np.ndarray[Any, Any]
     channels_first: bool  # where both ends could be the channels
     labels: Any = None
-    classes: Sequence[str] | None = None  # names that a data set brings, in the order of its labels
-    named: Mapping[str, np.ndarray[Any, Any]] | None = None  # labels that stand beside their classes or as positions
+    classes: Sequence[str] | None = None  # names that a data set or a file brings
+    meaning: Literal["names", "positions", "either"] = "names"  # of numbers as labels; "either" in older files
 
 
 def gathered(
@@ -109,11 +109,10 @@ def gathered(
     limits = _limits(pixels, pixel_range, what, private)
     values, outside = _bytes(pixels, limits)
     numbers, names, unlabeled = None, tuple[str, ...](), None
-    if held.named is not None:
-        numbers, names = _labels_of(held.named, len(values), tuple(classes or ()), what)
-    elif labeled and (labels is not None or held.labels is not None):
+    if labeled and (labels is not None or held.labels is not None):
         labels = held.labels if labels is None else labels
-        numbers, names, unlabeled = _labels(labels, classes, held.classes, len(values), what)
+        classes = None if isinstance(images, Mapping) and held.classes is not None else classes
+        numbers, names, unlabeled = _labels(labels, classes, held, len(values), what)
     who = None
     if people is not None:
         who, known = _numbered(people, len(values), "people")
@@ -158,9 +157,12 @@ def _held(images: Any, what: str, labeled: bool, progress: Progress) -> _Held:
             )
         held = _held(found["images"], what, False, progress)
         beside = {kind: np.asarray(each) for kind, each in found.items() if kind != "images"} if labeled else {}
-        if beside.keys() >= {"labels", "classes"} or "positions" in beside:
-            return held._replace(named=beside)
-        return held._replace(labels=beside.get("labels"))
+        classes = beside["classes"].tolist() if "classes" in beside else None
+        if "positions" not in beside:
+            return held._replace(labels=beside.get("labels"), classes=classes, meaning="either" if classes else "names")
+        if beside["positions"].dtype.kind not in "iu":
+            raise DataError(f"{what}: positions are {beside['positions'].dtype}, expected whole numbers.")
+        return held._replace(labels=beside["positions"], classes=classes, meaning="positions")
     if isinstance(images, Tensor | np.ndarray | Image.Image) or hasattr(images, "__array__"):
         pixels = _numbers(images, what, whole=True)
         if pixels.dtype == object:
@@ -213,7 +215,13 @@ def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Held:
         raise DataError(f"{what} has a label for {len(labels):,} of {num:,} images. Give one for each, or for none.")
     names = getattr(features.get(fields[1]), "names", None) if fields else getattr(source, "classes", None)
     names = names if isinstance(names, list | tuple) else None
-    return _Held(np.stack(pixels), tensors, labels if labeled and labels else None, names or None)
+    return _Held(
+        np.stack(pixels),
+        tensors,
+        labels if labeled and labels else None,
+        names or None,
+        "positions" if names else "names",
+    )
 
 
 def _fields(item: Mapping[str, Any], features: Mapping[str, Any], what: str, labeled: bool) -> tuple[str, str | None]:
@@ -370,58 +378,36 @@ def _bytes(pixels: np.ndarray[Any, Any], limits: tuple[float, float]) -> tuple[T
 # Labels ------------------------------------------------------------------------------------------------------------
 
 
-def _labels_of(
-    arrays: Mapping[str, np.ndarray[Any, Any]], num: int, classes: tuple[str, ...], source: str
-) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the positions of labels in the classes, and these: the arrays' own names, if there are any, come first.
-
-    Raises:
-        DataError: If names, labels and positions do not fit together, or nothing says whether numbers that could be
-            either are names or positions, as in files of earlier versions.
-    """
-    names = tuple(map(str, arrays["classes"].tolist())) if "classes" in arrays else classes
-    what = "positions" if "positions" in arrays else "labels"
-    if arrays[what].shape != (num,) or arrays[what].dtype.kind not in ("iu" if what == "positions" else "iuU"):
-        raise DataError(
-            f"{source}: {what} are {arrays[what].dtype} of the shape {arrays[what].shape}, expected integers of the "
-            f"shape ({num},): one for each image."
-        )
-    distinct, order = np.unique(arrays[what], return_inverse=True)
-    found = distinct.tolist()
-    meant, inside = places(found, names), [value if value in range(len(names)) else NONE for value in found]
-    if what == "positions" or ("classes" in arrays and NONE in meant):  # earlier versions call positions labels
-        meant = inside
-    elif "classes" in arrays and NONE not in inside and meant != inside and distinct.dtype.kind != "U":
-        raise DataError(
-            f"{source}: labels {', '.join(map(str, found[:10]))} could be names or positions in classes. Save "
-            "positions=... beside them, or labels=... as texts."
-        )
-    if NONE in meant:
-        raise DataError(
-            f"{source}: {found[meant.index(NONE)]} among the {what} is none of the {len(names)} known classes, which "
-            f"are {', '.join(names[:20])}{', ...' * (len(names) > 20)}."
-        )
-    return torch.tensor(meant, dtype=torch.int64)[torch.from_numpy(order.reshape(-1).astype(np.int64))], names
-
-
 def _labels(
-    labels: Any, classes: Sequence[str] | None, own: Sequence[str] | None, num: int, what: str
+    labels: Any, classes: Sequence[str] | None, held: _Held, num: int, what: str
 ) -> tuple[Tensor, tuple[str, ...], Tensor | None]:
     """Return positions in the classes, their names, and which images have none of them.
 
     Raises:
-        DataError: If the labels cannot be classes, or no image at all has one.
+        DataError: If the labels cannot be classes, nothing says whether numbers are names or positions, or no image at
+            all has a class.
     """
     numbers, values = _numbered(labels, num, f"labels of {what}", floats=True)
-    names = tuple(map(str, own if classes is None and own is not None else classes or ()))
+    own = None if held.classes is None else tuple(map(str, held.classes))
+    names = own if classes is None and own is not None else tuple(map(str, classes or ()))
+    own, meaning = names if own is None else own, held.meaning
     whole = all(isinstance(value, int) or value == "" for value in values)
-    if own is not None and whole and NONE not in places(own, names):
-        values = [str(own[value]) if value != "" and 0 <= value < len(own) else "" for value in values]
-    elif names and whole and are_ambiguous(names):
+    inside = [value if whole and value != "" and 0 <= value < len(own) else NONE for value in values]
+    if meaning == "either":
+        meant = places(values, names)
+        if NONE not in (*meant, *inside) and meant != inside:
+            raise DataError(
+                f"{what}: labels {', '.join(map(str, values[:10]))} could be names or positions in classes. Save "
+                "positions=... beside them, or labels=... as texts."
+            )
+        meaning = "positions" if NONE in meant else "names"  # earlier versions call positions labels
+    elif names and whole and are_ambiguous(names) and (meaning == "names" or NONE in places(own, names)):
         raise DataError(
             f"classes are {', '.join(names[:20])}: a number could be the name of one and the position of another. Give "
             "the names of the classes as labels, as texts."
         )
+    if meaning == "positions" and whole and NONE not in places(own, names):
+        values = ["" if place == NONE else own[place] for place in inside]
     if not names:
         names = tuple(in_order({spelled(value) for value in values} - {""}))
         if len(names) > min(MOST_CLASSES, max(num // 2, 2)):

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from idpgan.attacks.attack import Attack, Knowledge, Membership, run_attack
-from idpgan.attacks.best import best_of, corrected, least_images
+from idpgan.attacks.attack import Attack, Knowledge, Membership, best_of, corrected, least_images, run_attack
 from idpgan.attacks.distances import nearest_neighbors
 from idpgan.attacks.independence import check_independent
 from idpgan.attacks.registry import select_attacks

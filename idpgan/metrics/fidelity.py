@@ -28,7 +28,7 @@ from idpgan.data.load import place
 from idpgan.errors import InputError
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import FeatureNetwork, Part, extract_features
-from idpgan.metrics.metric import Judging, MetricResult, MetricTable, Quantity
+from idpgan.metrics.metric import Judging, MetricResult, MetricTable
 from idpgan.models.initialize import seeded_init
 from idpgan.progress import Progress, silent
 
@@ -40,14 +40,6 @@ _SUBSETS, _SUBSET = 100, 1_000  # of KID, as in the authors' program
 _MANIFOLD_K, _DENSITY_K = 3, 5  # the authors' choices
 LEAST_FOR_FIDELITY = _DENSITY_K + 1  # images of each set: a row is no neighbor of itself
 _CHUNK_NUMBERS = 1 << 24  # distances at once: 128 MiB
-QUANTITIES = (
-    Quantity("fid", "FID ↓"),
-    Quantity("kid", "KID ↓", ".4f", "kid_std"),
-    Quantity("precision", "precision ↑"),
-    Quantity("recall", "recall ↑"),
-    Quantity("density", "density ↑"),
-    Quantity("coverage", "coverage ↑"),
-)
 _SEED = 0  # a constant: two sets of images always get the same score
 
 
@@ -319,10 +311,16 @@ def fidelity_table(found: Mapping[str, Any]) -> MetricTable | None:
     side = first["resize"]
     resized = "not resized" if side is None else f"resized to {side} x {side}"
     features = f"features: {first['num_features']} of {first['network']}, images {resized}"
+    rows = []
+    for name, result in results.items():
+        spread = result.get("kid_std")
+        kid = f"{result['kid']:.4f}" + ("" if spread is None else f" ± {spread:.4f}")
+        nearest = (f"{result[score.name]:.3f}" for score in dataclasses.fields(NearestScores))
+        rows.append((name, f"{result['fid']:.3f}", kid, *nearest))
     return MetricTable(
         caption,
-        ("", *(quantity.name for quantity in QUANTITIES)),
-        tuple((name, *(quantity.shown(result) for quantity in QUANTITIES)) for name, result in results.items()),
+        ("", "FID ↓", "KID ↓", "precision ↑", "recall ↑", "density ↑", "coverage ↑"),
+        tuple(rows),
         (*counted, f"{features}, sha256 {first['features_sha256']}"),
     )
 

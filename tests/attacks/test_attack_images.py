@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import idpgan
-from idpgan.attacks.attack import Outcome, judged
-from idpgan.attacks.best import best_of, least_images
+from idpgan.attacks.attack import Outcome, best_of, judged, least_images
 from idpgan.attacks.independence import FALSE_ALARM, own_side
 from idpgan.attacks.registry import ATTACKS
 from idpgan.commands import main
