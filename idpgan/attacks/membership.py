@@ -29,17 +29,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from idpgan import checks
-from idpgan.attacks.distances import (
-    bandwidth,
-    blocks,
-    check_comparable,
-    components,
-    flat,
-    floats,
-    nearest_neighbors,
-    projected,
-    shared,
-)
+from idpgan.attacks import distances
+from idpgan.attacks.distances import check_comparable, projected, shared
 from idpgan.checks import typed
 from idpgan.errors import InputError
 from idpgan.models.gabor import gabor_filters, pooled_moduli
@@ -97,7 +88,7 @@ def neighborhood_count(
     checks.whole(dimensions, "dimensions", 1)
     if radius is not None and not 0 <= radius <= _MOST_RADIUS:
         raise InputError(f"radius = {radius} must be in [0, {_MOST_RADIUS:g}].")
-    space = components(samples.to(images.device), dimensions, whiten=False)
+    space = distances.components(samples.to(images.device), dimensions, whiten=False)
     points, cloud = projected(images, space), projected(samples, space)
     if radius is None:
         nearest = shared("nearest", points, cloud, 1, ranks=ranks)
@@ -132,9 +123,9 @@ def copies(images: Tensor, samples: Tensor, *, neighbors: int = 50, progress: Pr
     best = torch.full((len(images),), math.inf, device=images.device)
     seen = 0
     for cloud in samples.split(_COPY_ROWS):
-        distances = torch.cat([found for _, found in blocks(cloud.to(images.device), images)], 1)  # (rows, n)
-        usual = distances.topk(count, largest=False).values.mean(1, keepdim=True)
-        best = torch.minimum(best, (distances / usual.clamp(min=_ROUNDING)).amin(0))
+        squares = torch.cat([found for _, found in distances.blocks(cloud.to(images.device), images)], 1)  # (rows, n)
+        usual = squares.topk(count, largest=False).values.mean(1, keepdim=True)
+        best = torch.minimum(best, (squares / usual.clamp(min=_ROUNDING)).amin(0))
         seen += len(cloud)
         progress("copies", seen, len(samples))
     return -best
@@ -163,7 +154,7 @@ def density_ratio(
     points, *clouds = _whitened(images, samples, reference, dimensions)
     densities = []
     for done, cloud in enumerate(clouds):
-        densities.append(shared("density", points, cloud, bandwidth(cloud), ranks=ranks))
+        densities.append(shared("density", points, cloud, distances.bandwidth(cloud), ranks=ranks))
         progress("densities", done + 1, 2)
     return densities[0] - densities[1]
 
@@ -202,10 +193,10 @@ def gen_lra(
     """
     checks.whole(neighbors, "neighbors", 1)
     points, cloud, known = _whitened(images, samples, reference, dimensions)
-    width = bandwidth(known)
+    width = distances.bandwidth(known)
     log_p = shared("density", cloud, known, width, ranks=ranks)  # (S,)
-    distances, index = nearest_neighbors(points, cloud, neighbors, progress)
-    log_kernel = distances * points.shape[1] / (-2 * width**2) - points.shape[1] * math.log(width)
+    squares, index = distances.nearest_neighbors(points, cloud, neighbors, progress)
+    log_kernel = squares * points.shape[1] / (-2 * width**2) - points.shape[1] * math.log(width)
     ratio = log_kernel - math.log(len(known)) - log_p[index]
     return functional.softplus(ratio).sum(1) - index.shape[1] * math.log1p(1 / len(known))
 
@@ -218,7 +209,7 @@ def _whitened(images: Tensor, samples: Tensor, reference: Tensor, dimensions: in
     if min(len(samples), len(reference)) < 3:
         raise InputError(f"{len(samples)} samples and {len(reference)} reference images: a density needs 3.")
     both = torch.cat([part[:_SPACE_ROWS].to(images.device) for part in (samples, reference)])
-    space = components(both, dimensions, whiten=True)
+    space = distances.components(both, dimensions, whiten=True)
     return [projected(part, space) for part in (images, samples, reference)]
 
 
@@ -242,7 +233,7 @@ def nearest_in_features(
     check_comparable(images, samples)
     checks.whole(dimensions, "dimensions", 1)
     features = _features_of(images)
-    space = components(features(samples[:_FEATURE_ROWS].to(images.device)), dimensions, whiten=True)
+    space = distances.components(features(samples[:_FEATURE_ROWS].to(images.device)), dimensions, whiten=True)
     clouds = []
     for part in (samples, images):
         coordinates = []
@@ -257,11 +248,11 @@ def _features_of(images: Tensor) -> Callable[[Tensor], Tensor]:
     """Return the features of images of one shape: averaged moduli, or pixels where the images are too small."""
     side = int(min(images.shape[-2:])) if images.ndim == 4 else 0
     if side < _FEATURE_SIDE:
-        return flat
+        return distances.flat
     filters, levels = gabor_filters().to(images.device), max(1, min(3, (side // _FEATURE_SIDE).bit_length()))
 
     def features(batch: Tensor) -> Tensor:
-        planes, found = floats(batch).flatten(0, 1)[:, None], []
+        planes, found = distances.floats(batch).flatten(0, 1)[:, None], []
         for level in range(levels):
             planes = functional.avg_pool2d(planes, 2) if level else planes
             padded = functional.pad(planes, (4, 4, 4, 4), mode="replicate")

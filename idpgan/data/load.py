@@ -173,7 +173,11 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
             damaged or undeclared image becomes a null record.
     """
     with _opened(config) as (source, root):
-        public = None if root is None else _read_public(root, config, progress)
+        public = None
+        if root is not None and root.suffix == arrays.SUFFIX:
+            public = arrays.read_public(root)
+        elif root is not None:
+            public = folder.read_all(root, config.channels, progress, config)
         images, test, refused = source.read(config, progress)
     if public is not None and images.labels is None and not config.attributes:
         public = Images(public.images)  # an unlabeled set ignores class folders
@@ -256,7 +260,12 @@ def describe(config: DataConfig) -> DataShape | None:
     """
     with _opened(config) as (source, root):
         found = source.describe(config)
-        public = None if root is None else _public_files(root, config)
+        public = None
+        if root is not None and root.suffix == arrays.SUFFIX:
+            public = len(arrays.read_public(root)), arrays.classes_of(root)
+        elif root is not None:
+            files = folder.scanned(root, config)
+            public = len(files.paths), files.classes
     if found is None:
         return None
     check_label(config.attributes, found.attribute_names, config.name)
@@ -287,21 +296,6 @@ def describe(config: DataConfig) -> DataShape | None:
         "Take fewer, or make them smaller before training.",
     )
     return shape
-
-
-def _read_public(root: Path, config: DataConfig, progress: Progress) -> Images:
-    """Return the public images of a folder, or of a file of tensors."""
-    if root.suffix == arrays.SUFFIX:
-        return arrays.read_public(root)
-    return folder.read_all(root, config.channels, progress, config)
-
-
-def _public_files(root: Path, config: DataConfig) -> tuple[int, tuple[str, ...]]:
-    """Return the number of public images, and their classes."""
-    if root.suffix == arrays.SUFFIX:
-        return len(arrays.read_public(root)), arrays.classes_of(root)
-    files = folder.scanned(root, config)
-    return len(files.paths), files.classes
 
 
 def known_shape(config: DataConfig) -> DataShape:

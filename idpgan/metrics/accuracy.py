@@ -98,7 +98,7 @@ def _interval(right: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
     return low, float(betaincinv(hits + 1, trials - hits, 1 - half)) if share < 1 else 1.0
 
 
-def accuracy_table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(found: Mapping[str, Any]) -> MetricTable | None:
     """Return the table of a private classifier."""
     if not found.get("classifier"):
         return None

@@ -185,7 +185,7 @@ def measure_dpimagebench(
     return BenchmarkResult(*scores, PROTOCOL, full=settings == FULL)
 
 
-def dpimagebench_metric(judging: Judging, images: Images) -> BenchmarkResult:
+def metric(judging: Judging, images: Images) -> BenchmarkResult:
     """Measure the images under test, and note what a reader of the published rows has to know."""
     result = measure_dpimagebench(
         place(images, judging.device),
@@ -213,7 +213,7 @@ def dpimagebench_metric(judging: Judging, images: Images) -> BenchmarkResult:
     return result
 
 
-def dpimagebench_table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(found: Mapping[str, Any]) -> MetricTable | None:
     """Return the three accuracies, what a reader quotes of them, and epsilon at the benchmark's delta."""
     result = found.get("dpimagebench")
     if not result:

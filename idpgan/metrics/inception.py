@@ -146,14 +146,14 @@ def measure_inception(
     )
 
 
-def inception_metric(judging: Judging, images: Images) -> InceptionResult:
+def metric(judging: Judging, images: Images) -> InceptionResult:
     """Score the images under test with the classifier of the data set."""
     return measure_inception(
         images, judging.classifier, splits=judging.splits, cache=judging.cache, progress=judging.progress
     )
 
 
-def check_inception(judging: Judging) -> None:
+def check(judging: Judging) -> None:
     """Refuse a number of splits below one, and a data set without labels."""
     if judging.splits < 1:
         raise InputError(f"splits = {judging.splits} must be at least 1. Set --splits.")
@@ -161,7 +161,7 @@ def check_inception(judging: Judging) -> None:
         raise InputError("The data set has no labels, so that no classifier of it gives an inception score.")
 
 
-def inception_table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(found: Mapping[str, Any]) -> MetricTable | None:
     """Return the score beside its standard error, and the classifier that gave it."""
     result = found.get("inception")
     if not result:

@@ -195,7 +195,7 @@ def judge_fits(
     return tuple(scores), seeds, len(images), len(test), majority, digests["images"], digests["test"]
 
 
-def utility_metric(what: str, judging: Judging, images: Images) -> UtilityResult | None:
+def metric(what: str, judging: Judging, images: Images) -> UtilityResult | None:
     """Measure the utility of images: ``what`` says which, those under test, the private or the public ones."""
     if images.labels is None:
         judging.notes.append(f"{what} is not measured: there are no labels to train with")
@@ -220,7 +220,7 @@ def check_floor(judging: Judging) -> None:
         )
 
 
-def utility_table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(found: Mapping[str, Any]) -> MetricTable | None:
     """Return accuracies by kind of classifier, and what a constant answer gets."""
     headings = {"utility": "these images", "ceiling": "real private images (ceiling)", "floor": "public images (floor)"}
     results = {name: found[name] for name in headings if found.get(name)}

@@ -18,7 +18,7 @@ from idpgan.errors import InputError
 from idpgan.jobs import fit as fit_module
 from idpgan.jobs.init import facts_of
 from idpgan.jobs.sample import draw
-from idpgan.metrics.source import read_foreign, read_images
+from idpgan.metrics.source import read_images
 from idpgan.models import ModelConfig, build_generator, save_generator
 from idpgan.models.foreign import ForeignClassifier, ForeignGenerator
 from idpgan.release.dataset import SyntheticDataset
@@ -155,7 +155,7 @@ def of_npz(case, monkeypatch):
     order = {label: grey for grey, label in case.grey.items()}
     wanted = [order[int(name)] for name in case.names]  # the grey that the image in this turn stands for
     data = SyntheticDataset(out)
-    found = [read_images(out, (1, 8, 8), case.names), read_foreign(out), Images(data.images, data.labels, data.classes)]
+    found = [read_images(out, (1, 8, 8), case.names), read_images(out), Images(data.images, data.labels, data.classes)]
     found = [[int(each.classes[label]) for label in each.labels.tolist()] for each in found]
     own = said(read_images(case.npz(classes=np.array(case.names)), (1, 8, 8), case.names))
     return [*(dict(zip(wanted, each, strict=True)) for each in found), own]
@@ -168,7 +168,7 @@ def named(case):
 
 
 def of_attack(case, monkeypatch):
-    return [said(read_foreign(case.npz())), said(read_foreign(case.folder()))]
+    return [said(read_images(case.npz())), said(read_images(case.folder()))]
 
 
 def of_predict(case, monkeypatch):
