@@ -342,23 +342,23 @@ class Best:
         return {**dataclasses.asdict(self), "correction": "Bonferroni", "leak": self.leak, "in_words": str(self)}
 
 
-def corrected(attacks: int, confidence: float, beside: int = 0) -> float:
-    """Return the confidence of each interval with which all hold together, ``beside`` so many further statements."""
-    return 1 - (1 - confidence) / (_MEASURES * max(attacks, 1) + beside)
+def corrected(attacks: int, confidence: float, further: int = 0) -> float:
+    """Return the confidence of each interval with which all hold together, and so many ``further`` statements."""
+    return 1 - (1 - confidence) / (_MEASURES * max(attacks, 1) + further)
 
 
-def best_of(outcomes: Sequence[Outcome], confidence: float = 0.95, beside: int = 0) -> Best | None:
+def best_of(outcomes: Sequence[Outcome], confidence: float = 0.95, further: int = 0) -> Best | None:
     """Return the strongest of the attacks that were run, by each measure; None if none was.
 
     Strongest is the one with the highest lower end: an attack on few records may have a high figure by chance.
 
     Args:
-        confidence: Of all intervals together, and of ``beside`` further statements.
+        confidence: Confidence of all intervals together, and of so many ``further`` statements.
     """
     run = [found for found in outcomes if found.scores is not None]
     if not run:
         return None
-    strict = corrected(len(run), confidence, beside)
+    strict = corrected(len(run), confidence, further)
     results = [(found.attack.name, judged(found.scores, found.people, strict)) for found in run if found.scores]
     areas = [Strongest(name, result.auc, result.auc_interval) for name, result in results]
     rates = [
@@ -370,10 +370,10 @@ def best_of(outcomes: Sequence[Outcome], confidence: float = 0.95, beside: int =
     return None if auc is None else Best(len(run), confidence, auc, tpr)
 
 
-def least_images(attacks: int, confidence: float = 0.95, beside: int = 0) -> int:
+def least_images(attacks: int, confidence: float = 0.95, further: int = 0) -> int:
     """Return how many members, and as many others, can show anything: with fewer not even a sure attack would.
 
     n pairs that are all won prove ``AUC >= (alpha / 2)^(1 / n)`` (`evaluate`), which is above one half from here on.
     """
-    alpha = 1 - corrected(attacks, confidence, beside)
+    alpha = 1 - corrected(attacks, confidence, further)
     return math.ceil(math.log2(2 / alpha) + 1e-9)

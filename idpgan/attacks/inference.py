@@ -72,8 +72,8 @@ class Attacker:
         """
         _check(images, truth)
         device = next(self.model.parameters()).device
-        told = self.labels[predict(self.model, images.to(device) * 2 - 1).argmax(1).cpu()]
-        hits = (told == truth.cpu()).numpy()
+        inferred = self.labels[predict(self.model, images.to(device) * 2 - 1).argmax(1).cpu()]
+        hits = (inferred == truth.cpu()).numpy()
         rate, alpha, trials = float(hits.mean()), 1 - confidence, float(len(hits))
         if people is not None:
             group = People(people.cpu().numpy(), 2)

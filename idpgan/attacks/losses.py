@@ -293,15 +293,15 @@ def loss_calibrated(
     if rest.labels is None:
         raise TypeError("selected images keep their labels.")
     found = logits(images)
-    asked = found.argmax(1) if labels is None else labels.to(found.device)
+    classes = found.argmax(1) if labels is None else labels.to(found.device)
     return _distance(
         (log_odds(predict(second, rest.images), rest.labels), log_odds(logits(rest.images), rest.labels), rest.labels),
-        (log_odds(predict(second, images), asked), log_odds(found, asked), asked),
+        (log_odds(predict(second, images), classes), log_odds(found, classes), classes),
         len(reference.classes),
     )
 
 
-def _distance(known: tuple[Tensor, Tensor, Tensor], asked: tuple[Tensor, Tensor, Tensor], num_classes: int) -> Tensor:
+def _distance(known: tuple[Tensor, Tensor, Tensor], queried: tuple[Tensor, Tensor, Tensor], num_classes: int) -> Tensor:
     """Return how many standard deviations points lie above the line of their class.
 
     Args:
@@ -309,9 +309,9 @@ def _distance(known: tuple[Tensor, Tensor, Tensor], asked: tuple[Tensor, Tensor,
         asked: The same of the images in question, (n,) each.
         num_classes: K.
     """
-    scores = torch.zeros(len(asked[0]), dtype=torch.float64, device=asked[0].device)
+    scores = torch.zeros(len(queried[0]), dtype=torch.float64, device=queried[0].device)
     for label in range(num_classes):
-        mine, like = asked[2] == label, known[2] == label
+        mine, like = queried[2] == label, known[2] == label
         if int(like.sum()) < _LEAST_OF_CLASS:
             like = torch.ones_like(like)
         at, level = known[0][like].double(), known[1][like].double()
@@ -319,8 +319,8 @@ def _distance(known: tuple[Tensor, Tensor, Tensor], asked: tuple[Tensor, Tensor,
         z = (at - center) / spread
         slope = (z * (level - level.mean())).mean() / ((z * z).mean() + _RIDGE)
         error = (level - level.mean() - slope * z).std().clamp(min=1e-6)
-        expected = level.mean() + slope * (asked[0][mine].double() - center) / spread
-        scores[mine] = (asked[1][mine].double() - expected) / error
+        expected = level.mean() + slope * (queried[0][mine].double() - center) / spread
+        scores[mine] = (queried[1][mine].double() - expected) / error
     return scores.float()
 
 

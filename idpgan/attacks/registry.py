@@ -33,7 +33,7 @@ def _compared(
     return function(images.images, *others, progress=progress, ranks=knowledge.ranks)
 
 
-def _learned(
+def _by_seed(
     function: Callable[..., Tensor], needs: Sequence[str], knowledge: Knowledge, images: Images, progress: Progress
 ) -> Tensor:
     """Score labeled images by an attack that draws or learns something by a seed."""
@@ -45,7 +45,7 @@ def _copies(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
     return membership.copies(images.images, knowledge.needed("samples").images, progress=progress)
 
 
-def _asked(
+def _by_network(
     function: Callable[..., Tensor], network: str, knowledge: Knowledge, images: Images, progress: Progress
 ) -> Tensor:
     """Score labeled images by what a network says of them."""
@@ -142,14 +142,14 @@ _ROWS = (
         _BLACK,
         ("samples", "sample_labels"),
         "Yang, Zhou and Ning, section 3.2.2; Song, Shokri, Mittal (2019)",
-        partial(_learned, losses.classifier_confidence, ("samples",)),
+        partial(_by_seed, losses.classifier_confidence, ("samples",)),
     ),
     Attack(
         "latent-reconstruction",
         "partial black box",
         ("generator",),
         _LEAKS,
-        partial(_learned, losses.latent_reconstruction, ("generator",)),
+        partial(_by_seed, losses.latent_reconstruction, ("generator",)),
         costly=True,
     ),
     Attack(
@@ -157,22 +157,24 @@ _ROWS = (
         "white box",
         ("critic",),
         "LOGAN: Hayes, Melis, Danezis, De Cristofaro (2019), arXiv:1705.07663",
-        partial(_asked, losses.critic_score, "critic"),
+        partial(_by_network, losses.critic_score, "critic"),
     ),
     Attack(
         "diffusion-loss",
         "partial black box",
         ("denoiser",),
         "Matsumoto, Miura, Yanai (2023), arXiv:2302.03262",
-        partial(_asked, losses.denoising_loss, "denoiser"),
+        partial(_by_network, losses.denoising_loss, "denoiser"),
     ),
-    Attack("teacher-loss", "partial black box", ("teacher",), _YEOM, partial(_asked, losses.loss_threshold, "teacher")),
+    Attack(
+        "teacher-loss", "partial black box", ("teacher",), _YEOM, partial(_by_network, losses.loss_threshold, "teacher")
+    ),
     Attack(
         "teacher-loss-calibrated",
         "partial black box",
         ("teacher", "reference"),
         _WATSON,
-        partial(_learned, losses.loss_calibrated, ("teacher", "reference")),
+        partial(_by_seed, losses.loss_calibrated, ("teacher", "reference")),
     ),
     Attack(
         "trace",
@@ -194,7 +196,7 @@ _ROWS = (
         _BLACK,
         ("classifier",),
         _YEOM,
-        partial(_asked, losses.loss_threshold, "classifier"),
+        partial(_by_network, losses.loss_threshold, "classifier"),
         target="classifier",
     ),
     Attack(
@@ -202,7 +204,7 @@ _ROWS = (
         _BLACK,
         ("classifier", "reference"),
         _WATSON,
-        partial(_learned, losses.loss_calibrated, ("classifier", "reference")),
+        partial(_by_seed, losses.loss_calibrated, ("classifier", "reference")),
         target="classifier",
     ),
 )

@@ -44,12 +44,12 @@ def describe(config: DataConfig) -> Found | None:
     counts = () if people is None else tuple(torch.unique(people, return_counts=True)[1].tolist())
     found: dict[str, object] = {"num_images": num, "channels": channels}
     found |= {"num_people": len(counts)} if counts else {}
-    for key, there in found.items():
-        if getattr(config, key) != there:
-            said = getattr(config, key)
+    for key, value in found.items():
+        if getattr(config, key) != value:
+            declared = getattr(config, key)
             raise DataError(
-                f"data.{key} = {shown(said) if said is not None else 'nothing'}, but {path} holds {there}. Declare "
-                f"data.{key} = {there}, if that is right."
+                f"data.{key} = {shown(declared) if declared is not None else 'nothing'}, but {path} holds {value}. "
+                f"Declare data.{key} = {value}, if that is right."
             )
     if config.classes is None or bool(config.classes) != labeled:
         raise ConfigError(

@@ -71,7 +71,7 @@ def draw(
         >>> draw(4, 32, 1, people=2, seed=5).identities.tolist()
         [0, 0, 1, 1]
     """
-    num, people, height, width = _asked(num, people, per_person, size, channels, seed)
+    num, people, height, width = _validated(num, people, per_person, size, channels, seed)
     device = torch.device(device)
     rng = torch.Generator().manual_seed(seed)
     look, person, attributes = looks(num, people, channels, rng)
@@ -109,7 +109,7 @@ def draw_landmarks(
         >>> draw_landmarks(4, 32, people=2, seed=5).shape
         torch.Size([4, 68, 2])
     """
-    num, people, height, width = _asked(num, people, per_person, size, 1, seed)
+    num, people, height, width = _validated(num, people, per_person, size, 1, seed)
     look, _, _ = looks(num, people, 1, torch.Generator().manual_seed(seed))
     return landmarks(look, height, width)
 
@@ -138,11 +138,11 @@ def _configured(config: DataConfig) -> tuple[int, int, tuple[int, int], int]:
     what = f"{num:,} faces of {sides[1]} x {sides[0]}"
     check_room(num * channels * math.prod(sides), 2, what, "Lower data.num_images.")
     people = config.num_people or min(NUM_PEOPLE, num)
-    num, people, height, width = _asked(num, people, None, sides, channels, SEED)
+    num, people, height, width = _validated(num, people, None, sides, channels, SEED)
     return num, people, (height, width), channels
 
 
-def _asked(
+def _validated(
     num: int | None, people: int | None, per_person: int | None, size: int | tuple[int, int], channels: int, seed: int
 ) -> tuple[int, int, int, int]:
     """Return the numbers of images and people, height and width; refuse what `draw` cannot draw."""

@@ -31,7 +31,7 @@ from idpgan.data.declared import declared_shape, own_root, shown, warn_of_leftov
 from idpgan.data.face_folder import known_layout
 from idpgan.data.image_files import EXTENSIONS, UNWANTED, Files, decode, entries, in_words, read_files, walk
 from idpgan.data.images import Images, attribute_classes
-from idpgan.data.labels import NONE, in_order, places, spelled
+from idpgan.data.labels import MOST_CLASSES, NONE, in_order, places, spelled
 from idpgan.data.metadata import METADATA
 from idpgan.data.source import Found, Read
 from idpgan.errors import DataError
@@ -195,7 +195,7 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[Found, Files]:
     values, hint = metadata.class_values(rows.values[0]) if label else [], ""
     first = ", ".join(map(shown, values[:20])) + ", ..." * (len(values) > 20)
     if config.classes or label != config.label or not label:
-        counted["classes"] = values[: metadata.MOST_CLASSES]
+        counted["classes"] = values[:MOST_CLASSES]
         hint = f" Columns of labels: {', '.join(rows.columns)} (data.label)." if rows.columns and not label else ""
     elif any(None in metadata.bits(column) for column in rows.values):
         hint = f" Classes of '{label[0]}' (data.classes): {first}."
@@ -208,12 +208,12 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[Found, Files]:
             if config.classes
             else f"data.label = {shown(label)} without data.classes, which asks for columns of 1 and 0"
         )
-        there = f"Column '{label[0]}' has {first or 'no value'}: are data.classes right?"
+        columns_hint = f"Column '{label[0]}' has {first or 'no value'}: are data.classes right?"
         if unwanted == len(rows.paths):
-            raise DataError(f"{wanted}, but no row at all of {root / METADATA} has such a label. {there}")
+            raise DataError(f"{wanted}, but no row at all of {root / METADATA} has such a label. {columns_hint}")
         warn_once(
             f"{wanted}, but {unwanted} of {len(rows.paths)} rows of {root / METADATA} have other values or none "
-            f"({blank} blank) and stand as null records. {there}"
+            f"({blank} blank) and stand as null records. {columns_hint}"
         )
     counts = tuple(Counter(rows.people or ()).values())  # people are numbered as they first appear
     names = () if rows.of_photos else rows.person_names

@@ -225,10 +225,10 @@ def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) ->
             + "."
         )
     level = int(number or 1)
-    beside = next((part for part in parts if len(part) <= level), None)
-    if beside is not None:
+    stray = next((part for part in parts if len(part) <= level), None)
+    if stray is not None:
         raise DataError(
-            f"{source.joinpath(*beside)} lies beside the subfolders that --folders {folders} reads. Move it into one."
+            f"{source.joinpath(*stray)} lies beside the subfolders that --folders {folders} reads. Move it into one."
         )
     used, places = {part[:level] for part in parts}, [source]
     for _ in range(level):
