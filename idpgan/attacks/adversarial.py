@@ -43,7 +43,8 @@ def pgd(
         labels: (n,) int64, the true classes.
         radius: Bound on the change of a pixel, in units of the pixel range, 0 .. 1.
         steps: >= 1.
-        step_size: In the same unit; None = ``2.5 radius / steps``, enough to reach the bound from anywhere within it.
+        step_size: Length of a step in the same unit; None = ``2.5 radius / steps``, enough to reach the bound from
+            anywhere within it.
         seed: Seed of the random start; None starts at the image.
 
     Returns:

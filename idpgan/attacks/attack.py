@@ -61,7 +61,7 @@ class Knowledge:
         reference: Real images of the same distribution, neither members nor non-members.
         reference_samples: Images of ``reference_generator``, which was trained on other images of the same
             distribution; where there is no such generator, the reference images themselves may take their place.
-        why_not: By name of a missing attribute: one sentence why the run cannot provide it.
+        why_not: One sentence why the run cannot provide an attribute, by its name.
         ranks: Processes of `torchrun` that share the computation of distances, as rank 0 sees them.
     """
 
@@ -187,8 +187,8 @@ class Outcome:
 
     Attributes:
         seconds: Run time.
-        scores: Of members and of non-members, (n,) each, float32 on the CPU; of people, for an attack on people.
-        people: On the images that were scored, (n,) each; None where each score is independent.
+        scores: Scores of members and of non-members, (n,) each, float32 on the CPU; of people, for an attack on people.
+        people: People on the images that were scored, (n,) each; None where each score is independent.
     """
 
     attack: Attack
@@ -289,9 +289,9 @@ class Strongest:
     """The attack that is best by one measure.
 
     Attributes:
-        name: Of the attack.
-        value: Of the measure.
-        interval: At the corrected confidence.
+        name: Name of the attack.
+        value: Value of the measure.
+        interval: Its interval at the corrected confidence.
     """
 
     name: str
@@ -309,9 +309,9 @@ class Best:
 
     Attributes:
         attacks: k, those that were run.
-        confidence: Of all intervals together.
-        auc: By the area under the ROC curve.
-        tpr: By the true-positive rate at a false-positive rate of 1 %; None with too few non-members.
+        confidence: Confidence of all intervals together.
+        auc: The strongest by the area under the ROC curve.
+        tpr: The strongest by the true-positive rate at a false-positive rate of 1 %; None with too few non-members.
         leak: Whether one of the two lies above what a guess reaches, in spite of its interval.
     """
 

@@ -30,7 +30,7 @@ def own_side(members: Tensor, others: Tensor, *, seed: int = 0) -> tuple[float, 
     Args:
         members: (n, ...) uint8, or floating point; no two are equal, since equal images are one draw.
         others: (m, ...) in the same form.
-        seed: Of the deals, and of the choice of 4,000 images whose neighbors are searched where there are more.
+        seed: Seed of the deals, and of the choice of 4,000 images whose neighbors are searched where there are more.
 
     Raises:
         InputError: If there are no images, or shapes differ.

@@ -240,7 +240,7 @@ def loss_threshold(images: Tensor, labels: Tensor | None, logits: Logits, *, pro
     Args:
         images: (n, C, H, W) uint8 or floating point.
         labels: (n,) int64, or None: then the likeliest class counts.
-        logits: Of the classifier under attack.
+        logits: Logits of the classifier under attack.
 
     Raises:
         InputError: If images and labels do not fit together.
@@ -272,7 +272,7 @@ def loss_calibrated(
     Args:
         images: (n, C, H, W) uint8.
         labels: (n,) int64, or None: then the likeliest class counts.
-        logits: Of the classifier under attack.
+        logits: Logits of the classifier under attack.
         reference: At least 40 labeled images of the same distribution, neither members nor non-members.
         seed: Seed of the second classifier.
         progress: Called with the epochs of its fit.
@@ -334,7 +334,7 @@ def denoising_loss(images: Tensor, labels: Tensor | None, denoiser: Denoiser, *,
     Args:
         images: (n, C, H, W) uint8 or floating point in [-1, 1].
         labels: (n,) int64, or None.
-        denoiser: As `idpgan.models.diffusion.DiffusionGenerator.denoising_loss`.
+        denoiser: A function such as `idpgan.models.diffusion.DiffusionGenerator.denoising_loss`.
     """
     check_attacked(images, labels)
     found = []

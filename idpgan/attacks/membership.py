@@ -109,7 +109,7 @@ def copies(images: Tensor, samples: Tensor, *, neighbors: int = 50, progress: Pr
     Args:
         images: (n, ...) uint8, mapped to [-1, 1], or floating point; at least 2.
         samples: (S, ...) generated images in the same form.
-        neighbors: At most half of the images are taken.
+        neighbors: How many neighbors are taken, at most half of the images.
 
     Returns:
         (n,) float32, at most 0.
@@ -182,7 +182,7 @@ def gen_lra(
         images: (n, ...) uint8, mapped to [-1, 1], or floating point.
         samples: (S, ...) generated images in the same form, at least 3.
         reference: (m, ...) real images in the same form, none of them among ``images``, at least 3.
-        neighbors: At most S.
+        neighbors: How many generated images count, at most S.
         ranks: Processes of `torchrun` that share the density at the generated images.
 
     Returns:

@@ -254,7 +254,7 @@ def attack_model(
     """Ask who was in a model's training data, by every attack that needs no more than the model; curator only.
 
     Args:
-        model: As `idpgan.load_generator`, `idpgan.load_classifier` or `idpgan.release.load_model` return it.
+        model: What `idpgan.load_generator`, `idpgan.load_classifier` or `idpgan.release.load_model` return.
         members: Images that it was trained on, uint8.
         others: As many images of the same distribution that it was not trained on. Exact copies on a side are left out,
             each image being one draw.

@@ -58,7 +58,8 @@ def draw(
         channels: 1 (grey: the luma of the colors) or 3 (RGB).
         people: People with equally many images; None = num / per_person, or one image each.
         per_person: Images of each person; None = num / people.
-        seed: At least 0. Fixes people and pictures; with another ``num`` or ``people`` even the first images differ.
+        seed: The seed, at least 0, fixes people and pictures; with another ``num`` or ``people`` even the first images
+            differ.
         batch_size: Images drawn at once; None fits the cache. Does not change the images.
 
     Returns:
@@ -103,7 +104,7 @@ def draw_landmarks(
         float32 (num, 68, 2): x and y in px from the left upper corner, in the order of `idpgan.data.face_drawing`.
 
     Raises:
-        DataError: As of `draw`.
+        DataError: As `draw` raises it.
 
     Example:
         >>> draw_landmarks(4, 32, people=2, seed=5).shape
@@ -198,7 +199,7 @@ def draw_public(
 
     Args:
         image_shape: (C, H, W) of the private images and of every drawn picture; only crops are rescaled.
-        classes: Of the private images.
+        classes: Classes of the private images.
 
     Raises:
         ConfigError: If the labels do not fit the classes.

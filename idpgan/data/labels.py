@@ -121,7 +121,7 @@ def resolved(
     """Return positions in the classes, int64 (num,), the names of these, and which labels mean none of them.
 
     Args:
-        labels: As many whole numbers or texts.
+        labels: Whole numbers or texts, ``num`` of them.
         what: What is labeled, for errors.
         classes: Names of the classes; None takes ``own``, or the values that the labels have, in order.
         own: Names that a data set or a file brings.

@@ -53,8 +53,8 @@ def measure_accuracy(classifier: PrivateClassifier, images: Images) -> Accuracy:
     """Ask a classifier about labeled images.
 
     Args:
-        classifier: On the device where it is to compute.
-        images: At least one; null records are left out.
+        classifier: The classifier, on the device where it is to compute.
+        images: At least one image; null records are left out.
 
     Raises:
         InputError: If shapes or classes differ, or there are no labels or no images.

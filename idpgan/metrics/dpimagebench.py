@@ -149,7 +149,7 @@ def measure_dpimagebench(
     Args:
         images: Labeled images under test, at least 3; ``test`` has their shape and classes.
         settings: `FULL` is the benchmark's size, for a GPU.
-        seeds: At least one; the benchmark takes one.
+        seeds: At least one seed; the benchmark takes one.
 
     Raises:
         InputError: If shapes or classes differ, labels are missing, there are no seeds, fewer than 3 images, or a side

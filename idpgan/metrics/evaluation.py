@@ -39,8 +39,8 @@ class Evaluation:
     """How images compare with a real data set. Curator only.
 
     Attributes:
-        results: By name of `METRICS`; "classifier" is that of a released classifier, which is under test itself or
-            stands beside the images.
+        results: Each result by its name in `METRICS`; "classifier" is that of a released classifier, which is under
+            test itself or stands beside the images.
         part: Which real images judge utility and fidelity.
         notes: What a reader has to know.
     """

@@ -72,7 +72,7 @@ class FeatureNetwork:
 
     Attributes:
         name: "classifier", "autoencoder" or "inception-v3".
-        model: In eval mode; its call, or that of a subclass's `features`, gives the features.
+        model: The network in eval mode; its call, or that of a subclass's `features`, gives the features.
         sha256: SHA-256 (hex) of the weights as a file: scores compare only where this is the same.
         image_shape: (C, H, W).
         resize: Side in pixels to which the network resizes images; None for none.
@@ -98,7 +98,7 @@ class FeatureClassifier(FeatureNetwork):
     """A classifier of real images; its features are the input of its last layer.
 
     Attributes:
-        held_back_accuracy: On the held-back tenth of the real training images, which chose the epoch.
+        held_back_accuracy: Accuracy on the held-back tenth of the real training images, which chose the epoch.
         num_images: Real training images, held-back ones included.
     """
 

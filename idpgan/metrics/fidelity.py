@@ -130,7 +130,7 @@ def kernel_distance(features: Tensor, real: Tensor) -> tuple[float, float]:
     ``features`` (N, F) and ``real`` (M, F) are floating point, N, M >= 4.
 
     Raises:
-        InputError: As of `frechet_distance`.
+        InputError: As `frechet_distance` raises it.
     """
     _check(features, real, 4)
     from torchmetrics.image.kid import KernelInceptionDistance
@@ -155,7 +155,7 @@ def nearest_scores(features: Tensor, real: Tensor) -> NearestScores:
     compare only at equal N and M.
 
     Raises:
-        InputError: As of `frechet_distance`.
+        InputError: As `frechet_distance` raises it.
     """
     _check(features, real, LEAST)
     fake, true = features.double(), real.double().to(features.device)

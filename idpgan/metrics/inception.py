@@ -35,10 +35,10 @@ class InceptionResult(MetricResult):
     Attributes:
         mean: Mean of the scores of the splits, in [1, num_classes].
         std: Standard deviation of the scores of the splits (divided by their number, as in Salimans et al.).
-        standard_error: Of `mean`; None for one split.
+        standard_error: Standard error of `mean`; None for one split.
         num_classes: K, the score of perfect images of evenly many classes.
         classifier_sha256: Hash of the feature classifier's weights; scores of different hashes do not compare.
-        classifier_accuracy: On held-back real training images.
+        classifier_accuracy: Its accuracy on held-back real training images.
         protocol: Name and version of how this was computed.
         notes: What a reader has to know.
     """

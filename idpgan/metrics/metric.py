@@ -102,7 +102,7 @@ class Metric:
     """One metric: a row of `idpgan.metrics.evaluation.METRICS`.
 
     Attributes:
-        name: Of the result in evaluation.json.
+        name: Name of the result in evaluation.json.
         measure: Maps (what it is measured with, the images that it is about) to a result; None if there is none.
         table: Maps the content of an evaluation.json to the table that shows this result, perhaps beside those of other
             rows with the same function; None where it was not measured.

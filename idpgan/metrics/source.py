@@ -63,7 +63,7 @@ def read_images(
             mean those of the data set (`idpgan.data.labels`).
         image_shape: (C, H, W) of the data set; None takes images of any shape.
         classes: Classes of the data set; none drops all labels, None takes those of the source.
-        num, seed, device: Of images that are drawn.
+        num, seed, device: How many images are drawn, by which seed, and where.
         pixel_range, what, labeled: See `gathered`.
 
     Returns:

@@ -32,8 +32,9 @@ class ClassifierScore:
     """The accuracies of one kind of classifier.
 
     Attributes:
-        accuracies: On the real test images, in [0, 1], one per seed.
-        held_back_accuracies: On the held-back tenth of the images under test, one per seed; these chose the epoch.
+        accuracies: Accuracies on the real test images, in [0, 1], one per seed.
+        held_back_accuracies: Those on the held-back tenth of the images under test, one per seed; these chose the
+            epoch.
     """
 
     name: str
@@ -104,7 +105,7 @@ def measure_utility(
 
     Args:
         images: Labeled images, synthetic or real, at least 3; ``test`` has their shape and classes.
-        seeds: At least one, each used with every classifier.
+        seeds: At least one seed, each used with every classifier.
         what: First word of the messages to `progress`.
 
     Raises:
@@ -166,7 +167,7 @@ def judge_fits(
 
     Args:
         protocol: Kind in the cache, and name with version.
-        recipes: By the name of a classifier and a seed all that the fit depends on, as JSON values.
+        recipes: All that a fit depends on, by the name of a classifier and a seed, as JSON values.
         fit: Maps a name and a seed to a fitted classifier.
         real: The test images, and their labels where the classifiers compute.
 
