@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -114,14 +115,12 @@ def fitted_classifier(
     images: Images, config: FitConfig, steps: int, device: torch.device, progress: Progress, what: str
 ) -> Classifier:
     """Fit a network to labeled images for at least so many steps; large sets get six epochs."""
-    if images.labels is None:
-        raise TypeError("checked to have labels.")
     model = build_classifier("cnn", images.image_shape, len(images.classes), seed=config.seed).to(device)
     epochs = max(6, math.ceil(steps * config.batch_size / len(images)))
     fit_classifier(
         model,
         images.images,
-        images.labels,
+        cast(Tensor, images.labels),
         config=config.model_copy(update={"epochs": epochs}),
         on_epoch=lambda epoch: progress(what, epoch.number, epochs),
     )
@@ -290,12 +289,11 @@ def loss_calibrated(
     known, config = reference.select(torch.arange(half)), FitConfig(batch_size=min(256, max(8, half // 20)), seed=seed)
     second = fitted_classifier(known, config, _STEPS, images.device, progress, "second classifier")
     rest = reference.select(torch.arange(half, len(reference))).to(images.device)
-    if rest.labels is None:
-        raise TypeError("selected images keep their labels.")
+    truth = cast(Tensor, rest.labels)
     found = logits(images)
     classes = found.argmax(1) if labels is None else labels.to(found.device)
     return _distance(
-        (log_odds(predict(second, rest.images), rest.labels), log_odds(logits(rest.images), rest.labels), rest.labels),
+        (log_odds(predict(second, rest.images), truth), log_odds(logits(rest.images), truth), truth),
         (log_odds(predict(second, images), classes), log_odds(found, classes), classes),
         len(reference.classes),
     )

@@ -12,10 +12,10 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from idpgan.checks import typed
 from idpgan.data.images import Images
@@ -161,8 +161,6 @@ def measure_dpimagebench(
 
     def fit(name: str, seed: int) -> tuple[nn.Module, Fitted]:
         model = build_residual(networks[name], images.image_shape, len(images.classes), seed=seed).to(device)
-        if images.labels is None:
-            raise TypeError("checked to have labels.")
         what = f"dpimagebench: {name}, seed {seed}"
         progress(what, 0, settings.epochs)
         with torch.random.fork_rng(devices=[truth.device] if truth.is_cuda else []):  # dropout draws from torch's state
@@ -170,7 +168,7 @@ def measure_dpimagebench(
             return model, fit_classifier(
                 model,
                 images.images,
-                images.labels,
+                cast(Tensor, images.labels),
                 config=settings.fit_config(seed),
                 on_epoch=lambda epoch: progress(what, epoch.number, settings.epochs),
             )
