@@ -183,7 +183,7 @@ def measure_dpimagebench(
     return BenchmarkResult(*scores, PROTOCOL, full=settings == FULL)
 
 
-def metric(judging: Judging, images: Images) -> BenchmarkResult:
+def measure(judging: Judging, images: Images) -> BenchmarkResult:
     """Measure the images under test, and note what a reader of the published rows has to know."""
     result = measure_dpimagebench(
         place(images, judging.device),

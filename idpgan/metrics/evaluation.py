@@ -22,13 +22,13 @@ from idpgan.metrics.metric import Features, Judging, Metric, MetricResult, Metri
 from idpgan.progress import Progress, silent
 
 _ROWS = (
-    Metric("utility", partial(utility.metric, "utility"), utility.table, least=lambda judging: utility.LEAST_TO_FIT),
-    Metric("ceiling", partial(utility.metric, "ceiling"), utility.table, source="private"),
-    Metric("floor", partial(utility.metric, "floor"), utility.table, source="public", check=utility.check_floor),
-    Metric("inception", inception.metric, inception.table, check=inception.check, least=lambda judging: judging.splits),
-    Metric("fidelity", fidelity.metric, fidelity.table, check=fidelity.check, least=lambda judging: fidelity.LEAST),
-    Metric("fidelity_ceiling", fidelity.metric, fidelity.table, source="private", check=fidelity.check),
-    Metric("dpimagebench", dpimagebench.metric, dpimagebench.table),
+    Metric("utility", partial(utility.measure, "utility"), utility.table, least=lambda judging: utility.LEAST_TO_FIT),
+    Metric("ceiling", partial(utility.measure, "ceiling"), utility.table, source="private"),
+    Metric("floor", partial(utility.measure, "floor"), utility.table, source="public", check=utility.check_floor),
+    Metric("inception", inception.measure, inception.table, check=inception.check, least=lambda judging: judging.splits),
+    Metric("fidelity", fidelity.measure, fidelity.table, check=fidelity.check, least=lambda judging: fidelity.LEAST),
+    Metric("fidelity_ceiling", fidelity.measure, fidelity.table, source="private", check=fidelity.check),
+    Metric("dpimagebench", dpimagebench.measure, dpimagebench.table),
 )
 METRICS: Mapping[str, Metric] = {row.name: row for row in _ROWS}
 CURATOR_NOTE = "measured on private images: for the curator only, covered by no epsilon"

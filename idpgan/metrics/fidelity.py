@@ -279,7 +279,7 @@ def check(judging: Judging | None = None) -> None:
         ) from error
 
 
-def metric(judging: Judging, images: Images) -> FidelityResult:
+def measure(judging: Judging, images: Images) -> FidelityResult:
     """Compare images with the real ones that judge."""
     return measure_fidelity(
         place(images, judging.device),

@@ -146,7 +146,7 @@ def measure_inception(
     )
 
 
-def metric(judging: Judging, images: Images) -> InceptionResult:
+def measure(judging: Judging, images: Images) -> InceptionResult:
     """Score the images under test with the classifier of the data set."""
     return measure_inception(
         images, judging.classifier, splits=judging.splits, cache=judging.cache, progress=judging.progress

@@ -196,7 +196,7 @@ def judge_fits(
     return tuple(scores), seeds, len(images), len(test), majority, digests["images"], digests["test"]
 
 
-def metric(what: str, judging: Judging, images: Images) -> UtilityResult | None:
+def measure(what: str, judging: Judging, images: Images) -> UtilityResult | None:
     """Measure the utility of images: ``what`` says which, those under test, the private or the public ones."""
     if images.labels is None:
         judging.notes.append(f"{what} is not measured: there are no labels to train with")
