@@ -25,7 +25,9 @@ _ROWS = (
     Metric("utility", partial(utility.measure, "utility"), utility.table, least=lambda judging: utility.LEAST_TO_FIT),
     Metric("ceiling", partial(utility.measure, "ceiling"), utility.table, source="private"),
     Metric("floor", partial(utility.measure, "floor"), utility.table, source="public", check=utility.check_floor),
-    Metric("inception", inception.measure, inception.table, check=inception.check, least=lambda judging: judging.splits),
+    Metric(
+        "inception", inception.measure, inception.table, check=inception.check, least=lambda judging: judging.splits
+    ),
     Metric("fidelity", fidelity.measure, fidelity.table, check=fidelity.check, least=lambda judging: fidelity.LEAST),
     Metric("fidelity_ceiling", fidelity.measure, fidelity.table, source="private", check=fidelity.check),
     Metric("dpimagebench", dpimagebench.measure, dpimagebench.table),
