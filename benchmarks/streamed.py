@@ -52,7 +52,7 @@ name = """
 METHODS = {"gaussian": '"gaussian"\n', "linear": '"scattering-linear"\ndirections = 2\n'}
 ATTACKS = ("nearest-sample", "nearest-in-features", "neighborhood-count", "copies", "density-ratio", "trace")
 SHORT_FIT = (
-    "import runpy; from idpgan.metrics import feature_networks as networks; "
+    "import runpy; from idpgan.metrics import features as networks; "
     "networks.FEWEST_STEPS = networks.MOST_STEPS = 20; runpy.run_module('idpgan', run_name='__main__')"
 )
 

@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 from cells import PACKAGE, code_digest, load_orl, read_or_measure
+from papers.disguise import jigsaw, known_plaintext
+from papers.recognition import person_disjoint, picture_disjoint
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
-from idpgan.attacks.disguise import jigsaw, known_plaintext
 from idpgan.attacks.evaluate import evaluate_scores
-from idpgan.attacks.inference import Attacker, person_disjoint, picture_disjoint, train_attacker
+from idpgan.attacks.inference import Attacker, train_attacker
 from idpgan.attacks.membership import nearest_sample
 from idpgan.data.faces import draw, draw_landmarks
 from idpgan.data.image_files import decode

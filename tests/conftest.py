@@ -4,6 +4,8 @@ import gc
 import hashlib
 import itertools
 import secrets
+import sys
+from pathlib import Path
 
 import hypothesis
 import numpy as np
@@ -13,6 +15,8 @@ import torch
 from idpgan import host
 from idpgan.device import keep_freed_memory
 from idpgan.privacy import Noise
+
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # scripts there import each other by their names
 
 # No deadline: a busy machine is not a defect. Derandomized: a failure is the same failure everywhere.
 hypothesis.settings.register_profile("idpgan", deadline=None, derandomize=True)

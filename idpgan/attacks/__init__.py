@@ -2,9 +2,9 @@
 
 Every membership attack is a pure function that gives each image a score, higher for a member; `evaluate_scores` turns
 the scores of members and non-members into numbers with intervals. `train_attacker` trains an attacker that infers
-people or attributes from transformed images. `known_plaintext` and `jigsaw` reconstruct disguised images. All results
-are computed with private images: curator only. A failed attack proves nothing; only a guarantee does. The names below
-are loaded on first use.
+people or attributes from transformed images. Attacks on released matrices and on disguised images, which tables of
+papers use alone, are in benchmarks/papers/. All results are computed with private images: curator only. A failed attack
+proves nothing; only a guarantee does. The names below are loaded on first use.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from idpgan.attacks.attack import run_attack as run_attack
     from idpgan.attacks.evaluate import evaluate_scores as evaluate_scores
     from idpgan.attacks.inference import train_attacker as train_attacker
+    from idpgan.attacks.registry import attack_model as attack_model
     from idpgan.attacks.registry import select_attacks as select_attacks
-    from idpgan.attacks.released import attack_model as attack_model
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "attack_model": "released",
+        "attack_model": "registry",
         "evaluate_scores": "evaluate",
         "run_attack": "attack",
         "select_attacks": "registry",

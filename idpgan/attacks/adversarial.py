@@ -13,18 +13,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from idpgan.attacks.distances import check_attacked
+from idpgan.attacks.distances import check_attacked, floats
 from idpgan.checks import typed, whole
-from idpgan.data.images import to_float
 from idpgan.errors import InputError
 
 Network = Callable[[Tensor], Tensor]  # images, float (B, C, H, W) in [-1, 1] -> logits (B, K), with gradients
 _BATCH = 250
-
-
-def _floats(images: Tensor) -> Tensor:
-    """Return images in [-1, 1], floating point; uint8 are converted."""
-    return to_float(images) if images.dtype == torch.uint8 else images.float()
 
 
 @typed
@@ -49,7 +43,8 @@ def pgd(
         labels: (n,) int64, the true classes.
         radius: Bound on the change of a pixel, in units of the pixel range, 0 .. 1.
         steps: >= 1.
-        step_size: In the same unit; None = ``2.5 radius / steps``, enough to reach the bound from anywhere within it.
+        step_size: Length of a step in the same unit; None = ``2.5 radius / steps``, enough to reach the bound from
+            anywhere within it.
         seed: Seed of the random start; None starts at the image.
 
     Returns:
@@ -66,7 +61,7 @@ def pgd(
     rng = None if seed is None else torch.Generator(images.device).manual_seed(seed)
     parts = []
     for batch, truth in zip(images.split(_BATCH), labels.to(images.device).split(_BATCH), strict=True):
-        attacked = clean = _floats(batch)
+        attacked = clean = floats(batch)
         low, high = (clean - 2 * radius).clamp(min=-1), (clean + 2 * radius).clamp(max=1)
         if rng is not None:
             start = torch.rand(clean.shape, generator=rng, device=clean.device)
@@ -126,7 +121,7 @@ def deepfool(network: Network, images: Tensor, *, steps: int = 50, overshoot: fl
     if not 0 <= overshoot <= 1:
         raise InputError(f"overshoot = {overshoot} must lie in [0, 1].")
     parts = []
-    for clean in map(_floats, images.split(_BATCH)):
+    for clean in map(floats, images.split(_BATCH)):
         with torch.no_grad():
             first = network(clean).argmax(1)
         change = torch.zeros_like(clean)
@@ -174,7 +169,7 @@ def accuracy(network: Network, images: Tensor, labels: Tensor) -> float:
     check_attacked(images, labels)
     with torch.no_grad():
         right = [
-            int((network(_floats(part)).argmax(1) == part_labels.to(part.device)).sum())
+            int((network(floats(part)).argmax(1) == part_labels.to(part.device)).sum())
             for part, part_labels in zip(images.split(_BATCH), labels.split(_BATCH), strict=True)
         ]
     return sum(right) / len(images)

@@ -1,8 +1,10 @@
-"""One attack: its row in the registry, what the attacker knows, how it is run, and its result."""
+"""One attack: its row in the registry, what the attacker knows, how it is run, its result; the strongest of many."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,8 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from idpgan.attacks.evaluate import AttackResult, evaluate_scores, roc_curve, thinned_curve
-from idpgan.attacks.person_set import mean_of_people
+from idpgan.attacks.evaluate import AttackResult, Interval, evaluate_scores, roc_curve, thinned_curve
 from idpgan.attacks.shadows import Shadows
 from idpgan.data.images import Images
 from idpgan.data.load import Split
@@ -24,6 +25,8 @@ from idpgan.progress import Progress, renamed, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.training.method import CriticScores, ReleasedSums
 
+RATE = 0.01  # false-positive rate of the second measure
+_MEASURES = 2  # AUC, and the true-positive rate at `RATE`
 WORDS = {
     "samples": "generated images",
     "generator": "the generator",
@@ -58,7 +61,7 @@ class Knowledge:
         reference: Real images of the same distribution, neither members nor non-members.
         reference_samples: Images of ``reference_generator``, which was trained on other images of the same
             distribution; where there is no such generator, the reference images themselves may take their place.
-        why_not: By name of a missing attribute: one sentence why the run cannot provide it.
+        why_not: One sentence why the run cannot provide an attribute, by its name.
         ranks: Processes of `torchrun` that share the computation of distances, as rank 0 sees them.
     """
 
@@ -184,8 +187,8 @@ class Outcome:
 
     Attributes:
         seconds: Run time.
-        scores: Of members and of non-members, (n,) each, float32 on the CPU; of people, for an attack on people.
-        people: On the images that were scored, (n,) each; None where each score is independent.
+        scores: Scores of members and of non-members, (n,) each, float32 on the CPU; of people, for an attack on people.
+        people: People on the images that were scored, (n,) each; None where each score is independent.
     """
 
     attack: Attack
@@ -238,6 +241,20 @@ def run_attack(
     return Outcome(attack, result, None, time.monotonic() - started, sides, groups)
 
 
+def mean_of_people(scores: Tensor, people: Tensor) -> Tensor:
+    """Return the mean score of each person, (P,), in the order in which people first appear in ``people`` (n,).
+
+    Raises:
+        InputError: If there is not one person per score.
+    """
+    if scores.ndim != 1 or people.shape != scores.shape:
+        raise InputError(f"{tuple(scores.shape)} scores need as many people, got {tuple(people.shape)}.")
+    numbers = {person: place for place, person in enumerate(dict.fromkeys(people.tolist()))}
+    index = torch.tensor([numbers[person] for person in people.tolist()])
+    total = torch.zeros(len(numbers), dtype=torch.float64).index_add_(0, index, scores.double().cpu())
+    return (total / torch.bincount(index, minlength=len(numbers))).float()
+
+
 def judged(sides: tuple[Tensor, Tensor], groups: tuple[Tensor, Tensor] | None, confidence: float) -> AttackResult:
     """Evaluate the scores of members and non-members, (n,) each, and the people whose images these are, if any."""
     members, others = (None, None) if groups is None else groups
@@ -262,3 +279,101 @@ def roc_png(outcomes: Sequence[Outcome]) -> bytes:
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
+
+
+# The strongest of several attacks, corrected for having been chosen (Bonferroni) --------------------------------------
+
+
+@dataclass(frozen=True)
+class Strongest:
+    """The attack that is best by one measure.
+
+    Attributes:
+        name: Name of the attack.
+        value: Value of the measure.
+        interval: Its interval at the corrected confidence.
+    """
+
+    name: str
+    value: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Best:
+    """What the strongest of k attacks shows, at a confidence that holds for all of them together.
+
+    Whoever tries k attacks and reports the best one will find something in images that nobody leaked. Each of the
+    ``2 k`` intervals (two measures each) therefore has the confidence ``1 - (1 - confidence) / (2 k)``, so that all of
+    them cover what they estimate with the confidence asked for (Bonferroni): no scores are spent on choosing.
+
+    Attributes:
+        attacks: k, those that were run.
+        confidence: Confidence of all intervals together.
+        auc: The strongest by the area under the ROC curve.
+        tpr: The strongest by the true-positive rate at a false-positive rate of 1 %; None with too few non-members.
+        leak: Whether one of the two lies above what a guess reaches, in spite of its interval.
+    """
+
+    attacks: int
+    confidence: float
+    auc: Strongest
+    tpr: Strongest | None
+
+    @property
+    def leak(self) -> bool:
+        """See the class."""
+        return self.auc.interval[0] > 0.5 or (self.tpr is not None and self.tpr.interval[0] > RATE)
+
+    def __str__(self) -> str:
+        """Say which attacks are strongest, in one sentence."""
+        (low, high), auc = self.auc.interval, f"{self.auc.name} with AUC {self.auc.value:.3f}"
+        rate = ""
+        if self.tpr is not None:
+            ends = f"{self.tpr.interval[0]:.1%} to {self.tpr.interval[1]:.1%}"
+            rate = f"; {self.tpr.name} with {self.tpr.value:.1%} of the members at 1% false positives ({ends})"
+        return (
+            f"strongest of {self.attacks} attacks, at {self.confidence:g} confidence for all together (Bonferroni): "
+            f"{auc} ({low:.3f} to {high:.3f}){rate}"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {**dataclasses.asdict(self), "correction": "Bonferroni", "leak": self.leak, "in_words": str(self)}
+
+
+def corrected(attacks: int, confidence: float, further: int = 0) -> float:
+    """Return the confidence of each interval with which all hold together, and so many ``further`` statements."""
+    return 1 - (1 - confidence) / (_MEASURES * max(attacks, 1) + further)
+
+
+def best_of(outcomes: Sequence[Outcome], confidence: float = 0.95, further: int = 0) -> Best | None:
+    """Return the strongest of the attacks that were run, by each measure; None if none was.
+
+    Strongest is the one with the highest lower end: an attack on few records may have a high figure by chance.
+
+    Args:
+        confidence: Confidence of all intervals together, and of so many ``further`` statements.
+    """
+    run = [found for found in outcomes if found.scores is not None]
+    if not run:
+        return None
+    strict = corrected(len(run), confidence, further)
+    results = [(found.attack.name, judged(found.scores, found.people, strict)) for found in run if found.scores]
+    areas = [Strongest(name, result.auc, result.auc_interval) for name, result in results]
+    rates = [
+        Strongest(name, value, interval)
+        for name, result in results
+        if (value := result.tpr_at_fpr[RATE]) is not None and (interval := result.tpr_intervals[RATE]) is not None
+    ]
+    auc, tpr = (max(kind, key=lambda each: (each.interval[0], each.value), default=None) for kind in (areas, rates))
+    return None if auc is None else Best(len(run), confidence, auc, tpr)
+
+
+def least_images(attacks: int, confidence: float = 0.95, further: int = 0) -> int:
+    """Return how many members, and as many others, can show anything: with fewer not even a sure attack would.
+
+    n pairs that are all won prove ``AUC >= (alpha / 2)^(1 / n)`` (`evaluate`), which is above one half from here on.
+    """
+    alpha = 1 - corrected(attacks, confidence, further)
+    return math.ceil(math.log2(2 / alpha) + 1e-9)

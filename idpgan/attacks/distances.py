@@ -137,9 +137,14 @@ def log_density(points: Tensor, cloud: Tensor, width: float) -> Tensor:
     return total - math.log(len(cloud)) - dimensions * math.log(width)
 
 
+def floats(images: Tensor) -> Tensor:
+    """Return images as floating point; uint8 are mapped to [-1, 1]."""
+    return to_float(images) if images.dtype == torch.uint8 else images.float()
+
+
 def flat(images: Tensor) -> Tensor:
     """Return images as float rows (n, D)."""
-    return (to_float(images) if images.dtype == torch.uint8 else images.float()).flatten(1)
+    return floats(images).flatten(1)
 
 
 def bandwidth(cloud: Tensor) -> float:

@@ -58,17 +58,17 @@ class AttackResult:
 
     Attributes:
         auc: Area under the ROC curve; 0.5 is a guess, also for constant scores.
-        auc_interval: Of `auc`, at `confidence`.
-        accuracy: On the measuring half, at `threshold`.
-        accuracy_interval: Of `accuracy`.
+        auc_interval: Interval of `auc` at `confidence`.
+        accuracy: Accuracy on the measuring half at `threshold`.
+        accuracy_interval: Interval of `accuracy`.
         precision: Members among those of the measuring half that were called members; None if no image was.
-        precision_interval: Of `precision`; (0, 1) if no image was called a member.
+        precision_interval: Interval of `precision`; (0, 1) if no image was called a member.
         threshold: Chosen on the calibration half: "member" is said where the score is at least this.
         tpr_at_fpr: Highest true-positive rate at a false-positive rate of at most 0.01 and 0.001, by that rate; None
             where there are fewer non-members than `LEAST_NON_MEMBERS`: n too small.
-        tpr_intervals: Of `tpr_at_fpr`, with the error of the threshold included; None in the same cases.
+        tpr_intervals: Intervals of `tpr_at_fpr`, with the error of the threshold included; None in the same cases.
         num_members: Members, as many as non-members.
-        confidence: Of each interval by itself.
+        confidence: Confidence of each interval by itself.
         notes: What a reader has to know.
         num_people: People among members and among non-members; None where images were treated as independent.
     """
@@ -110,7 +110,7 @@ def evaluate_scores(
     Args:
         members: (n,) scores, higher = more like a member. Infinite scores are allowed.
         non_members: (n,) scores of as many non-members from the same distribution.
-        confidence: Of each interval, in (0, 1).
+        confidence: Confidence of each interval, in (0, 1).
         member_groups: (n,) whole numbers, the person on each member's image; None where images are independent.
         non_member_groups: The same for the non-members, who are other people.
 

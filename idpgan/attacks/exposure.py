@@ -39,7 +39,7 @@ class Exposure:
         extrapolated: (m,) float64, at most `space_bits`: a tail of a skew-normal law fitted to the references.
         references: n.
         space_bits: log2 |R|.
-        shape: Of the fitted law: skewness parameter, location, scale.
+        shape: Parameters of the fitted law: skewness parameter, location, scale.
         ks_statistic: Distance of the references from the fitted law (Kolmogorov and Smirnov).
         ks_p_value: Its p-value; parameters were fitted, so it is too large. Below 0.01 the fit is poor.
     """

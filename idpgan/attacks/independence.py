@@ -13,7 +13,7 @@ from idpgan.errors import InputError
 FALSE_ALARM = 0.001  # chance that independent images are refused
 _NEIGHBORS = (1, 10)  # one shows pairs, ten show a large burst among many single images
 _DEALS = 1_999
-_ASKED = 4_000  # images whose neighbors are searched, among all
+_MOST_SEARCHED = 4_000  # images whose neighbors are searched, among all
 
 
 @typed
@@ -30,7 +30,7 @@ def own_side(members: Tensor, others: Tensor, *, seed: int = 0) -> tuple[float, 
     Args:
         members: (n, ...) uint8, or floating point; no two are equal, since equal images are one draw.
         others: (m, ...) in the same form.
-        seed: Of the deals, and of the choice of 4,000 images whose neighbors are searched where there are more.
+        seed: Seed of the deals, and of the choice of 4,000 images whose neighbors are searched where there are more.
 
     Raises:
         InputError: If there are no images, or shapes differ.
@@ -39,7 +39,7 @@ def own_side(members: Tensor, others: Tensor, *, seed: int = 0) -> tuple[float, 
     rng, num = np.random.default_rng(seed), len(members) + len(others)
     order = torch.from_numpy(rng.permutation(num))  # no side comes first where two neighbors are equally near
     pool = torch.cat([members, others])[order.to(members.device)]
-    places = nearest_neighbors(pool[:_ASKED], pool, max(_NEIGHBORS) + 1)[1].cpu()
+    places = nearest_neighbors(pool[:_MOST_SEARCHED], pool, max(_NEIGHBORS) + 1)[1].cpu()
     itself = places == torch.arange(len(places))[:, None]
     near = places.gather(1, itself.int().argsort(dim=1, stable=True))[:, :-1].numpy()  # without the image itself
 

@@ -4,7 +4,7 @@ The *static* attacker trains a network on clear images alone, as papers on obfus
 *adaptive* attacker runs the mechanism on images with known labels, and trains on clear and transformed images
 (McPherson, Shokri, Shmatikov, "Defeating image obfuscation with deep learning", 2016, arXiv:1609.00408). Both are then
 tested on transformed images that they have not seen. Re-identification asks for people in the training images, on other
-pictures of them (`picture_disjoint`); attribute inference asks about people outside of them (`person_disjoint`).
+pictures of them; attribute inference asks about people outside of them.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Attacker:
         """
         _check(images, truth)
         device = next(self.model.parameters()).device
-        told = self.labels[predict(self.model, images.to(device) * 2 - 1).argmax(1).cpu()]
-        hits = (told == truth.cpu()).numpy()
+        inferred = self.labels[predict(self.model, images.to(device) * 2 - 1).argmax(1).cpu()]
+        hits = (inferred == truth.cpu()).numpy()
         rate, alpha, trials = float(hits.mean()), 1 - confidence, float(len(hits))
         if people is not None:
             group = People(people.cpu().numpy(), 2)
@@ -146,60 +146,6 @@ def _moved(batch: Tensor, rng: torch.Generator, mirror: bool) -> Tensor:
     spread = torch.rand(2, generator=rng, device=batch.device).tolist()
     top, left = int(spread[0] * (2 * rows + 1)), int(spread[1] * (2 * columns + 1))
     return padded[:, :, top : top + height, left : left + width]
-
-
-@typed
-def picture_disjoint(identities: Tensor, share: float = 0.5) -> tuple[Tensor, Tensor]:
-    """Split within each person, evenly in order: both parts show the same people on different pictures.
-
-    Args:
-        identities: int64 (N,).
-        share: Share of a person's pictures in the first part, in (0, 1); each part gets at least one.
-
-    Returns:
-        Positions of both parts, int64, ascending.
-
-    Raises:
-        InputError: If somebody has a single picture.
-    """
-    _check_share(share)
-    people, inverse, counts = identities.cpu().unique(return_inverse=True, return_counts=True)
-    if int(counts.min()) < 2:
-        alone = int(people[counts.argmin()])
-        raise InputError(f"person {alone} has one picture: one to know and one to ask about are needed. Leave it out.")
-    order = inverse.argsort(stable=True)
-    place = torch.empty_like(inverse)
-    place[order] = torch.arange(len(inverse)) - (counts.cumsum(0) - counts).repeat_interleave(counts)
-    first = ((place + 1) * share).floor() > (place * share).floor()  # evenly among a person's pictures
-    taken = torch.zeros(len(people)).index_add_(0, inverse, first.float())
-    first[(place == 0) & (taken[inverse] == 0)] = True
-    first[(place == 0) & (taken[inverse] == counts[inverse])] = False
-    return first.nonzero().flatten(), (~first).nonzero().flatten()
-
-
-@typed
-def person_disjoint(identities: Tensor, share: float = 0.5, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Split by person: each person is in one part only.
-
-    Returns:
-        Positions of both parts, int64, ascending; the first has ``share`` of the people, rounded, at least one.
-
-    Raises:
-        InputError: If there are fewer than two people.
-    """
-    _check_share(share)
-    people, inverse = identities.cpu().unique(return_inverse=True)
-    if len(people) < 2:
-        raise InputError("one person cannot be dealt to two parts. Give images of at least 2 people.")
-    order = torch.randperm(len(people), generator=torch.Generator().manual_seed(torch_seed(seed)))
-    chosen = order[: min(max(1, round(share * len(people))), len(people) - 1)]
-    first = torch.isin(inverse, chosen)
-    return first.nonzero().flatten(), (~first).nonzero().flatten()
-
-
-def _check_share(share: float) -> None:
-    if not 0 < share < 1:
-        raise InputError(f"share = {share} must lie in (0, 1).")
 
 
 def _check(images: Tensor, labels: Tensor) -> None:

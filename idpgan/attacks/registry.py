@@ -6,30 +6,22 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+import torch
 from torch import Tensor
 
 from idpgan import checks
-from idpgan.attacks.attack import Attack, Knowledge, Score
-from idpgan.attacks.copies import copies
-from idpgan.attacks.feature_distances import nearest_in_features
-from idpgan.attacks.gen_lra import gen_lra
-from idpgan.attacks.losses import denoising_loss, loss_calibrated, loss_threshold
-from idpgan.attacks.membership import (
-    calibrate,
-    classifier_confidence,
-    critic_score,
-    density_ratio,
-    latent_reconstruction,
-    nearest_sample,
-    neighborhood_count,
-)
-from idpgan.attacks.person_set import closeness
+from idpgan.attacks import losses, membership
+from idpgan.attacks.attack import Attack, Knowledge, Membership, Outcome, Score, draw, run_attack
+from idpgan.attacks.independence import check_independent
 from idpgan.attacks.shadows import Shadows, lira, rmia
 from idpgan.attacks.tracing import trace
 from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.errors import InputError
+from idpgan.host import own_state
+from idpgan.models.generator import Generator
+from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.progress import Progress, silent
 
 
@@ -41,7 +33,7 @@ def _compared(
     return function(images.images, *others, progress=progress, ranks=knowledge.ranks)
 
 
-def _learned(
+def _by_seed(
     function: Callable[..., Tensor], needs: Sequence[str], knowledge: Knowledge, images: Images, progress: Progress
 ) -> Tensor:
     """Score labeled images by an attack that draws or learns something by a seed."""
@@ -50,21 +42,14 @@ def _learned(
 
 
 def _copies(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    return copies(images.images, knowledge.needed("samples").images, progress=progress)
+    return membership.copies(images.images, knowledge.needed("samples").images, progress=progress)
 
 
-def _critic(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    return critic_score(images.images, images.labels, knowledge.needed("critic"), progress=progress)
-
-
-def _denoising(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    return denoising_loss(images.images, images.labels, knowledge.needed("denoiser"), progress=progress)
-
-
-def _loss(classifier: str, knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    scores = loss_threshold(images.images, images.labels, knowledge.needed(classifier))
-    progress("losses", len(images), len(images))
-    return scores
+def _by_network(
+    function: Callable[..., Tensor], network: str, knowledge: Knowledge, images: Images, progress: Progress
+) -> Tensor:
+    """Score labeled images by what a network says of them."""
+    return function(images.images, images.labels, knowledge.needed(network), progress=progress)
 
 
 def _trace(knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
@@ -82,124 +67,114 @@ def _shadowed(function: Callable[..., Tensor], knowledge: Knowledge, images: Ima
 
 
 def _of_person(score: Score, knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    return closeness(score(knowledge, images, progress))
+    return membership.closeness(score(knowledge, images, progress))
 
 
 def _calibrated(score: Score, knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
     """Score by the same attack minus its score against the reference generator and its images."""
     samples, generator = knowledge.reference_samples, knowledge.reference_generator
     reference = dataclasses.replace(knowledge, samples=samples, generator=generator)
-    return calibrate(score(knowledge, images, progress), score(reference, images, silent))
+    return membership.calibrate(score(knowledge, images, progress), score(reference, images, silent))
 
 
-_OF_REFERENCE = {
+_OF_REFERENCE = {  # what the attacker has of a reference generator too; attacks that need no more can be calibrated
     "samples": "reference_samples",
     "generator": "reference_generator",
     "sample_labels": "reference_labels",
 }
 
 
-def _and_calibrated(row: Attack) -> tuple[Attack, Attack]:
-    """Return an attack, and the same calibrated by a reference generator (GAN-Leaks)."""
+def _calibrated_row(row: Attack) -> Attack:
+    """Return an attack calibrated by a reference generator (GAN-Leaks)."""
     needs = (*row.needs, *(_OF_REFERENCE[name] for name in row.needs))
     paper = row.paper if row.paper == _LEAKS else f"{row.paper}; calibrated as in GAN-Leaks"
     name, score = f"{row.name}-calibrated", partial(_calibrated, row.score)
-    return row, dataclasses.replace(row, name=name, needs=needs, paper=paper, score=score)
+    return dataclasses.replace(row, name=name, needs=needs, paper=paper, score=score)
 
 
-_nearest = partial(_compared, nearest_sample, ("samples",))
+_nearest = partial(_compared, membership.nearest_sample, ("samples",))
 _LEAKS = "GAN-Leaks: Chen, Yu, Zhang, Fritz (2020), arXiv:1909.03935"
 _YEOM = "Yeom, Giacomelli, Fredrikson, Jha (2018), arXiv:1709.01604"
 _LIRA = "LiRA: Carlini, Chien, Nasr, Song, Terzis, Tramer (2022), arXiv:2112.03570"
 _WATSON = f"offline test of {_LIRA}; one reference model: Watson et al. (2022), arXiv:2111.08440"
 _BLACK = "black box"
 _ROWS = (
-    *_and_calibrated(Attack("nearest-sample", _BLACK, ("samples",), _LEAKS, _nearest)),
-    *_and_calibrated(
-        Attack(
-            "nearest-in-features",
-            _BLACK,
-            ("samples",),
-            "distances of GAN-Leaks, in features of Gabor filters",
-            partial(_compared, nearest_in_features, ("samples",)),
-        )
+    Attack("nearest-sample", _BLACK, ("samples",), _LEAKS, _nearest),
+    Attack(
+        "nearest-in-features",
+        _BLACK,
+        ("samples",),
+        "distances of GAN-Leaks, in features of Gabor filters",
+        partial(_compared, membership.nearest_in_features, ("samples",)),
     ),
-    *_and_calibrated(
-        Attack(
-            "neighborhood-count",
-            _BLACK,
-            ("samples",),
-            "Hilprecht, Haerterich, Bernau (2019), PoPETs 2019(4)",
-            partial(_compared, neighborhood_count, ("samples",)),
-        )
+    Attack(
+        "neighborhood-count",
+        _BLACK,
+        ("samples",),
+        "Hilprecht, Haerterich, Bernau (2019), PoPETs 2019(4)",
+        partial(_compared, membership.neighborhood_count, ("samples",)),
     ),
-    *_and_calibrated(
-        Attack("copies", _BLACK, ("samples",), "Carlini et al. (2023), arXiv:2301.13188, section 4.2", _copies)
-    ),
-    *_and_calibrated(
-        Attack(
-            "person-set",
-            _BLACK,
-            ("samples",),
-            "all images of a person as one set, by the distances of GAN-Leaks",
-            partial(_of_person, _nearest),
-            by_person=True,
-        )
+    Attack("copies", _BLACK, ("samples",), "Carlini et al. (2023), arXiv:2301.13188, section 4.2", _copies),
+    Attack(
+        "person-set",
+        _BLACK,
+        ("samples",),
+        "all images of a person as one set, by the distances of GAN-Leaks",
+        partial(_of_person, _nearest),
+        by_person=True,
     ),
     Attack(
         "density-ratio",
         _BLACK,
         ("samples", "reference"),
         "DOMIAS: van Breugel, Sun, Qian, van der Schaar (2023), arXiv:2302.12580",
-        partial(_compared, density_ratio, ("samples", "reference")),
+        partial(_compared, membership.density_ratio, ("samples", "reference")),
     ),
     Attack(
         "gen-lra",
         _BLACK,
         ("samples", "reference"),
         "Gen-LRA: Ward, Wang, Cheng (2025), local likelihood attacks",
-        partial(_compared, gen_lra, ("samples", "reference")),
+        partial(_compared, membership.gen_lra, ("samples", "reference")),
     ),
-    *_and_calibrated(
-        Attack(
-            "classifier-confidence",
-            _BLACK,
-            ("samples", "sample_labels"),
-            "Yang, Zhou and Ning, section 3.2.2; Song, Shokri, Mittal (2019)",
-            partial(_learned, classifier_confidence, ("samples",)),
-        )
+    Attack(
+        "classifier-confidence",
+        _BLACK,
+        ("samples", "sample_labels"),
+        "Yang, Zhou and Ning, section 3.2.2; Song, Shokri, Mittal (2019)",
+        partial(_by_seed, losses.classifier_confidence, ("samples",)),
     ),
-    *_and_calibrated(
-        Attack(
-            "latent-reconstruction",
-            "partial black box",
-            ("generator",),
-            _LEAKS,
-            partial(_learned, latent_reconstruction, ("generator",)),
-            costly=True,
-        )
+    Attack(
+        "latent-reconstruction",
+        "partial black box",
+        ("generator",),
+        _LEAKS,
+        partial(_by_seed, losses.latent_reconstruction, ("generator",)),
+        costly=True,
     ),
     Attack(
         "critic-score",
         "white box",
         ("critic",),
         "LOGAN: Hayes, Melis, Danezis, De Cristofaro (2019), arXiv:1705.07663",
-        _critic,
+        partial(_by_network, losses.critic_score, "critic"),
     ),
     Attack(
         "diffusion-loss",
         "partial black box",
         ("denoiser",),
         "Matsumoto, Miura, Yanai (2023), arXiv:2302.03262",
-        _denoising,
+        partial(_by_network, losses.denoising_loss, "denoiser"),
     ),
-    Attack("teacher-loss", "partial black box", ("teacher",), _YEOM, partial(_loss, "teacher")),
+    Attack(
+        "teacher-loss", "partial black box", ("teacher",), _YEOM, partial(_by_network, losses.loss_threshold, "teacher")
+    ),
     Attack(
         "teacher-loss-calibrated",
         "partial black box",
         ("teacher", "reference"),
         _WATSON,
-        partial(_learned, loss_calibrated, ("teacher", "reference")),
+        partial(_by_seed, losses.loss_calibrated, ("teacher", "reference")),
     ),
     Attack(
         "trace",
@@ -216,17 +191,28 @@ _ROWS = (
         "RMIA: Zarifzadeh, Liu, Shokri (2024), arXiv:2312.03262",
         partial(_shadowed, rmia),
     ),
-    Attack("loss-threshold", _BLACK, ("classifier",), _YEOM, partial(_loss, "classifier"), target="classifier"),
+    Attack(
+        "loss-threshold",
+        _BLACK,
+        ("classifier",),
+        _YEOM,
+        partial(_by_network, losses.loss_threshold, "classifier"),
+        target="classifier",
+    ),
     Attack(
         "loss-calibrated",
         _BLACK,
         ("classifier", "reference"),
         _WATSON,
-        partial(_learned, loss_calibrated, ("classifier", "reference")),
+        partial(_by_seed, losses.loss_calibrated, ("classifier", "reference")),
         target="classifier",
     ),
 )
-ATTACKS: Mapping[str, Attack] = {row.name: row for row in _ROWS}
+ATTACKS: Mapping[str, Attack] = {
+    each.name: each
+    for row in _ROWS
+    for each in ((row, _calibrated_row(row)) if _OF_REFERENCE.keys() >= set(row.needs) else (row,))
+}
 
 
 @typed
@@ -251,3 +237,48 @@ def select_attacks(names: Sequence[str], target: str = "generator") -> tuple[Att
                 f"{', '.join(fitting)}, all."
             )
     return tuple(fitting.values()) if "all" in names else tuple(ATTACKS[name] for name in dict.fromkeys(names))
+
+
+@own_state()
+def attack_model(
+    model: Generator | PrivateClassifier,
+    members: Images,
+    others: Images,
+    reference: Images | None = None,
+    *,
+    attacks: Sequence[str] = ("all",),
+    samples: int = 10_000,
+    seed: int = 0,
+    progress: Progress = silent,
+) -> tuple[Outcome, ...]:
+    """Ask who was in a model's training data, by every attack that needs no more than the model; curator only.
+
+    Args:
+        model: What `idpgan.load_generator`, `idpgan.load_classifier` or `idpgan.release.load_model` return.
+        members: Images that it was trained on, uint8.
+        others: As many images of the same distribution that it was not trained on. Exact copies on a side are left out,
+            each image being one draw.
+        reference: Further such images that the attacker knows; None = none.
+        attacks: Names, or "all".
+        samples: Images that are drawn from a generator.
+
+    Raises:
+        InputError: If members and others are not equally many, two at least, or are not independent draws
+            (`independence.check_independent`) and have no people.
+    """
+    if len(members) != len(others) or len(members) < 2:
+        raise InputError(f"{len(members)} members and {len(others)} others: give as many of both, two at least.")
+    members, others = members.distinct(), others.distinct()
+    fewer, nobody = torch.arange(min(len(members), len(others))), members.select(torch.arange(0))
+    members, others = members.select(fewer), others.select(fewer)
+    known = None if reference is None or len(reference) < losses.LEAST_REFERENCE else reference
+    if isinstance(model, PrivateClassifier):
+        knowledge = Knowledge(classifier=model.logits, reference=known, seed=seed)
+    else:
+        drawn = draw(model, samples, seed, progress, "generated images")
+        knowledge = Knowledge(samples=drawn, generator=model, reference=known, seed=seed)
+    kind = "classifier" if isinstance(model, PrivateClassifier) else "generator"
+    images = Membership(members, others, nobody if reference is None else reference)
+    if images.people is None:
+        check_independent(members.images, others.images, seed=seed)
+    return tuple(run_attack(attack, knowledge, images, progress=progress) for attack in select_attacks(attacks, kind))

@@ -38,7 +38,7 @@ class Density:
 
     Attributes:
         space: Mean and directions of `distances.components`.
-        width: Of the Gaussian kernel, in those components.
+        width: Bandwidth of the Gaussian kernel, in those components.
     """
 
     space: tuple[Tensor, Tensor]

@@ -28,7 +28,7 @@ def trace(images: Images, released: ReleasedSums, reference: Images) -> Tensor:
     sum itself says how large m is.
 
     Args:
-        images: In question; with labels where the sums are those of classes.
+        images: Images in question, with labels where the sums are those of classes.
         released: The sums and the map of an image to its vector.
         reference: At least 20 images of the same distribution that are not in the sums, labeled alike.
 

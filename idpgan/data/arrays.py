@@ -11,9 +11,10 @@ are for training; the set brings no test images.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -36,22 +37,19 @@ def describe(config: DataConfig) -> Found | None:
     path = own_root(config, "tensors")
     if not path.is_file():
         return None
-    try:
-        with safe_open(path, "pt") as file:
-            num, channels, height, width = file.get_slice("images").get_shape()
-            people = file.get_tensor("people") if "people" in file.keys() else None  # noqa: SIM118  # not a mapping
-            labeled = "labels" in file.keys()  # noqa: SIM118
-    except (SafetensorError, OSError, ValueError) as error:
-        raise DataError(f"{path} is not a file of images as idpgan.fit writes it ({error}). Name another.") from error
+    with _as_written(path), safe_open(path, "pt") as file:
+        num, channels, height, width = file.get_slice("images").get_shape()
+        people = file.get_tensor("people") if "people" in file.keys() else None  # noqa: SIM118  # not a mapping
+        labeled = "labels" in file.keys()  # noqa: SIM118
     counts = () if people is None else tuple(torch.unique(people, return_counts=True)[1].tolist())
     found: dict[str, object] = {"num_images": num, "channels": channels}
     found |= {"num_people": len(counts)} if counts else {}
-    for key, there in found.items():
-        if getattr(config, key) != there:
-            said = getattr(config, key)
+    for key, value in found.items():
+        if getattr(config, key) != value:
+            declared = getattr(config, key)
             raise DataError(
-                f"data.{key} = {shown(said) if said is not None else 'nothing'}, but {path} holds {there}. Declare "
-                f"data.{key} = {there}, if that is right."
+                f"data.{key} = {shown(declared) if declared is not None else 'nothing'}, but {path} holds {value}. "
+                f"Declare data.{key} = {value}, if that is right."
             )
     if config.classes is None or bool(config.classes) != labeled:
         raise ConfigError(
@@ -69,14 +67,12 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
 
 def read_file(path: Path, classes: Sequence[str]) -> Images:
     """Return the images of a file; a label that is none of the classes makes a null record."""
-    try:
+    with _as_written(path):
         found = load_file(path)
         labels = found.get("labels") if classes else None
         outside = None if labels is None else (labels < 0) | (labels >= len(classes))
         labels = labels if labels is None or outside is None else labels.masked_fill(outside, 0)
         images = Images(found["images"], labels, tuple(classes) if labels is not None else (), found.get("people"))
-    except (SafetensorError, OSError, KeyError) as error:
-        raise DataError(f"{path} is not a file of images as idpgan.fit writes it ({error}). Name another.") from error
     nulls = [null for null in (outside, found.get("null")) if null is not None]
     return images.zeroed_out(torch.stack(nulls).any(0)) if nulls and bool(torch.stack(nulls).any()) else images
 
@@ -88,11 +84,18 @@ def read_public(path: Path) -> Images:
 
 def classes_of(path: Path) -> tuple[str, ...]:
     """Return the names of the classes that a file says, none for unlabeled images."""
+    with _as_written(path), safe_open(path, "pt") as file:
+        return tuple(map(str, json.loads((file.metadata() or {}).get("classes", "[]"))))
+
+
+@contextlib.contextmanager
+def _as_written(path: Path) -> Iterator[None]:
+    """Refuse a file that `write` has not written, whatever fails while it is read."""
     try:
-        with safe_open(path, "pt") as file:
-            said = (file.metadata() or {}).get("classes", "[]")
-        return tuple(map(str, json.loads(said)))
-    except (SafetensorError, OSError, ValueError) as error:
+        yield
+    except DataError:
+        raise
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise DataError(f"{path} is not a file of images as idpgan.fit writes it ({error}). Name another.") from error
 
 

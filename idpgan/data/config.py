@@ -51,7 +51,7 @@ class DataConfig(Section):
         public: "faces" draws the public images, in the size of the private ones: nobody's privacy, and nothing is taken
             out of the private ones.
         public_images: Drawn public images, one of each person; None: 6,000.
-        public_seed: Of their drawing; None: a constant of the package.
+        public_seed: Seed of their drawing; None is a constant of the package.
         public_crop: Side of what is kept around the face, as a share of the drawn picture's; None: 1, the whole.
         public_labels: What a drawn face of each class looks like, for example ``{happiness = "smiling", neutral = "not
             smiling"}``: an attribute of `faces`, or "not" and one. None: unlabeled.

@@ -53,13 +53,13 @@ def declared_shape(
     missing = [key for key in (*counted, "image_size", "channels") if getattr(config, key) is None]
     shapes, _ = probed(paths, config.channels)
     if config.sides is None or config.channels is None or missing:
-        there = {**counted, **looks(shapes)}
-        check_class_names(there.get("classes", ()))
+        values = {**counted, **looks(shapes)}
+        check_class_names(values.get("classes", ()))
         raise DataError(
             f"{', '.join(f'data.{key}' for key in missing)} must be declared for data.name = '{config.name}': what is "
             f"public about a folder is never derived from its images (docs/reference/neighbors.md).{hint} "
             f"Found in {root}: "
-            f"{', '.join(f'data.{key} = {shown(there.get(key))}' for key in missing)}. Set these if you mean them."
+            f"{', '.join(f'data.{key} = {shown(values.get(key))}' for key in missing)}. Set these if you mean them."
         )
     if "classes" in counted:
         _warn_of_classes(config.classes or (), counted["classes"], root)
@@ -85,8 +85,8 @@ def declared_shape(
 def _warn_of_classes(declared: Sequence[str], found: Sequence[str], root: Path) -> None:
     """Warn of class names that are only declared or only found: a misspelled class makes all its files null records."""
     meant = places(found, declared)
-    there = set(meant)
-    empty = sorted(name for place, name in enumerate(declared) if place not in there)
+    present = set(meant)
+    empty = sorted(name for place, name in enumerate(declared) if place not in present)
     unwanted = sorted(name for place, name in zip(meant, found, strict=True) if place == NONE)
     if declared and found and (empty or unwanted):  # without classes, folder names do not matter
         warn_once(

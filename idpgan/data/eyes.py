@@ -129,7 +129,7 @@ def registered(photo: Image.Image, face: Face, size: tuple[int, int]) -> tuple[n
     Beyond the edge of the photo its outermost pixels are repeated.
 
     Args:
-        photo: Of mode L or RGB.
+        photo: The photo, of mode L or RGB.
         size: (H, W) of the result in px.
 
     Returns:

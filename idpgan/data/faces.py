@@ -58,7 +58,8 @@ def draw(
         channels: 1 (grey: the luma of the colors) or 3 (RGB).
         people: People with equally many images; None = num / per_person, or one image each.
         per_person: Images of each person; None = num / people.
-        seed: At least 0. Fixes people and pictures; with another ``num`` or ``people`` even the first images differ.
+        seed: The seed, at least 0, fixes people and pictures; with another ``num`` or ``people`` even the first images
+            differ.
         batch_size: Images drawn at once; None fits the cache. Does not change the images.
 
     Returns:
@@ -71,7 +72,7 @@ def draw(
         >>> draw(4, 32, 1, people=2, seed=5).identities.tolist()
         [0, 0, 1, 1]
     """
-    num, people, height, width = _asked(num, people, per_person, size, channels, seed)
+    num, people, height, width = _validated(num, people, per_person, size, channels, seed)
     device = torch.device(device)
     rng = torch.Generator().manual_seed(seed)
     look, person, attributes = looks(num, people, channels, rng)
@@ -103,13 +104,13 @@ def draw_landmarks(
         float32 (num, 68, 2): x and y in px from the left upper corner, in the order of `idpgan.data.face_drawing`.
 
     Raises:
-        DataError: As of `draw`.
+        DataError: As `draw` raises it.
 
     Example:
         >>> draw_landmarks(4, 32, people=2, seed=5).shape
         torch.Size([4, 68, 2])
     """
-    num, people, height, width = _asked(num, people, per_person, size, 1, seed)
+    num, people, height, width = _validated(num, people, per_person, size, 1, seed)
     look, _, _ = looks(num, people, 1, torch.Generator().manual_seed(seed))
     return landmarks(look, height, width)
 
@@ -138,11 +139,11 @@ def _configured(config: DataConfig) -> tuple[int, int, tuple[int, int], int]:
     what = f"{num:,} faces of {sides[1]} x {sides[0]}"
     check_room(num * channels * math.prod(sides), 2, what, "Lower data.num_images.")
     people = config.num_people or min(NUM_PEOPLE, num)
-    num, people, height, width = _asked(num, people, None, sides, channels, SEED)
+    num, people, height, width = _validated(num, people, None, sides, channels, SEED)
     return num, people, (height, width), channels
 
 
-def _asked(
+def _validated(
     num: int | None, people: int | None, per_person: int | None, size: int | tuple[int, int], channels: int, seed: int
 ) -> tuple[int, int, int, int]:
     """Return the numbers of images and people, height and width; refuse what `draw` cannot draw."""
@@ -198,7 +199,7 @@ def draw_public(
 
     Args:
         image_shape: (C, H, W) of the private images and of every drawn picture; only crops are rescaled.
-        classes: Of the private images.
+        classes: Classes of the private images.
 
     Raises:
         ConfigError: If the labels do not fit the classes.

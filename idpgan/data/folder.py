@@ -25,24 +25,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from idpgan.data import metadata
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import declared_shape, own_root, shown, warn_of_leftovers, warn_once
 from idpgan.data.face_folder import known_layout
 from idpgan.data.image_files import EXTENSIONS, UNWANTED, Files, decode, entries, in_words, read_files, walk
 from idpgan.data.images import Images, attribute_classes
-from idpgan.data.labels import NONE, in_order, places, spelled
-from idpgan.data.metadata import (
-    LABEL,
-    METADATA,
-    MOST_CLASSES,
-    PARTS,
-    Rows,
-    bits,
-    class_values,
-    read_rows,
-    tables_in,
-    warn_of_case,
-)
+from idpgan.data.labels import MOST_CLASSES, NONE, in_order, places, spelled
+from idpgan.data.metadata import METADATA
 from idpgan.data.source import Found, Read
 from idpgan.errors import DataError
 from idpgan.files import pasted
@@ -116,7 +106,7 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files
         raise DataError(
             f"There is no folder {root}. Name the folder of images: data.root, --data-root, or public_root."
         )
-    for table in tables_in(root):
+    for table in metadata.tables_in(root):
         raise DataError(
             f"{table} is not read from there, and without it nobody knows who is on which image. Let idpgan prepare "
             f"{pasted(root)} OUT --size SIDE read it: it makes one {METADATA} with all its columns, person too."
@@ -125,7 +115,7 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files
     names = {path.name for path in entries(root)}
     if names != {"train", "test"}:
         parts = [root / name for name in names & {"train", "test"} if (root / name).is_dir()]
-        if names and (names <= {*PARTS} or any(path.is_dir() for part in parts for path in entries(part))):
+        if names and (names <= {*metadata.PARTS} or any(path.is_dir() for part in parts for path in entries(part))):
             raise DataError(
                 f"{root} holds {', '.join(sorted(names))}: the parts of a set are train/ and test/, both of them and "
                 "nothing else, each with its classes below. Move the rest away, or name one of the folders itself."
@@ -187,7 +177,7 @@ def _joined(train: Files, test: Files | None) -> Files:
 def _listed_rows(root: Path, config: DataConfig) -> tuple[Found, Files]:
     """List the rows of metadata.csv, with their people and attributes, and check all declared keys."""
     label, rows = _rows_of(root, config)
-    warn_of_case(root, rows.paths)
+    metadata.warn_of_case(root, rows.paths)
     if not rows.paths:
         raise DataError(f"{root / METADATA} names no images. Give it a row for each.")
     if config.num_people is not None and rows.people is None:
@@ -202,12 +192,12 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[Found, Files]:
         )
     counted: dict[str, object] = {"num_images": len(rows.paths)}
     counted |= {} if rows.people is None else {"num_people": len(rows.person_names)}
-    values, hint = class_values(rows.values[0]) if label else [], ""
+    values, hint = metadata.class_values(rows.values[0]) if label else [], ""
     first = ", ".join(map(shown, values[:20])) + ", ..." * (len(values) > 20)
     if config.classes or label != config.label or not label:
         counted["classes"] = values[:MOST_CLASSES]
         hint = f" Columns of labels: {', '.join(rows.columns)} (data.label)." if rows.columns and not label else ""
-    elif any(None in bits(column) for column in rows.values):
+    elif any(None in metadata.bits(column) for column in rows.values):
         hint = f" Classes of '{label[0]}' (data.classes): {first}."
     shape = declared_shape(config, root, rows.paths, counted, hint)
     files = _labeled_rows(label, config.classes or (), rows)
@@ -218,36 +208,36 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[Found, Files]:
             if config.classes
             else f"data.label = {shown(label)} without data.classes, which asks for columns of 1 and 0"
         )
-        there = f"Column '{label[0]}' has {first or 'no value'}: are data.classes right?"
+        columns_hint = f"Column '{label[0]}' has {first or 'no value'}: are data.classes right?"
         if unwanted == len(rows.paths):
-            raise DataError(f"{wanted}, but no row at all of {root / METADATA} has such a label. {there}")
+            raise DataError(f"{wanted}, but no row at all of {root / METADATA} has such a label. {columns_hint}")
         warn_once(
             f"{wanted}, but {unwanted} of {len(rows.paths)} rows of {root / METADATA} have other values or none "
-            f"({blank} blank) and stand as null records. {there}"
+            f"({blank} blank) and stand as null records. {columns_hint}"
         )
     counts = tuple(Counter(rows.people or ()).values())  # people are numbered as they first appear
     names = () if rows.of_photos else rows.person_names
     return Found(len(rows.paths), None, shape, files.classes, rows.columns, counts, names, rows.of_photos), files
 
 
-def _rows_of(root: Path, config: DataConfig | None) -> tuple[tuple[str, ...], Rows]:
+def _rows_of(root: Path, config: DataConfig | None) -> tuple[tuple[str, ...], metadata.Rows]:
     """Return the label columns and the rows; without a named column, classes are in the column ``label``."""
     label = config.label if config else ()
-    rows = read_rows(root, label)
-    if LABEL in rows.columns and not label and (config is None or config.classes != ()):
-        label = (LABEL,)
-        rows = read_rows(root, label)
+    rows = metadata.read_rows(root, label)
+    if metadata.LABEL in rows.columns and not label and (config is None or config.classes != ()):
+        label = (metadata.LABEL,)
+        rows = metadata.read_rows(root, label)
     return label, rows
 
 
-def _labeled_rows(label: Sequence[str], classes: Sequence[str], rows: Rows) -> Files:
+def _labeled_rows(label: Sequence[str], classes: Sequence[str], rows: metadata.Rows) -> Files:
     """Label rows by one column with declared classes, or read attributes and find the rows that lack one."""
     people = rows.people or ()
     if classes:
         labels = tuple(places(rows.values[0], classes))
         unwanted = f"has none of data.classes in the column {label[0]}"
         return Files(rows.paths, labels, tuple(classes), unwanted, people)
-    each = list(zip(*(bits(values) for values in rows.values), strict=True))
+    each = list(zip(*(metadata.bits(values) for values in rows.values), strict=True))
     labels = tuple(UNWANTED if None in row else 0 for row in each)
     unwanted = f"has neither 1 nor 0 in a column of {', '.join(label)}"
     attributes = tuple(tuple(bit or 0 for bit in row) for row in each)

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,18 +30,18 @@ NUM_IMAGES, SIDE = 10_000, 28  # values for None in the config
 SEED = 7_003  # seed of the data source: a constant of the package
 LEAST_SIDE = 8  # px
 CHOICES = 2  # the first numbers of an image choose digit and style
-_RANGES: Mapping[str, tuple[float, float]] = {  # in the units of `Hand`
-    "slant": (-0.25, 0.65),
-    "turn": (-0.20, 0.20),
-    "width": (0.45, 0.95),
-    "size": (0.55, 0.85),
-    "thickness": (0.035, 0.15),
-    "softness": (0.03, 0.09),
-    "ink": (0.75, 1.0),
-    "shift_x": (-0.06, 0.06),
+_RANGES: Mapping[str, tuple[float, float]] = {
+    "slant": (-0.25, 0.65),  # of the stems, in widths per height; to the right
+    "turn": (-0.20, 0.20),  # radians
+    "width": (0.45, 0.95),  # of the digit, in heights
+    "size": (0.55, 0.85),  # longest side, in image sides
+    "thickness": (0.035, 0.15),  # of the pen, in image sides
+    "softness": (0.03, 0.09),  # of its edge, in image sides
+    "ink": (0.75, 1.0),  # brightness of the stroke
+    "shift_x": (-0.06, 0.06),  # in image sides
     "shift_y": (-0.06, 0.06),
 }
-_JITTER = 0.16  # largest displacement of a point
+_JITTER = 0.16  # largest displacement of a point, in digit heights
 MOST_POINTS = 14  # most points of a skeleton
 STYLES = 4  # skeletons of each digit; if it has fewer, they repeat
 _PIECES = 4  # straight pieces between two points of a stroke
@@ -88,21 +87,8 @@ def digits_of(uniform: Tensor) -> Tensor:
 
 def render(uniform: Tensor, height: int, width: int) -> Tensor:
     """Draw the digits of numbers (B, `NUMBERS`) on [0, 1]: float32 (B, 1, H, W) in [0, 1]."""
-    low, high = torch.tensor(list(_RANGES.values()), device=uniform.device).unbind(1)
-    numbers = low + (high - low) * uniform[:, CHOICES : CHOICES + len(_RANGES)]
-    named = dict(zip(_RANGES, numbers.unbind(1), strict=True))
-    # Two uniform numbers together place a point, so that most displacements are small.
-    jitter = (2 * uniform[:, CHOICES + len(_RANGES) :] - 1).view(-1, MOST_POINTS, 2)
-    hand = Hand(
-        digit=digits_of(uniform),
-        style=(uniform[:, 1] * STYLES).long().clamp(max=STYLES - 1),
-        jitter=_JITTER * jitter * jitter.abs(),
-        shift=torch.stack([named.pop("shift_x"), named.pop("shift_y")], 1),
-        **named,
-    )
-    batch = max(1, _PIXELS // (height * width))
-    parts = [write(Hand(*part), height, width) for part in zip(*(column.split(batch) for column in hand), strict=True)]
-    return torch.cat(parts) if parts else uniform.new_zeros(0, 1, height, width)
+    parts = [_write(part, height, width) for part in uniform.split(max(1, _PIXELS // (height * width)))]
+    return torch.cat(parts) if len(uniform) else uniform.new_zeros(0, 1, height, width)
 
 
 def describe(config: DataConfig) -> Found:
@@ -344,41 +330,18 @@ def _curve(strokes: Strokes) -> tuple[Tensor, Tensor]:
     return torch.stack(rows), torch.tensor(drawn[:-1])
 
 
-class Hand(NamedTuple):
-    """How each digit of a batch is written, (B,) each but ``jitter``.
-
-    Attributes:
-        digit: 0 .. 9, int64.
-        style: 0 .. `STYLES` - 1, int64.
-        jitter: Of each point, (B, MOST_POINTS, 2), in digit heights.
-        slant: Of the stems, in widths per height; to the right.
-        turn: Radians.
-        width: Of the digit, in heights.
-        size: Longest side, in image sides.
-        thickness: Of the pen, in image sides.
-        softness: Of its edge, in image sides.
-        ink: Brightness of the stroke, [0, 1].
-        shift: (B, 2), in image sides.
-    """
-
-    digit: Tensor
-    style: Tensor
-    jitter: Tensor
-    slant: Tensor
-    turn: Tensor
-    width: Tensor
-    size: Tensor
-    thickness: Tensor
-    softness: Tensor
-    ink: Tensor
-    shift: Tensor
-
-
-def write(hand: Hand, height: int, width: int) -> Tensor:
-    """Draw one digit per row, white on black: float32 (B, 1, H, W) in [0, 1]."""
-    device, chosen = hand.jitter.device, (hand.digit.cpu(), hand.style.cpu())
+def _write(uniform: Tensor, height: int, width: int) -> Tensor:
+    """Draw one digit per row of numbers (B, `NUMBERS`), white on black: float32 (B, 1, H, W) in [0, 1]."""
+    device = uniform.device
+    low, high = torch.tensor(list(_RANGES.values()), device=device).unbind(1)
+    numbers = low + (high - low) * uniform[:, CHOICES : CHOICES + len(_RANGES)]
+    hand = {name: column[:, None] for name, column in zip(_RANGES, numbers.unbind(1), strict=True)}  # (B, 1)
+    # Two uniform numbers together place a point, so that most displacements are small.
+    jitter = (2 * uniform[:, CHOICES + len(_RANGES) :] - 1).view(-1, MOST_POINTS, 2)
+    chosen = digits_of(uniform).cpu(), (uniform[:, 1] * STYLES).long().clamp(max=STYLES - 1).cpu()
     points, curves, pen = (table[chosen].to(device) for table in _skeletons())
-    bent = (points - 0.5) * torch.stack([hand.width, torch.ones_like(hand.width)], 1)[:, None] + hand.jitter
+    wide = torch.stack([hand["width"], torch.ones_like(hand["width"])], 2)
+    bent = (points - 0.5) * wide + _JITTER * jitter * jitter.abs()
     path = _normalized(curves @ bent, pen, hand)  # (B, S + 1, 2), image sides
     side = min(height, width)
     x = (torch.arange(width, device=device) + 0.5 - width / 2) / side
@@ -392,18 +355,19 @@ def write(hand: Hand, height: int, width: int) -> Tensor:
     away_y = torch.addcmul(to_y[:, :, None], share, along[:, None, None, :, 1], value=-1)
     squares = (away_x.square() + away_y.square()).masked_fill(~pen[:, None, None], 4.0)
     distance = squares.amin(3).clamp(min=1e-12).sqrt()  # an attack differentiates this distance
-    inside = 0.5 - (distance - hand.thickness[:, None, None] / 2) / hand.softness[:, None, None]
-    return (inside.clamp(0, 1) * hand.ink[:, None, None])[:, None]
+    thickness, softness, ink = (hand[name][:, None] for name in ("thickness", "softness", "ink"))
+    inside = 0.5 - (distance - thickness / 2) / softness
+    return (inside.clamp(0, 1) * ink)[:, None]
 
 
-def _normalized(path: Tensor, pen: Tensor, hand: Hand) -> Tensor:
+def _normalized(path: Tensor, pen: Tensor, hand: Mapping[str, Tensor]) -> Tensor:
     """Slant, rotate and scale the paths (B, S + 1, 2), and center their ink."""
-    cos, sin = hand.turn.cos()[:, None], hand.turn.sin()[:, None]
+    cos, sin = hand["turn"].cos(), hand["turn"].sin()
     x, y = path.unbind(2)
-    x = x - hand.slant[:, None] * y
+    x = x - hand["slant"] * y
     path = torch.stack([x * cos - y * sin, x * sin + y * cos], 2)
     low, high = path.amin(1), path.amax(1)
-    path = path * (hand.size / (high - low).amax(1).clamp(min=1e-3))[:, None, None]
+    path = path * (hand["size"] / (high - low).amax(1, keepdim=True).clamp(min=1e-3))[:, :, None]
     middle, length = (path[:, 1:] + path[:, :-1]) / 2, (path[:, 1:] - path[:, :-1]).norm(dim=2) * pen
     center = (middle * length[:, :, None]).sum(1) / length.sum(1).clamp(min=1e-6)[:, None]
-    return path - center[:, None] + hand.shift[:, None]
+    return path - center[:, None] + torch.stack([hand["shift_x"], hand["shift_y"]], 2)

@@ -181,10 +181,10 @@ def decoded(picture: Image.Image) -> Image.Image:
     """Decode a picture as it is meant to be seen: upright, on white, with 8 bits a channel, grey (L) or RGB.
 
     Args:
-        picture: As `opened`, or made by any other program of the user; its current frame is taken.
+        picture: One that `opened` gave, or that was made by any other program of the user; its current frame is taken.
 
     Raises:
-        DataError: As `opened`.
+        DataError: As `opened` raises it.
     """
     with _damage_refused():
         picture.load()

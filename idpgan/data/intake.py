@@ -17,6 +17,10 @@ name.
 from __future__ import annotations
 
 import os
+import struct
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,18 +32,28 @@ from torch import Tensor
 
 from idpgan.checks import described
 from idpgan.config import nearest_hint
-from idpgan.data import folder, npz
+from idpgan.data import folder
 from idpgan.data.declared import warn_of_spellings, warn_once
 from idpgan.data.image_files import DAMAGE, decoded
-from idpgan.data.images import Images
-from idpgan.data.labels import NONE, are_ambiguous, in_order, places, spelled
-from idpgan.data.metadata import MOST_CLASSES
+from idpgan.data.images import Images, check_class_names
+from idpgan.data.labels import Meaning, distinct, resolved
 from idpgan.errors import DataError, InputError
+from idpgan.memory import check_memory
 from idpgan.progress import Progress, silent
 
 RANGES = {"bytes": (0.0, 255.0), "unit": (0.0, 1.0), "symmetric": (-1.0, 1.0)}
 AUTO = "auto"  # of images that are measured: found by the darkest and the brightest pixel, or refused
 Range = str | Sequence[float] | None
+NAMES = {  # of an array or a column: ours, DPImageBench's, those of numpy.savez without names, scikit-learn's, others'
+    "images": ("images", "image", "img", "pixel_values", "x", "samples", "arr_0"),
+    "labels": ("labels", "label", "y", "target", "targets", "arr_1"),
+    "classes": ("classes", "target_names"),
+    "positions": ("positions",),
+}
+_NO_ARCHIVE = (  # what NumPy and zipfile raise on files that are not archives; encrypted parts are a RuntimeError
+    OSError, ValueError, EOFError, LookupError, TypeError, SyntaxError, ArithmeticError, AttributeError, RuntimeError,
+    MemoryError, struct.error, tokenize.TokenError, zlib.error, zipfile.BadZipFile,
+)  # fmt: skip
 _TOLERANCE = 1e-3  # of the range: rounding that lies beyond its ends
 _VALUES = 1 << 22  # converted at once
 
@@ -50,8 +64,8 @@ class _Held(NamedTuple):
     pixels: np.ndarray[Any, Any]
     channels_first: bool  # where both ends could be the channels
     labels: Any = None
-    classes: Sequence[str] | None = None  # names that a data set brings, in the order of its labels
-    named: Mapping[str, np.ndarray[Any, Any]] | None = None  # labels that stand beside their classes or as positions
+    classes: Sequence[str] | None = None  # names that a data set or a file brings
+    meaning: Meaning = "names"
 
 
 def gathered(
@@ -94,10 +108,10 @@ def gathered(
         images = images.as_images()
     if isinstance(images, str | os.PathLike):
         what, path = f"{what} ({images})", Path(images)
-        if not path.is_dir() and not (npz.is_npz(path) and path.is_file()):
+        if not path.is_dir() and not (is_npz(path) and path.is_file()):
             raise InputError(f"{what}: there is neither a folder nor an npz file. Name one, or give images in memory.")
         pixel_range = AUTO if pixel_range is None and not private else pixel_range
-        images = folder.read_all(path, None, progress) if path.is_dir() else npz.read(path)
+        images = folder.read_all(path, None, progress) if path.is_dir() else read_npz(path)
     if isinstance(images, Images):
         if labels is not None or people is not None:
             raise InputError(f"{what}: labels and people are for arrays; this source says them itself. Leave them out.")
@@ -109,14 +123,15 @@ def gathered(
     limits = _limits(pixels, pixel_range, what, private)
     values, outside = _bytes(pixels, limits)
     numbers, names, unlabeled = None, tuple[str, ...](), None
-    if held.named is not None:
-        numbers, names = _labels_of(held.named, len(values), tuple(classes or ()), what)
-    elif labeled and (labels is not None or held.labels is not None):
+    if labeled and (labels is not None or held.labels is not None):
         labels = held.labels if labels is None else labels
-        numbers, names, unlabeled = _labels(labels, classes, held.classes, len(values), what)
+        classes = None if isinstance(images, Mapping) and held.classes is not None else classes
+        numbers, names, unlabeled = resolved(
+            labels, len(values), what, classes=classes, own=held.classes, meaning=held.meaning
+        )
     who = None
     if people is not None:
-        who, known = _numbered(people, len(values), "people")
+        who, known = distinct(people, len(values), "people")
         warn_of_spellings(map(str, known), "people")
     return _without_faults(Images(values, numbers, names, who), outside, unlabeled, limits, what, private)
 
@@ -150,17 +165,20 @@ def _without_faults(
 def _held(images: Any, what: str, labeled: bool, progress: Progress) -> _Held:
     """Return what a source in memory holds."""
     if isinstance(images, Mapping):
-        found = npz.named(images)
+        found = named(images)
         if "images" not in found:
             raise DataError(
                 f"{what} has the parts {', '.join(map(str, images))}, and none of them is called "
-                f"{', '.join(npz.NAMES['images'])}. Give one of them: {what}[{next(iter(images), '')!r}]."
+                f"{', '.join(NAMES['images'])}. Give one of them: {what}[{next(iter(images), '')!r}]."
             )
         held = _held(found["images"], what, False, progress)
-        beside = {kind: np.asarray(each) for kind, each in found.items() if kind != "images"} if labeled else {}
-        if beside.keys() >= {"labels", "classes"} or "positions" in beside:
-            return held._replace(named=beside)
-        return held._replace(labels=beside.get("labels"))
+        fields = {kind: np.asarray(each) for kind, each in found.items() if kind != "images"} if labeled else {}
+        classes = fields["classes"].tolist() if "classes" in fields else None
+        if "positions" not in fields:
+            return held._replace(labels=fields.get("labels"), classes=classes, meaning="either" if classes else "names")
+        if fields["positions"].dtype.kind not in "iu":
+            raise DataError(f"{what}: positions are {fields['positions'].dtype}, expected whole numbers.")
+        return held._replace(labels=fields["positions"], classes=classes, meaning="positions")
     if isinstance(images, Tensor | np.ndarray | Image.Image) or hasattr(images, "__array__"):
         pixels = _numbers(images, what, whole=True)
         if pixels.dtype == object:
@@ -213,7 +231,13 @@ def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Held:
         raise DataError(f"{what} has a label for {len(labels):,} of {num:,} images. Give one for each, or for none.")
     names = getattr(features.get(fields[1]), "names", None) if fields else getattr(source, "classes", None)
     names = names if isinstance(names, list | tuple) else None
-    return _Held(np.stack(pixels), tensors, labels if labeled and labels else None, names or None)
+    return _Held(
+        np.stack(pixels),
+        tensors,
+        labels if labeled and labels else None,
+        names or None,
+        "positions" if names else "names",
+    )
 
 
 def _fields(item: Mapping[str, Any], features: Mapping[str, Any], what: str, labeled: bool) -> tuple[str, str | None]:
@@ -224,8 +248,8 @@ def _fields(item: Mapping[str, Any], features: Mapping[str, Any], what: str, lab
         return isinstance(value, Image.Image) or getattr(value, "ndim", 0) >= 2 or nested
 
     images = [field for field, value in item.items() if is_image(value)]
-    images = [field for field in images if field in npz.NAMES["images"]] or images
-    labels = [field for field in item if field in npz.NAMES["labels"] or hasattr(features.get(field), "names")]
+    images = [field for field in images if field in NAMES["images"]] or images
+    labels = [field for field in item if field in NAMES["labels"] or hasattr(features.get(field), "names")]
     for kind, found, wanted in (("image", images, 1), ("label", labels, len(labels[:1]))):
         if len(found) != wanted and (kind == "image" or labeled):
             raise DataError(
@@ -233,6 +257,58 @@ def _fields(item: Mapping[str, Any], features: Mapping[str, Any], what: str, lab
                 f"images and labels as lists: [item[FIELD] for item in {what}]."
             )
     return images[0], labels[0] if labeled and labels else None
+
+
+# Files of arrays, as numpy.savez writes them ---------------------------------------------------------------------
+
+
+def named(source: Mapping[str, Any]) -> dict[str, Any]:
+    """Return images, labels and classes under one of their `NAMES`."""
+    chosen = {kind: next((name for name in names if name in source), None) for kind, names in NAMES.items()}
+    return {kind: source[name] for kind, name in chosen.items() if name is not None}
+
+
+def is_npz(path: str | os.PathLike[str]) -> bool:
+    """Tell by its name whether a path means an npz file; a folder may be called so, too."""
+    return os.fspath(path).endswith(".npz") and not os.path.isdir(path)
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Read images, labels and classes of an npz file, as plain numbers and texts only.
+
+    Raises:
+        InputError: If it is no such file, or holds no images. Pickled objects are never loaded.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            known = {name for names in NAMES.values() for name in names}
+            sizes = [item.file_size for item in archive.infolist() if item.filename.removesuffix(".npy") in known]
+        check_memory(2 * sum(sizes), f"{path}, unpacked,", "Save fewer images at once.")
+        with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
+            found = named(arrays)
+    except InputError:
+        raise
+    except _NO_ARCHIVE as error:
+        reason = " ".join(str(error).split())[:200]
+        raise DataError(
+            f"{path} cannot be read as an npz file of plain arrays ({reason}). Pickled objects are refused, because "
+            "loading them runs code: save numbers with numpy.savez."
+        ) from error
+    for name, array in found.items():
+        if not isinstance(array, np.ndarray):  # an entry without an array header is read as bytes
+            raise DataError(f"{path}: '{name}' is not an array. Save numbers with numpy.savez.")
+    if "classes" in found:
+        names = found["classes"]
+        if names.ndim != 1 or names.dtype.kind not in "US":
+            raise DataError(f"{path}: classes are {names.dtype} {names.shape}, expected texts in one row.")
+        try:
+            found["classes"] = names.astype(str)
+            check_class_names(found["classes"].tolist())
+        except (UnicodeDecodeError, DataError) as error:
+            raise DataError(f"{path}: {error}") from error
+    if "images" not in found:
+        raise DataError(f"{path} holds no array 'images', x, samples or arr_0. Save images=... with numpy.savez.")
+    return found
 
 
 # Numbers -----------------------------------------------------------------------------------------------------------
@@ -314,21 +390,21 @@ def _channels_first(images: np.ndarray[Any, Any], first_if_both: bool, what: str
     )
 
 
-def _limits(pixels: np.ndarray[Any, Any], said: Range, what: str, private: bool) -> tuple[float, float]:
+def _limits(pixels: np.ndarray[Any, Any], given: Range, what: str, private: bool) -> tuple[float, float]:
     """Return what black and white are, as declared; bytes and truth values need no word."""
     own = {np.dtype(np.uint8): "bytes", np.dtype(bool): "unit"}.get(pixels.dtype)
-    if isinstance(said, str) and said not in RANGES and (private or said != AUTO):
+    if isinstance(given, str) and given not in RANGES and (private or given != AUTO):
         known = RANGES if private else (*RANGES, AUTO)
-        raise InputError(f"The pixel range '{said}' is unknown. {nearest_hint(said, known)} Or give two numbers.")
-    if own and (said is None or (isinstance(said, str) and not private)):  # beside others' floats bytes stay bytes
+        raise InputError(f"The pixel range '{given}' is unknown. {nearest_hint(given, known)} Or give two numbers.")
+    if own and (given is None or (isinstance(given, str) and not private)):  # beside others' floats bytes stay bytes
         return RANGES[own]
     ways_out = 'pixel_range="unit" for [0, 1], "symmetric" for [-1, 1], "bytes" for [0, 255] (--range)'
-    if said is None or (said == AUTO and pixels.dtype.kind != "f"):
+    if given is None or (given == AUTO and pixels.dtype.kind != "f"):
         raise DataError(
             f"{what} are {pixels.dtype}, and what is black and what is white in them is not said: it is never taken "
             f"from the images. Give {ways_out}, or two numbers such as (0, 16)."
         )
-    if said == AUTO:
+    if given == AUTO:
         finite = pixels[np.isfinite(pixels)]
         low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
         if 0 <= low <= 0.05 and 0.5 < high <= 1:
@@ -339,12 +415,12 @@ def _limits(pixels: np.ndarray[Any, Any], said: Range, what: str, private: bool)
             f"{what} are in [{low:g}, {high:g}], and what is black and what is white in them is not clear. Give "
             f"{ways_out}; clip what lies outside."
         )
-    if isinstance(said, str):
-        return RANGES[said]
+    if isinstance(given, str):
+        return RANGES[given]
     try:
-        low, high = map(float, said)
+        low, high = map(float, given)
     except (TypeError, ValueError) as error:
-        raise DataError(f"pixel_range = {said!r} must be two numbers, black and white.") from error
+        raise DataError(f"pixel_range = {given!r} must be two numbers, black and white.") from error
     if not (np.isfinite([low, high]).all() and low < high):
         raise DataError(f"pixel_range = ({low:g}, {high:g}) must be two finite numbers, the first below the second.")
     return low, high
@@ -365,98 +441,3 @@ def _bytes(pixels: np.ndarray[Any, Any], limits: tuple[float, float]) -> tuple[T
         part = np.nan_to_num(part, copy=False, nan=low).clip(low, high)
         made[start : start + rows] = np.floor((part - low) * (255.0 / (high - low)) + 0.5)
     return torch.from_numpy(made), torch.from_numpy(bad)
-
-
-# Labels ------------------------------------------------------------------------------------------------------------
-
-
-def _labels_of(
-    arrays: Mapping[str, np.ndarray[Any, Any]], num: int, classes: tuple[str, ...], source: str
-) -> tuple[Tensor, tuple[str, ...]]:
-    """Return the positions of labels in the classes, and these: the arrays' own names, if there are any, come first.
-
-    Raises:
-        DataError: If names, labels and positions do not fit together, or nothing says whether numbers that could be
-            either are names or positions, as in files of earlier versions.
-    """
-    names = tuple(map(str, arrays["classes"].tolist())) if "classes" in arrays else classes
-    what = "positions" if "positions" in arrays else "labels"
-    if arrays[what].shape != (num,) or arrays[what].dtype.kind not in ("iu" if what == "positions" else "iuU"):
-        raise DataError(
-            f"{source}: {what} are {arrays[what].dtype} of the shape {arrays[what].shape}, expected integers of the "
-            f"shape ({num},): one for each image."
-        )
-    distinct, order = np.unique(arrays[what], return_inverse=True)
-    found = distinct.tolist()
-    meant, inside = places(found, names), [value if value in range(len(names)) else NONE for value in found]
-    if what == "positions" or ("classes" in arrays and NONE in meant):  # earlier versions call positions labels
-        meant = inside
-    elif "classes" in arrays and NONE not in inside and meant != inside and distinct.dtype.kind != "U":
-        raise DataError(
-            f"{source}: labels {', '.join(map(str, found[:10]))} could be names or positions in classes. Save "
-            "positions=... beside them, or labels=... as texts."
-        )
-    if NONE in meant:
-        raise DataError(
-            f"{source}: {found[meant.index(NONE)]} among the {what} is none of the {len(names)} known classes, which "
-            f"are {', '.join(names[:20])}{', ...' * (len(names) > 20)}."
-        )
-    return torch.tensor(meant, dtype=torch.int64)[torch.from_numpy(order.reshape(-1).astype(np.int64))], names
-
-
-def _labels(
-    labels: Any, classes: Sequence[str] | None, own: Sequence[str] | None, num: int, what: str
-) -> tuple[Tensor, tuple[str, ...], Tensor | None]:
-    """Return positions in the classes, their names, and which images have none of them.
-
-    Raises:
-        DataError: If the labels cannot be classes, or no image at all has one.
-    """
-    numbers, values = _numbered(labels, num, f"labels of {what}", floats=True)
-    names = tuple(map(str, own if classes is None and own is not None else classes or ()))
-    whole = all(isinstance(value, int) or value == "" for value in values)
-    if own is not None and whole and NONE not in places(own, names):
-        values = [str(own[value]) if value != "" and 0 <= value < len(own) else "" for value in values]
-    elif names and whole and are_ambiguous(names):
-        raise DataError(
-            f"classes are {', '.join(names[:20])}: a number could be the name of one and the position of another. Give "
-            "the names of the classes as labels, as texts."
-        )
-    if not names:
-        names = tuple(in_order({spelled(value) for value in values} - {""}))
-        if len(names) > min(MOST_CLASSES, max(num // 2, 2)):
-            raise DataError(
-                f"labels have {len(names):,} values for {num:,} {what}, too many to be classes. Name the classes "
-                "(classes=[...]), or leave the labels out."
-            )
-    found = torch.tensor(places(values, names), dtype=torch.int64)[numbers]
-    if bool((found == NONE).all()):
-        raise DataError(
-            f"none of the {num:,} labels of {what} is one of the classes "
-            f"({', '.join(names[:20]) or 'labels are blank'}). Name the classes as the labels do (classes=[...])."
-        )
-    return found.clamp(min=0), names, found == NONE
-
-
-def _numbered(values: Any, num: int, what: str, floats: bool = False) -> tuple[Tensor, list[Any]]:
-    """Return the place of each value among the sorted distinct ones, and these; whole numbers or texts.
-
-    With ``floats`` whole numbers may be floating point ones, and values may be missing, as pandas has them: a blank.
-    """
-    array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
-    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
-        array = array.astype(str)
-    listed = array.tolist() if floats and array.ndim == 1 and array.dtype.kind in "fO" else []
-    if listed and all(isinstance(value, str | int | float) or not spelled(value) for value in listed):
-        array = np.array([spelled(value) for value in listed])
-    if array.shape != (num,) or array.dtype.kind not in "biuU":
-        one_hot = " Give the number of the class, not a row of zeros and a one." if array.ndim == 2 else ""
-        raise DataError(
-            f"{what} must be {num:,} whole numbers or texts, one for each image, got {array.dtype} {array.shape}."
-            f"{one_hot}"
-        )
-    distinct, order = np.unique(array, return_inverse=True)
-    found = distinct.tolist()
-    if listed and not any(isinstance(value, str) for value in listed):
-        found = [int(text) if text.lstrip("-").isdecimal() else text for text in found]
-    return torch.from_numpy(order.reshape(-1).astype(np.int64)), found

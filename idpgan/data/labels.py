@@ -13,9 +13,17 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
 
 from idpgan.config import nearest_hint
-from idpgan.errors import InputError
+from idpgan.errors import DataError, InputError
+
+Meaning = Literal["names", "positions", "either"]  # of numbers as labels; "either" in files of earlier versions
+MOST_CLASSES = 1000  # distinct values of a column; with more, it is free text
 
 NONE = -1  # the position of a label that is none of the classes
 BLANKS = frozenset({"", "nan", "NaN", "NA", "N/A", "n/a", "NULL", "null", "None", "<NA>"})  # as tables write no value
@@ -72,7 +80,7 @@ def are_ambiguous(classes: Sequence[str]) -> bool:
     return places(numbers(classes), classes) != list(range(len(classes)))
 
 
-def asked_for(label: object, classes: Sequence[str], what: str = "label") -> int:
+def position_of(label: object, classes: Sequence[str], what: str = "label") -> int:
     """Return the position of a class that a user asks for, also by the words "position 3".
 
     Raises:
@@ -99,6 +107,88 @@ def spellings(names: Iterable[str]) -> list[tuple[str, ...]]:
     for name in dict.fromkeys(names):
         groups.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
     return [tuple(group) for group in groups.values() if len(group) > 1]
+
+
+def resolved(
+    labels: Any,
+    num: int,
+    what: str,
+    *,
+    classes: Sequence[str] | None = None,
+    own: Sequence[str] | None = None,
+    meaning: Meaning = "names",
+) -> tuple[Tensor, tuple[str, ...], Tensor]:
+    """Return positions in the classes, int64 (num,), the names of these, and which labels mean none of them.
+
+    Args:
+        labels: Whole numbers or texts, ``num`` of them.
+        what: What is labeled, for errors.
+        classes: Names of the classes; None takes ``own``, or the values that the labels have, in order.
+        own: Names that a data set or a file brings.
+        meaning: What numbers are: names of classes, positions in ``own``, or either of the two.
+
+    Raises:
+        DataError: If the labels cannot be classes, nothing says whether numbers are names or positions, or no image at
+            all has a class.
+    """
+    order, values = distinct(labels, num, f"labels of {what}", floats=True)
+    names = tuple(map(str, own if classes is None and own is not None else classes or ()))
+    own = names if own is None else tuple(map(str, own))
+    whole = all(isinstance(value, int) or value == "" for value in values)
+    inside = [value if whole and value != "" and 0 <= value < len(own) else NONE for value in values]
+    if meaning == "either":
+        meant = places(values, names)
+        if NONE not in (*meant, *inside) and meant != inside:
+            raise DataError(
+                f"{what}: labels {', '.join(map(str, values[:10]))} could be names or positions in classes. Save "
+                "positions=... beside them, or labels=... as texts."
+            )
+        meaning = "positions" if NONE in meant else "names"  # earlier versions call positions labels
+    elif names and whole and are_ambiguous(names) and (meaning == "names" or NONE in places(own, names)):
+        raise DataError(
+            f"classes are {', '.join(names[:20])}: a number could be the name of one and the position of another. Give "
+            "the names of the classes as labels, as texts."
+        )
+    if meaning == "positions" and whole and NONE not in places(own, names):
+        values = ["" if place == NONE else own[place] for place in inside]
+    if not names:
+        names = tuple(in_order({spelled(value) for value in values} - {""}))
+        if len(names) > min(MOST_CLASSES, max(num // 2, 2)):
+            raise DataError(
+                f"labels have {len(names):,} values for {num:,} {what}, too many to be classes. Name the classes "
+                "(classes=[...]), or leave the labels out."
+            )
+    found = torch.tensor(places(values, names), dtype=torch.int64)[order]
+    if bool((found == NONE).all()):
+        raise DataError(
+            f"none of the {num:,} labels of {what} is one of the classes "
+            f"({', '.join(names[:20]) or 'labels are blank'}). Name the classes as the labels do (classes=[...])."
+        )
+    return found.clamp(min=0), names, found == NONE
+
+
+def distinct(values: Any, num: int, what: str, floats: bool = False) -> tuple[Tensor, list[Any]]:
+    """Return the place of each value among the sorted distinct ones, and these; whole numbers or texts.
+
+    With ``floats`` whole numbers may be floating point ones, and values may be missing, as pandas has them: a blank.
+    """
+    array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
+        array = array.astype(str)
+    listed = array.tolist() if floats and array.ndim == 1 and array.dtype.kind in "fO" else []
+    if listed and all(isinstance(value, str | int | float) or not spelled(value) for value in listed):
+        array = np.array([spelled(value) for value in listed])
+    if array.shape != (num,) or array.dtype.kind not in "biuU":
+        one_hot = " Give the number of the class, not a row of zeros and a one." if array.ndim == 2 else ""
+        raise DataError(
+            f"{what} must be {num:,} whole numbers or texts, one for each image, got {array.dtype} {array.shape}."
+            f"{one_hot}"
+        )
+    ordered, order = np.unique(array, return_inverse=True)
+    found = ordered.tolist()
+    if listed and not any(isinstance(value, str) for value in listed):
+        found = [int(text) if text.lstrip("-").isdecimal() else text for text in found]
+    return torch.from_numpy(order.reshape(-1).astype(np.int64)), found
 
 
 def _value(name: str) -> int | None:

@@ -173,7 +173,11 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
             damaged or undeclared image becomes a null record.
     """
     with _opened(config) as (source, root):
-        public = None if root is None else _read_public(root, config, progress)
+        public = None
+        if root is not None and root.suffix == arrays.SUFFIX:
+            public = arrays.read_public(root)
+        elif root is not None:
+            public = folder.read_all(root, config.channels, progress, config)
         images, test, refused = source.read(config, progress)
     if public is not None and images.labels is None and not config.attributes:
         public = Images(public.images)  # an unlabeled set ignores class folders
@@ -183,22 +187,22 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
     if config.public is not None:
         public = draw_public(config, images.image_shape, images.classes, progress)
     elif public is not None:
-        public = _alike(public, images, config, "public_root")
+        public = _conformed(public, images, config, "public_root")
     test = None if test is None else labeled_by(test, config.attributes, config.name)
     index = _indices(images, test, config)
     if public is None:
         public = _part(images, index.public)
         if public.null is not None:  # other images replace null records in turn
-            there = torch.nonzero(~public.null)[:, 0]
-            if not len(there):
+            existing = torch.nonzero(~public.null)[:, 0]
+            if not len(existing):
                 raise DataError("None of the public images can be used. Mend their files, or name others.")
-            public = dataclasses.replace(public.select(there[torch.arange(len(public)) % len(there)]), null=None)
+            public = dataclasses.replace(public.select(existing[torch.arange(len(public)) % len(existing)]), null=None)
     found = source.describe(config)
     split = Split(
         public=public,
         private=_part(images, index.private),
         holdout=_part(images, index.holdout),
-        test=_part(images, index.test) if test is None else _alike(test, images, config, "its test part"),
+        test=_part(images, index.test) if test is None else _conformed(test, images, config, "its test part"),
         label_attributes=config.attributes,
         refused=refused,
         of_photos=found is not None and found.of_photos,
@@ -256,7 +260,12 @@ def describe(config: DataConfig) -> DataShape | None:
     """
     with _opened(config) as (source, root):
         found = source.describe(config)
-        public = None if root is None else _public_files(root, config)
+        public = None
+        if root is not None and root.suffix == arrays.SUFFIX:
+            public = len(arrays.read_public(root)), arrays.classes_of(root)
+        elif root is not None:
+            files = folder.scanned(root, config)
+            public = len(files.paths), files.classes
     if found is None:
         return None
     check_label(config.attributes, found.attribute_names, config.name)
@@ -270,7 +279,7 @@ def describe(config: DataConfig) -> DataShape | None:
     classes = attribute_classes(config.attributes) if config.attributes else found.classes
     if public is not None:
         if classes and (not public[1] or NONE in places(public[1], classes)):
-            raise _unlike(config, "the classes", classes, "public_root", public[1])
+            raise _mismatch(config, "the classes", classes, "public_root", public[1])
         sizes = sizes._replace(public=public[0])
     if config.public is not None:
         check_public_labels(config, classes)
@@ -287,21 +296,6 @@ def describe(config: DataConfig) -> DataShape | None:
         "Take fewer, or make them smaller before training.",
     )
     return shape
-
-
-def _read_public(root: Path, config: DataConfig, progress: Progress) -> Images:
-    """Return the public images of a folder, or of a file of tensors."""
-    if root.suffix == arrays.SUFFIX:
-        return arrays.read_public(root)
-    return folder.read_all(root, config.channels, progress, config)
-
-
-def _public_files(root: Path, config: DataConfig) -> tuple[int, tuple[str, ...]]:
-    """Return the number of public images, and their classes."""
-    if root.suffix == arrays.SUFFIX:
-        return len(arrays.read_public(root)), arrays.classes_of(root)
-    files = folder.scanned(root, config)
-    return len(files.paths), files.classes
 
 
 def known_shape(config: DataConfig) -> DataShape:
@@ -360,7 +354,7 @@ def _colored(images: Images, channels: int) -> Images:
     return images
 
 
-def _alike(part: Images, images: Images, config: DataConfig, what: str) -> Images:
+def _conformed(part: Images, images: Images, config: DataConfig, what: str) -> Images:
     """Return a part in the declared shape; refuse a part that does not fit the others."""
     part = _colored(part, images.image_shape[0])
     if NONE not in places(part.classes, images.classes):
@@ -370,11 +364,11 @@ def _alike(part: Images, images: Images, config: DataConfig, what: str) -> Image
         ("the classes", part.classes, images.classes),
     ):
         if found != expected:
-            raise _unlike(config, name, expected, what, found)
+            raise _mismatch(config, name, expected, what, found)
     return part
 
 
-def _unlike(config: DataConfig, name: str, expected: object, what: str, found: object) -> DataError:
+def _mismatch(config: DataConfig, name: str, expected: object, what: str, found: object) -> DataError:
     return DataError(f"'{config.name}' has {name} {expected}, but {what} has {found}. They must be the same.")
 
 

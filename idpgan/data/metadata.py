@@ -32,7 +32,6 @@ PARTS = ("train", "test", "val", "valid", "validation")  # folders of a set that
 LANDMARKS = "landmarks.csv"
 FILE_NAME, PERSON, LABEL = "file_name", "person", "label"  # LABEL: default column of classes
 CUT_FROM = "cut_from"  # the photo that an image was cut out of
-MOST_CLASSES = 1000  # distinct values of a column; with more, it is free text
 _MOST_BYTES = 1 << 30
 _BITS = {"1": 1, "true": 1, "yes": 1, "0": 0, "-1": 0, "false": 0, "no": 0}
 
@@ -103,9 +102,9 @@ def read_table(path: Path, file_column: str = FILE_NAME, person_column: str | No
 
 def _of_csv(text: str) -> list[list[str]]:
     first, _, rest = text.partition("\n")
-    said = first.strip().strip('"').lower()
-    if said.startswith("sep=") and len(said) <= 5:
-        delimiter, text = said[4:] or "\t", rest  # a tab is stripped
+    declared = first.strip().strip('"').lower()
+    if declared.startswith("sep=") and len(declared) <= 5:
+        delimiter, text = declared[4:] or "\t", rest  # a tab is stripped
     else:
         delimiter = max(",;\t", key=first.count)  # a comma if none occurs
     return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
@@ -195,8 +194,8 @@ def warn_of_case(root: Path, paths: Sequence[Path]) -> None:
     """Name files that are there in other letters than a table has: as they stand, they are null records."""
     missing = [path for path in paths if not path.exists()]
     if missing:
-        there = (Path(place, file) for place, _, files in os.walk(root) for file in files)
-        like = {composed(str(path)).casefold(): path for path in there}
+        files = (Path(place, file) for place, _, files in os.walk(root) for file in files)
+        like = {composed(str(path)).casefold(): path for path in files}
         near = [(path, like[key]) for path in missing if (key := composed(str(path)).casefold()) in like]
         if near:
             row, file = (path.relative_to(root) for path in near[0])

@@ -17,21 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from idpgan.data import metadata
 from idpgan.data.declared import warn_of_spellings
 from idpgan.data.image_files import EXTENSIONS, ROOM, as_channels, decoded, entries, leftovers, opened, walk
 from idpgan.data.labels import spelled
-from idpgan.data.metadata import (
-    CUT_FROM,
-    FILE_NAME,
-    LABEL,
-    PERSON,
-    composed,
-    file_problems,
-    joined,
-    read_table,
-    some_of,
-    tables_in,
-)
+from idpgan.data.metadata import FILE_NAME, PERSON
 from idpgan.errors import DataError
 
 RAW = (".arw", ".cr2", ".dng", ".heic", ".heif", ".nef")  # not readable here; each is refused with advice
@@ -104,7 +94,7 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
     """
     if not source.is_dir():
         raise DataError(f"There is no folder {source}. Name the folder of photos.")
-    tables = tables_in(source) if labels.path is None else []
+    tables = metadata.tables_in(source) if labels.path is None else []
     labels = labels._replace(path=tables[0]) if tables else labels
     files = [path for path in walk(source) if path not in (labels.path, *tables)]
     named = [path for path in files if path.suffix.lower() in SUFFIXES]
@@ -126,8 +116,17 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
                 f"--faces {faces} cuts several faces out of a photo, and who is on which face is not said: the unit is "
                 "then the photo, and a person would have none. Leave the people out, or take one face a photo."
             )
-        columns = (*columns, CUT_FROM)
-        rows = [_face(row, source, number) for row in rows for number in range(faces)]
+        columns = (*columns, metadata.CUT_FROM)
+        rows = [
+            Photo(
+                row.source,
+                f"{PurePosixPath(row.file_name).with_suffix('')}-{number + 1}.png",
+                (*row.values, row.source.relative_to(source).as_posix()),
+                number,
+            )
+            for row in rows
+            for number in range(faces)
+        ]
     return Planned(
         tuple(rows),
         columns,
@@ -136,12 +135,6 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
         leftovers(source, SUFFIXES),
         len(photos) - len(kept),
     )
-
-
-def _face(row: Photo, source: Path, number: int) -> Photo:
-    """Return the row of one face of a photo."""
-    name = str(PurePosixPath(row.file_name).with_suffix("")) + f"-{number + 1}.png"
-    return Photo(row.source, name, (*row.values, row.source.relative_to(source).as_posix()), number)
 
 
 def _targets(names: Sequence[str]) -> list[str]:
@@ -162,7 +155,7 @@ def _targets(names: Sequence[str]) -> list[str]:
             twice.append(f"{targets[target]} and {name} would both become {target}")
         targets.setdefault(target, name)
     if twice:
-        raise DataError(f"{some_of(twice)}. Rename one of them.")
+        raise DataError(f"{metadata.some_of(twice)}. Rename one of them.")
     return list(targets)
 
 
@@ -174,7 +167,10 @@ def metadata_csv(planned: Planned, refused: Sequence[bool]) -> str:
     for photo, is_null in zip(planned.photos, refused, strict=True):
         values = zip(planned.columns, photo.values, strict=True)
         writer.writerow(
-            (photo.file_name, *("" if is_null and name not in (PERSON, CUT_FROM) else value for name, value in values))
+            (
+                photo.file_name,
+                *("" if is_null and name not in (PERSON, metadata.CUT_FROM) else value for name, value in values),
+            )
         )
     return text.getvalue()
 
@@ -192,7 +188,7 @@ def _values(
         )
     found = {} if labels.path is None else _columns_of(labels, tables, source, names)
     if folders not in (None, "none"):
-        column = LABEL if folders.startswith("label") else PERSON
+        column = metadata.LABEL if folders.startswith("label") else PERSON
         if column in found:
             raise DataError(f"{labels.path} has a column '{column}', and --folders {folders} makes one too. Give one.")
         found[column] = _of_folders(source, parts, folders)
@@ -209,7 +205,7 @@ def _values(
         if lacking:
             raise DataError(
                 f"{lacking[0]} has no person in {labels.path} ({len(lacking)} of {len(names)} photos have none: "
-                f"{some_of(lacking)}). Name one for each, a person of its own where nobody else is on it."
+                f"{metadata.some_of(lacking)}). Name one for each, a person of its own where nobody else is on it."
             )
     return tuple(found), list(zip(*found.values(), strict=True)) if found else [()] * len(names), labelled
 
@@ -229,10 +225,10 @@ def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) ->
             + "."
         )
     level = int(number or 1)
-    beside = next((part for part in parts if len(part) <= level), None)
-    if beside is not None:
+    stray = next((part for part in parts if len(part) <= level), None)
+    if stray is not None:
         raise DataError(
-            f"{source.joinpath(*beside)} lies beside the subfolders that --folders {folders} reads. Move it into one."
+            f"{source.joinpath(*stray)} lies beside the subfolders that --folders {folders} reads. Move it into one."
         )
     used, places = {part[:level] for part in parts}, [source]
     for _ in range(level):
@@ -245,29 +241,32 @@ def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) ->
 
 def _columns_of(labels: LabelTable, tables: Sequence[Path], source: Path, names: Sequence[str]) -> dict[str, list[str]]:
     """Return the wanted columns of tables, each with a value for every photo; all that does not fit is one error."""
-    read = [read_table(path, labels.file_column, labels.person_column) for path in tables or [labels.path or source]]
-    table = joined(read, source) if tables else read[0]
+    read = [
+        metadata.read_table(path, labels.file_column, labels.person_column)
+        for path in tables or [labels.path or source]
+    ]
+    table = metadata.joined(read, source) if tables else read[0]
     wanted = [name for name in table.columns if name != FILE_NAME]
     if labels.label_column is not None:
         table.column(labels.label_column)  # raises where there is none
         wanted = [name for name in wanted if name in (labels.label_column, PERSON)]
-    problems, photos = file_problems(table), set(names)
+    problems, photos = metadata.file_problems(table), set(names)
     by_key = {key: name for name in reversed(names) for key in _keys(name)}
     rows, gone = {}, []
     for name, row in zip((str(PurePosixPath(name)) for name in table.column(FILE_NAME)), table.rows, strict=True):
         if (
-            name not in photos and by_key.get(composed(name), name) != name
+            name not in photos and by_key.get(metadata.composed(name), name) != name
         ):  # a Mac and others write accents in two ways
-            name = by_key[composed(name)]
+            name = by_key[metadata.composed(name)]
         rows[name] = row
         if name not in photos:
             near = next((by_key[key] for key in _keys(name) if key in by_key), None)
             gone.append(name if near is None else f"{name} (did you mean {near}?)")
     if gone:
         problems.append(
-            f"names {some_of(sorted(gone))}, which {'is not a photo' if len(gone) == 1 else 'are not photos'} in "
-            f"{source} ({len(gone)} of {len(rows)} rows). Write {labels.file_column} as a path below that folder, such "
-            f"as {names[0]}, and take out rows without a photo."
+            f"names {metadata.some_of(sorted(gone))}, which {'is not a photo' if len(gone) == 1 else 'are not photos'} "
+            f"in {source} ({len(gone)} of {len(rows)} rows). Write {labels.file_column} as a path below that folder, "
+            f"such as {names[0]}, and take out rows without a photo."
         )
     if problems:
         raise DataError(f"{table.path} {' '.join(problems)}")
@@ -280,8 +279,8 @@ def _columns_of(labels: LabelTable, tables: Sequence[Path], source: Path, names:
 
 def _keys(name: str) -> list[str]:
     """Return what tells which photo a table may mean, nearest first: accents, case and slashes, the suffix."""
-    key = composed(name.replace("\\", "/")).casefold()
-    return [composed(name), key, str(PurePosixPath(key).with_suffix(""))]
+    key = metadata.composed(name.replace("\\", "/")).casefold()
+    return [metadata.composed(name), key, str(PurePosixPath(key).with_suffix(""))]
 
 
 # Pixels -----------------------------------------------------------------------------------------------------------

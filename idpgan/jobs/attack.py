@@ -21,8 +21,18 @@ from typing import Any, NamedTuple, cast
 import torch
 from safetensors import SafetensorError
 
-from idpgan.attacks.attack import Attack, Knowledge, Membership, Outcome, choose_members, draw, roc_png, run_attack
-from idpgan.attacks.best import Best, best_of
+from idpgan.attacks.attack import (
+    Attack,
+    Best,
+    Knowledge,
+    Membership,
+    Outcome,
+    best_of,
+    choose_members,
+    draw,
+    roc_png,
+    run_attack,
+)
 from idpgan.attacks.losses import LEAST_REFERENCE
 from idpgan.attacks.registry import select_attacks
 from idpgan.attacks.shadows import Shadows

@@ -17,8 +17,7 @@ from typing import Any
 
 import torch
 
-from idpgan.attacks.attack import Attack, Knowledge, Membership, run_attack
-from idpgan.attacks.best import best_of, corrected, least_images
+from idpgan.attacks.attack import Attack, Knowledge, Membership, best_of, corrected, least_images, run_attack
 from idpgan.attacks.distances import nearest_neighbors
 from idpgan.attacks.independence import check_independent
 from idpgan.attacks.registry import select_attacks
@@ -33,7 +32,7 @@ from idpgan.jobs.attack import CAUTION
 from idpgan.jobs.fit import FittedGenerator
 from idpgan.jobs.options import AttackOptions, given
 from idpgan.jobs.verify import opened
-from idpgan.metrics.source import read_foreign
+from idpgan.metrics.source import read_images
 from idpgan.progress import Progress, silent
 from idpgan.release.outputs import check_output
 from idpgan.report.attacked_images import COPIES, FORMAT, ImagesAttack
@@ -171,7 +170,7 @@ def _read(name: str, source: Any, people: dict[str, int], **how: Any) -> Images:
     """Return images of whatever describes them; their people are those of a folder's metadata.csv, by name."""
     source = source.generator if isinstance(source, FittedGenerator) else source
     source = opened(Path(source)) if isinstance(source, str | os.PathLike) else source
-    found = read_foreign(source, what=name, labeled=name == "synthetic", **how)  # other classes may be called otherwise
+    found = read_images(source, what=name, labeled=name == "synthetic", **how)  # other classes may be called otherwise
     return _with_people(found, source, people) if isinstance(source, Path) else found
 
 

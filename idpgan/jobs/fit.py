@@ -30,9 +30,8 @@ from idpgan.data import arrays
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import warn_once
 from idpgan.data.images import Images
-from idpgan.data.intake import Range, gathered
+from idpgan.data.intake import Range, gathered, is_npz
 from idpgan.data.load import known_shape
-from idpgan.data.npz import is_npz
 from idpgan.errors import InputError
 from idpgan.files import whole_folder
 from idpgan.host import own_state

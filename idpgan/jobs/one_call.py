@@ -13,9 +13,8 @@ import torch
 from idpgan.checks import whole
 from idpgan.config import nearest_hint
 from idpgan.data.images import to_unit
-from idpgan.data.intake import Range, gathered
+from idpgan.data.intake import Range, gathered, is_npz
 from idpgan.data.load import Split
-from idpgan.data.npz import is_npz
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.host import own_state

@@ -31,9 +31,9 @@ from idpgan.files import check_writable, write_bytes_atomic
 from idpgan.host import own_state
 from idpgan.jobs.options import RehearseOptions
 from idpgan.jobs.train import load_config, train_on
+from idpgan.metrics import fidelity
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import evaluate_images
-from idpgan.metrics.fidelity import check_fidelity
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import number_to_json
 from idpgan.progress import Progress, renamed, silent
@@ -114,7 +114,7 @@ def rehearse(options: RehearseOptions, progress: Progress = silent) -> Rehearsal
     if options.out is not None:
         refuse_closed(options.out, f"--out {options.out}")
         check_writable(options.out)
-    check_fidelity()
+    fidelity.check()
     device = resolve_device(config.training.device)
     shape = known_shape(config.data)
     configs = [_at(config, epsilon) for epsilon in options.epsilons]

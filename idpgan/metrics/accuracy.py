@@ -53,8 +53,8 @@ def measure_accuracy(classifier: PrivateClassifier, images: Images) -> Accuracy:
     """Ask a classifier about labeled images.
 
     Args:
-        classifier: On the device where it is to compute.
-        images: At least one; null records are left out.
+        classifier: The classifier, on the device where it is to compute.
+        images: At least one image; null records are left out.
 
     Raises:
         InputError: If shapes or classes differ, or there are no labels or no images.
@@ -98,7 +98,7 @@ def _interval(right: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
     return low, float(betaincinv(hits + 1, trials - hits, 1 - half)) if share < 1 else 1.0
 
 
-def accuracy_table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(found: Mapping[str, Any]) -> MetricTable | None:
     """Return the table of a private classifier."""
     if not found.get("classifier"):
         return None

@@ -12,10 +12,10 @@ import dataclasses
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from idpgan.checks import typed
 from idpgan.data.images import Images
@@ -149,7 +149,7 @@ def measure_dpimagebench(
     Args:
         images: Labeled images under test, at least 3; ``test`` has their shape and classes.
         settings: `FULL` is the benchmark's size, for a GPU.
-        seeds: At least one; the benchmark takes one.
+        seeds: At least one seed; the benchmark takes one.
 
     Raises:
         InputError: If shapes or classes differ, labels are missing, there are no seeds, fewer than 3 images, or a side
@@ -161,8 +161,6 @@ def measure_dpimagebench(
 
     def fit(name: str, seed: int) -> tuple[nn.Module, Fitted]:
         model = build_residual(networks[name], images.image_shape, len(images.classes), seed=seed).to(device)
-        if images.labels is None:
-            raise TypeError("checked to have labels.")
         what = f"dpimagebench: {name}, seed {seed}"
         progress(what, 0, settings.epochs)
         with torch.random.fork_rng(devices=[truth.device] if truth.is_cuda else []):  # dropout draws from torch's state
@@ -170,7 +168,7 @@ def measure_dpimagebench(
             return model, fit_classifier(
                 model,
                 images.images,
-                images.labels,
+                cast(Tensor, images.labels),
                 config=settings.fit_config(seed),
                 on_epoch=lambda epoch: progress(what, epoch.number, settings.epochs),
             )
@@ -185,7 +183,7 @@ def measure_dpimagebench(
     return BenchmarkResult(*scores, PROTOCOL, full=settings == FULL)
 
 
-def dpimagebench_metric(judging: Judging, images: Images) -> BenchmarkResult:
+def measure(judging: Judging, images: Images) -> BenchmarkResult:
     """Measure the images under test, and note what a reader of the published rows has to know."""
     result = measure_dpimagebench(
         place(images, judging.device),
@@ -213,7 +211,7 @@ def dpimagebench_metric(judging: Judging, images: Images) -> BenchmarkResult:
     return result
 
 
-def dpimagebench_table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(found: Mapping[str, Any]) -> MetricTable | None:
     """Return the three accuracies, what a reader quotes of them, and epsilon at the benchmark's delta."""
     result = found.get("dpimagebench")
     if not result:

@@ -15,30 +15,22 @@ from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
 from idpgan.errors import InputError
-from idpgan.metrics.accuracy import accuracy_table
+from idpgan.metrics import accuracy, dpimagebench, fidelity, inception, utility
 from idpgan.metrics.cache import Cache
-from idpgan.metrics.dpimagebench import dpimagebench_metric, dpimagebench_table
 from idpgan.metrics.features import RECIPES, Part
-from idpgan.metrics.fidelity import LEAST_FOR_FIDELITY, check_fidelity, fidelity_metric, fidelity_table
-from idpgan.metrics.inception import check_inception, inception_metric, inception_table
 from idpgan.metrics.metric import Features, Judging, Metric, MetricResult, MetricTable
-from idpgan.metrics.utility import LEAST_TO_FIT, check_floor, utility_metric, utility_table
 from idpgan.progress import Progress, silent
 
 _ROWS = (
-    Metric("utility", partial(utility_metric, "utility"), utility_table, least=lambda judging: LEAST_TO_FIT),
-    Metric("ceiling", partial(utility_metric, "ceiling"), utility_table, source="private"),
-    Metric("floor", partial(utility_metric, "floor"), utility_table, source="public", check=check_floor),
-    Metric("inception", inception_metric, inception_table, check=check_inception, least=lambda judging: judging.splits),
+    Metric("utility", partial(utility.measure, "utility"), utility.table, least=lambda judging: utility.LEAST_TO_FIT),
+    Metric("ceiling", partial(utility.measure, "ceiling"), utility.table, source="private"),
+    Metric("floor", partial(utility.measure, "floor"), utility.table, source="public", check=utility.check_floor),
     Metric(
-        "fidelity",
-        fidelity_metric,
-        fidelity_table,
-        check=check_fidelity,
-        least=lambda judging: LEAST_FOR_FIDELITY,
+        "inception", inception.measure, inception.table, check=inception.check, least=lambda judging: judging.splits
     ),
-    Metric("fidelity_ceiling", fidelity_metric, fidelity_table, source="private", check=check_fidelity),
-    Metric("dpimagebench", dpimagebench_metric, dpimagebench_table),
+    Metric("fidelity", fidelity.measure, fidelity.table, check=fidelity.check, least=lambda judging: fidelity.LEAST),
+    Metric("fidelity_ceiling", fidelity.measure, fidelity.table, source="private", check=fidelity.check),
+    Metric("dpimagebench", dpimagebench.measure, dpimagebench.table),
 )
 METRICS: Mapping[str, Metric] = {row.name: row for row in _ROWS}
 CURATOR_NOTE = "measured on private images: for the curator only, covered by no epsilon"
@@ -49,8 +41,8 @@ class Evaluation:
     """How images compare with a real data set. Curator only.
 
     Attributes:
-        results: By name of `METRICS`; "classifier" is that of a released classifier, which is under test itself or
-            stands beside the images.
+        results: Each result by its name in `METRICS`; "classifier" is that of a released classifier, which is under
+            test itself or stands beside the images.
         part: Which real images judge utility and fidelity.
         notes: What a reader has to know.
     """
@@ -84,7 +76,7 @@ def metric_tables(found: Mapping[str, Any]) -> list[MetricTable]:
     Raises:
         KeyError, TypeError, ValueError, IndexError: If it is of another version.
     """
-    functions = dict.fromkeys([row.table for row in METRICS.values()] + [accuracy_table])
+    functions = dict.fromkeys([row.table for row in METRICS.values()] + [accuracy.table])
     return [table for function in functions if (table := function(found)) is not None]
 
 

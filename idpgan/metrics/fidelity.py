@@ -28,7 +28,7 @@ from idpgan.data.load import place
 from idpgan.errors import InputError
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import FeatureNetwork, Part, extract_features
-from idpgan.metrics.metric import Judging, MetricResult, MetricTable, Quantity
+from idpgan.metrics.metric import Judging, MetricResult, MetricTable
 from idpgan.models.initialize import seeded_init
 from idpgan.progress import Progress, silent
 
@@ -38,16 +38,8 @@ FID_PER_FEATURE = 5  # images per feature from which FID's bias is small: Heusel
 FEW_NEAREST = 1_000
 _SUBSETS, _SUBSET = 100, 1_000  # of KID, as in the authors' program
 _MANIFOLD_K, _DENSITY_K = 3, 5  # the authors' choices
-LEAST_FOR_FIDELITY = _DENSITY_K + 1  # images of each set: a row is no neighbor of itself
+LEAST = _DENSITY_K + 1  # images of each set: a row is no neighbor of itself
 _CHUNK_NUMBERS = 1 << 24  # distances at once: 128 MiB
-QUANTITIES = (
-    Quantity("fid", "FID ↓"),
-    Quantity("kid", "KID ↓", ".4f", "kid_std"),
-    Quantity("precision", "precision ↑"),
-    Quantity("recall", "recall ↑"),
-    Quantity("density", "density ↑"),
-    Quantity("coverage", "coverage ↑"),
-)
 _SEED = 0  # a constant: two sets of images always get the same score
 
 
@@ -138,7 +130,7 @@ def kernel_distance(features: Tensor, real: Tensor) -> tuple[float, float]:
     ``features`` (N, F) and ``real`` (M, F) are floating point, N, M >= 4.
 
     Raises:
-        InputError: As of `frechet_distance`.
+        InputError: As `frechet_distance` raises it.
     """
     _check(features, real, 4)
     from torchmetrics.image.kid import KernelInceptionDistance
@@ -163,9 +155,9 @@ def nearest_scores(features: Tensor, real: Tensor) -> NearestScores:
     compare only at equal N and M.
 
     Raises:
-        InputError: As of `frechet_distance`.
+        InputError: As `frechet_distance` raises it.
     """
-    _check(features, real, LEAST_FOR_FIDELITY)
+    _check(features, real, LEAST)
     fake, true = features.double(), real.double().to(features.device)
     center = true.mean(0)  # cdist multiplies: far from the origin it would lose digits
     fake, true = fake - center, true - center
@@ -207,10 +199,10 @@ def measure_fidelity(
     Raises:
         InputError: If there are too few images, or the shapes differ.
     """
-    if min(len(images), len(real)) < LEAST_FOR_FIDELITY:
+    if min(len(images), len(real)) < LEAST:
         raise InputError(
             f"Fidelity compares {len(images)} images with {len(real)} real ones of the {part} part, and needs at least "
-            f"{LEAST_FOR_FIDELITY} of each. Give more images."
+            f"{LEAST} of each. Give more images."
         )
     fake = extract_features(network, images, cache=cache, progress=progress)
     true = extract_features(network, real, cache=cache, progress=progress)
@@ -275,7 +267,7 @@ def _copied(images: Images, what: str) -> tuple[str, ...]:
     return (note,) if copies else ()
 
 
-def check_fidelity(judging: Judging | None = None) -> None:
+def check(judging: Judging | None = None) -> None:
     """Refuse where the library that computes the distances is broken, before a network is fitted for minutes."""
     try:
         import torchmetrics.image.fid
@@ -287,7 +279,7 @@ def check_fidelity(judging: Judging | None = None) -> None:
         ) from error
 
 
-def fidelity_metric(judging: Judging, images: Images) -> FidelityResult:
+def measure(judging: Judging, images: Images) -> FidelityResult:
     """Compare images with the real ones that judge."""
     return measure_fidelity(
         place(images, judging.device),
@@ -299,7 +291,7 @@ def fidelity_metric(judging: Judging, images: Images) -> FidelityResult:
     )
 
 
-def fidelity_table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(found: Mapping[str, Any]) -> MetricTable | None:
     """Return the scores of the images under test beside those of the real private ones."""
     named = {"fidelity": "these images", "fidelity_ceiling": "real private images (ceiling)"}
     results = {named[name]: found[name] for name in named if found.get(name)}
@@ -319,10 +311,16 @@ def fidelity_table(found: Mapping[str, Any]) -> MetricTable | None:
     side = first["resize"]
     resized = "not resized" if side is None else f"resized to {side} x {side}"
     features = f"features: {first['num_features']} of {first['network']}, images {resized}"
+    rows = []
+    for name, result in results.items():
+        spread = result.get("kid_std")
+        kid = f"{result['kid']:.4f}" + ("" if spread is None else f" ± {spread:.4f}")
+        nearest = (f"{result[score.name]:.3f}" for score in dataclasses.fields(NearestScores))
+        rows.append((name, f"{result['fid']:.3f}", kid, *nearest))
     return MetricTable(
         caption,
-        ("", *(quantity.name for quantity in QUANTITIES)),
-        tuple((name, *(quantity.shown(result) for quantity in QUANTITIES)) for name, result in results.items()),
+        ("", "FID ↓", "KID ↓", "precision ↑", "recall ↑", "density ↑", "coverage ↑"),
+        tuple(rows),
         (*counted, f"{features}, sha256 {first['features_sha256']}"),
     )
 

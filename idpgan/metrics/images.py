@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -143,25 +142,17 @@ def ssim(images: Tensor, reference: Tensor) -> Tensor:
 
 
 @typed
-def histogram_distance(
-    images: Tensor, reference: Tensor, kind: Literal["total-variation", "earth-mover"] = "total-variation"
-) -> Tensor:
-    """Return the distance of each image's grey histogram from the original's, in [0, 1].
+def histogram_distance(images: Tensor, reference: Tensor) -> Tensor:
+    """Return the total variation between the grey histograms of each image and of its original, in [0, 1].
 
-    Args:
-        kind: "total-variation", half the L1 distance: the share of pixels that would have to change their level; or
-            "earth-mover": how far they would have to move on average, 1 being from black to white.
+    It is half the L1 distance: the share of pixels that would have to change their level.
 
     Raises:
-        InputError: If the shapes differ, the kind is unknown, or as `grey_histograms`.
+        InputError: If the shapes differ, or as `grey_histograms`.
     """
     _same_shape(images, reference)
     difference = (grey_histograms(images) - grey_histograms(reference)).double() / images[0].numel()
-    if kind == "total-variation":
-        return difference.abs().sum(dim=1) / 2
-    if kind == "earth-mover":
-        return difference.cumsum(dim=1).abs().sum(dim=1) / (GREY_LEVELS - 1)
-    raise InputError(f"There is no histogram distance '{kind}': use 'total-variation' or 'earth-mover'.")
+    return difference.abs().sum(dim=1) / 2
 
 
 def _unit(images: Tensor) -> Tensor:

@@ -35,10 +35,10 @@ class InceptionResult(MetricResult):
     Attributes:
         mean: Mean of the scores of the splits, in [1, num_classes].
         std: Standard deviation of the scores of the splits (divided by their number, as in Salimans et al.).
-        standard_error: Of `mean`; None for one split.
+        standard_error: Standard error of `mean`; None for one split.
         num_classes: K, the score of perfect images of evenly many classes.
         classifier_sha256: Hash of the feature classifier's weights; scores of different hashes do not compare.
-        classifier_accuracy: On held-back real training images.
+        classifier_accuracy: Its accuracy on held-back real training images.
         protocol: Name and version of how this was computed.
         notes: What a reader has to know.
     """
@@ -146,14 +146,14 @@ def measure_inception(
     )
 
 
-def inception_metric(judging: Judging, images: Images) -> InceptionResult:
+def measure(judging: Judging, images: Images) -> InceptionResult:
     """Score the images under test with the classifier of the data set."""
     return measure_inception(
         images, judging.classifier, splits=judging.splits, cache=judging.cache, progress=judging.progress
     )
 
 
-def check_inception(judging: Judging) -> None:
+def check(judging: Judging) -> None:
     """Refuse a number of splits below one, and a data set without labels."""
     if judging.splits < 1:
         raise InputError(f"splits = {judging.splits} must be at least 1. Set --splits.")
@@ -161,7 +161,7 @@ def check_inception(judging: Judging) -> None:
         raise InputError("The data set has no labels, so that no classifier of it gives an inception score.")
 
 
-def inception_table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(found: Mapping[str, Any]) -> MetricTable | None:
     """Return the score beside its standard error, and the classifier that gave it."""
     result = found.get("inception")
     if not result:

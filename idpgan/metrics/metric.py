@@ -14,8 +14,15 @@ import torch
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
 from idpgan.metrics.cache import Cache
-from idpgan.metrics.feature_networks import fit_feature_autoencoder, load_inception
-from idpgan.metrics.features import FeatureClassifier, FeatureNetwork, Part, fit_feature_classifier, full_training_set
+from idpgan.metrics.features import (
+    FeatureClassifier,
+    FeatureNetwork,
+    Part,
+    fit_feature_autoencoder,
+    fit_feature_classifier,
+    full_training_set,
+    load_inception,
+)
 from idpgan.progress import Progress, silent
 
 Features = Literal["auto", "classifier", "autoencoder", "inception-v3"]
@@ -36,28 +43,6 @@ class MetricTable(NamedTuple):
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     lines: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Quantity:
-    """One number of a result.
-
-    Attributes:
-        key: Its name in the result.
-        name: Its name for people, with an arrow to the better direction.
-        form: How it is written; a form that ends in % is a share.
-        error: Name of its uncertainty in the result.
-    """
-
-    key: str
-    name: str
-    form: str = ".3f"
-    error: str | None = None
-
-    def shown(self, result: Mapping[str, Any]) -> str:
-        """Write the number, with its uncertainty where there is one."""
-        error = None if self.error is None else result.get(self.error)
-        return f"{result[self.key]:{self.form}}" + ("" if error is None else f" ± {error:{self.form}}")
 
 
 @dataclass(frozen=True)
@@ -117,7 +102,7 @@ class Metric:
     """One metric: a row of `idpgan.metrics.evaluation.METRICS`.
 
     Attributes:
-        name: Of the result in evaluation.json.
+        name: Name of the result in evaluation.json.
         measure: Maps (what it is measured with, the images that it is about) to a result; None if there is none.
         table: Maps the content of an evaluation.json to the table that shows this result, perhaps beside those of other
             rows with the same function; None where it was not measured.

@@ -44,24 +44,27 @@ def kind_of(path: Path) -> Kind:
 @typed
 def read_images(
     source: Any,
-    image_shape: tuple[int, int, int],
-    classes: tuple[str, ...],
+    image_shape: tuple[int, int, int] | None = None,
+    classes: tuple[str, ...] | None = None,
     *,
     num: int = 10_000,
     seed: int = 0,
     device: torch.device | str = "cpu",
     pixel_range: Range = None,
     what: str = "images",
+    labeled: bool = True,
     progress: Progress = silent,
 ) -> Images:
-    """Read the images under test, and make sure that they can be compared with a data set.
+    """Read the images under test, and make sure that they can be compared with a data set, if one is described.
 
     Args:
-        source: As of `read_foreign`. A folder has one folder of images per class, named like the class, or unlabeled
-            images; the labels of an npz file without ``classes`` mean those of the data set (`idpgan.data.labels`).
-        image_shape: (C, H, W) of the data set.
-        classes: Classes of the data set; none drops all labels.
-        num, seed, device, pixel_range, what: As of `read_foreign`.
+        source: A generator: images are drawn, the classes in turn. Or what `gathered` takes: a folder has one folder of
+            images per class, named like the class, or unlabeled images; the labels of an npz file without ``classes``
+            mean those of the data set (`idpgan.data.labels`).
+        image_shape: (C, H, W) of the data set; None takes images of any shape.
+        classes: Classes of the data set; none drops all labels, None takes those of the source.
+        num, seed, device: How many images are drawn, by which seed, and where.
+        pixel_range, what, labeled: See `gathered`.
 
     Returns:
         The images, on the CPU, with the labels and classes of the data set, or unlabeled.
@@ -69,62 +72,29 @@ def read_images(
     Raises:
         InputError: If nothing can be read, or images or labels do not fit the data set. The message names the file.
     """
-    name = str(source) if isinstance(source, str | os.PathLike) else what
-    images = read_foreign(
-        source,
-        num=num,
-        seed=seed,
-        device=device,
-        pixel_range=pixel_range,
-        classes=classes if isinstance(source, str | os.PathLike) else None,
-        what=what,
-        labeled=bool(classes),
-        progress=progress,
-    )
-    if images.image_shape != image_shape:
-        raise DataError(
-            f"{name}: images have the shape (C, H, W) = {images.image_shape}, but the data set has {image_shape}. "
-            "Nothing is resized or converted here."
-        )
-    if images.labels is None or not classes:
-        return Images(images.images)
-    return numbered_by(images, classes, name)
-
-
-def read_foreign(
-    source: Any,
-    *,
-    num: int = 10_000,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    pixel_range: Range = None,
-    classes: tuple[str, ...] | None = None,
-    what: str = "images",
-    labeled: bool = True,
-    progress: Progress = silent,
-) -> Images:
-    """Read images of any shape that are to be measured.
-
-    Args:
-        source: A generator: images are drawn, the classes in turn. Or what `gathered` takes.
-        num, seed, device: Of images that are drawn.
-        pixel_range, classes, what, labeled: See `gathered`.
-
-    Raises:
-        InputError: If nothing can be read. The message names the file.
-    """
-    if isinstance(source, str | os.PathLike) and kind_of(Path(source)) == "generator":
+    is_path = isinstance(source, str | os.PathLike)
+    if is_path and kind_of(Path(source)) == "generator":
         raise InputError(f"{source} holds a generator: load it with idpgan.load_generator, and give that.")
     if isinstance(source, Generator):
         if num < 1:
             raise InputError(f"{num} images are too few to judge a generator by. Ask for more with --num.")
-        return source.to(device).sample_images(num, seed=seed, progress=progress)
-    return gathered(
-        source,
-        classes=classes,
-        pixel_range=pixel_range,
-        what=what,
-        private=False,
-        labeled=labeled,
-        progress=progress,
-    )
+        images = source.to(device).sample_images(num, seed=seed, progress=progress)
+    else:
+        images = gathered(
+            source,
+            classes=classes if is_path else None,
+            pixel_range=pixel_range,
+            what=what,
+            private=False,
+            labeled=labeled and classes != (),
+            progress=progress,
+        )
+    name = str(source) if is_path else what
+    if image_shape not in (None, images.image_shape):
+        raise DataError(
+            f"{name}: images have the shape (C, H, W) = {images.image_shape}, but the data set has {image_shape}. "
+            "Nothing is resized or converted here."
+        )
+    if classes is None:
+        return images
+    return numbered_by(images, classes, name) if images.labels is not None and classes else Images(images.images)

@@ -32,8 +32,9 @@ class ClassifierScore:
     """The accuracies of one kind of classifier.
 
     Attributes:
-        accuracies: On the real test images, in [0, 1], one per seed.
-        held_back_accuracies: On the held-back tenth of the images under test, one per seed; these chose the epoch.
+        accuracies: Accuracies on the real test images, in [0, 1], one per seed.
+        held_back_accuracies: Those on the held-back tenth of the images under test, one per seed; these chose the
+            epoch.
     """
 
     name: str
@@ -104,7 +105,7 @@ def measure_utility(
 
     Args:
         images: Labeled images, synthetic or real, at least 3; ``test`` has their shape and classes.
-        seeds: At least one, each used with every classifier.
+        seeds: At least one seed, each used with every classifier.
         what: First word of the messages to `progress`.
 
     Raises:
@@ -166,7 +167,7 @@ def judge_fits(
 
     Args:
         protocol: Kind in the cache, and name with version.
-        recipes: By the name of a classifier and a seed all that the fit depends on, as JSON values.
+        recipes: All that a fit depends on, by the name of a classifier and a seed, as JSON values.
         fit: Maps a name and a seed to a fitted classifier.
         real: The test images, and their labels where the classifiers compute.
 
@@ -195,7 +196,7 @@ def judge_fits(
     return tuple(scores), seeds, len(images), len(test), majority, digests["images"], digests["test"]
 
 
-def utility_metric(what: str, judging: Judging, images: Images) -> UtilityResult | None:
+def measure(what: str, judging: Judging, images: Images) -> UtilityResult | None:
     """Measure the utility of images: ``what`` says which, those under test, the private or the public ones."""
     if images.labels is None:
         judging.notes.append(f"{what} is not measured: there are no labels to train with")
@@ -220,7 +221,7 @@ def check_floor(judging: Judging) -> None:
         )
 
 
-def utility_table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(found: Mapping[str, Any]) -> MetricTable | None:
     """Return accuracies by kind of classifier, and what a constant answer gets."""
     headings = {"utility": "these images", "ceiling": "real private images (ceiling)", "floor": "public images (floor)"}
     results = {name: found[name] for name in headings if found.get(name)}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from idpgan import checks
 from idpgan.data.images import SHOWN, SHOWN_COLUMNS, Images, notebook_png, to_uint8
-from idpgan.data.labels import asked_for, numbers
+from idpgan.data.labels import numbers, position_of
 from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.memory import check_memory, check_room, let_go, zeros
@@ -245,7 +245,7 @@ class Generator(nn.Module):
         several = isinstance(labels, Sequence) and not isinstance(labels, str | bytes)
         listed: list[Any] = list(labels) if several else [labels]  # type: ignore[arg-type]
         if any(isinstance(label, str) for label in listed):
-            places = {label: asked_for(label, self.classes) for label in dict.fromkeys(listed)}
+            places = {label: position_of(label, self.classes) for label in dict.fromkeys(listed)}
             listed = [places[label] for label in listed]
             given = torch.tensor(listed if several else listed[0])
         else:
@@ -256,7 +256,7 @@ class Generator(nn.Module):
             if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
                 raise InputError(f"labels must be integers or names, got {given.dtype}.")
             distinct, order = given.to(torch.int64).unique(return_inverse=True)
-            given = torch.tensor([asked_for(value, self.classes) for value in distinct.tolist()])[order]
+            given = torch.tensor([position_of(value, self.classes) for value in distinct.tolist()])[order]
         if given.ndim == 0:
             given = given.expand(num)
         if given.shape != (num,):

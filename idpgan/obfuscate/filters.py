@@ -8,7 +8,7 @@ Disguise. Sharma and Chen, "Poster: Image disguising for privacy-preserving deep
 an image is cut into blocks, the blocks change places by one permutation for all images, and the block X at each place
 becomes ``X R + Delta``, R a random matrix of that place ("randomized multidimensional transformation") and Delta noise.
 The authors claim that a network learns from labeled disguised images as well as from clear ones, and that neither
-people nor algorithms can reconstruct the images. `idpgan.attacks.disguise` reconstructs them.
+people nor algorithms can reconstruct the images. `benchmarks/papers/disguise.py` reconstructs them.
 
 The poster states neither the distribution of R nor that of Delta. Here R is orthogonal (uniform), Delta normal and
 drawn for each image. Pixels are centered at 1/2, and the result is divided by its largest possible range, a constant of

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from idpgan.data.images import png_bytes, to_uint8
-from idpgan.data.labels import are_ambiguous, asked_for, numbers
+from idpgan.data.labels import are_ambiguous, numbers, position_of
 from idpgan.data.metadata import FILE_NAME, LABEL, METADATA
 from idpgan.errors import InputError
 from idpgan.files import json_text, parse_json, read_plain, sha256_file, whole_folder, write_bytes_atomic
@@ -206,7 +206,7 @@ def parse_labels(text: str, classes: Sequence[str]) -> list[int]:
         fitting = [parts[start : start + n] for n in range(1, longest + 1) if parts[start : start + n] in names]
         part = parts[start]
         number = int(part) if _NUMBER.fullmatch(part) else part
-        positions.append(names[fitting[-1]] if fitting else asked_for(number, classes, "--labels"))
+        positions.append(names[fitting[-1]] if fitting else position_of(number, classes, "--labels"))
         start += len(fitting[-1]) if fitting else 1
     return positions
 
@@ -225,7 +225,7 @@ def _positions(generator: Generator, num: int, labels: Sequence[int] | str | Non
     chosen = (
         parse_labels(labels, generator.classes)
         if isinstance(labels, str)
-        else [asked_for(label, generator.classes, "--labels") for label in labels]
+        else [position_of(label, generator.classes, "--labels") for label in labels]
     )
     return torch.tensor(chosen)[torch.arange(num) % len(chosen)]
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from idpgan.attacks.attack import Outcome
-from idpgan.attacks.best import RATE, Best, corrected
+from idpgan.attacks.attack import RATE, Best, Outcome, corrected
 
 FORMAT = "idpgan attack 1"
 COPIES = 1  # statement beside those on attacks: are more members than others copied exactly?

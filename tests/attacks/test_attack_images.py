@@ -8,8 +8,7 @@ import pytest
 import torch
 
 import idpgan
-from idpgan.attacks.attack import Outcome, judged
-from idpgan.attacks.best import best_of, least_images
+from idpgan.attacks.attack import Outcome, best_of, judged, least_images
 from idpgan.attacks.independence import FALSE_ALARM, own_side
 from idpgan.attacks.registry import ATTACKS
 from idpgan.commands import main
@@ -205,11 +204,11 @@ def test_the_least_that_can_show_anything_is_stated_and_right():
     said = refusal(FRESH, MEMBERS[:6], OTHERS)
     least = int(re.search(r"below (\d+) members", said)[1])
     rows = len([each for each in idpgan.attack(FRESH, MEMBERS, OTHERS).outcomes if each.result is not None])
-    assert least == least_images(rows, beside=1)
+    assert least == least_images(rows, further=1)
     row = ATTACKS["nearest-sample"]
     sure = [Outcome(row, scores=(torch.ones(least - less), torch.zeros(least - less))) for less in (0, 1)]
-    assert best_of([sure[0]] * rows, beside=1).leak
-    assert not best_of([sure[1]] * rows, beside=1).leak
+    assert best_of([sure[0]] * rows, further=1).leak
+    assert not best_of([sure[1]] * rows, further=1).leak
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from papers.recognition import person_disjoint, picture_disjoint
 
-from idpgan.attacks.inference import person_disjoint, picture_disjoint, train_attacker
+from idpgan.attacks.inference import train_attacker
 from idpgan.errors import InputError
 
 

@@ -30,8 +30,8 @@ def one_epoch():
         patch.setattr(fitting, "MIN_STEPS_PER_EPOCH", 1)
         for name, config in fitting.RECIPES.items():
             patch.setitem(fitting.RECIPES, name, config.model_copy(update={"epochs": 1}))
-        patch.setattr("idpgan.metrics.feature_networks.FEWEST_STEPS", 2)
-        patch.setattr("idpgan.metrics.feature_networks.MOST_STEPS", 2)
+        patch.setattr("idpgan.metrics.features.FEWEST_STEPS", 2)
+        patch.setattr("idpgan.metrics.features.MOST_STEPS", 2)
         yield
 
 

@@ -17,7 +17,7 @@ from idpgan.data.image_files import decode, decoded, header
 from idpgan.data.photos import photo_pixels
 from idpgan.errors import DataError
 from idpgan.jobs.pipeline import read_images
-from idpgan.metrics.source import read_foreign
+from idpgan.metrics import source
 from tests.data.layouts import declared
 from tests.data.test_photos import TURN, scene
 
@@ -50,7 +50,7 @@ def test_every_door_turns_a_picture_upright(tmp_path, orientation, suffix):
         "train": folder.read(config).private if hasattr(folder.read(config), "private") else folder.read(config)[0],
         "publish": read_images([path], (3, 40, 60), lambda *_: None),
         "evaluate": folder.read_all(path.parent, None),
-        "attack": read_foreign(path.parent),
+        "attack": source.read_images(path.parent),
     }
     prepared = photo_pixels(path, 3, (40, 60), "none")[0].transpose(2, 0, 1)
     assert header(path, None) == (3, 40, 60)

@@ -12,13 +12,13 @@ import idpgan
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.intake import gathered
-from idpgan.data.labels import are_ambiguous, asked_for, in_order, numbers, places, spelled, spellings
+from idpgan.data.labels import are_ambiguous, in_order, numbers, places, position_of, spelled, spellings
 from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.jobs import fit as fit_module
 from idpgan.jobs.init import facts_of
 from idpgan.jobs.sample import draw
-from idpgan.metrics.source import read_foreign, read_images
+from idpgan.metrics.source import read_images
 from idpgan.models import ModelConfig, build_generator, save_generator
 from idpgan.models.own import ForeignClassifier, ForeignGenerator
 from idpgan.release.dataset import SyntheticDataset
@@ -155,7 +155,7 @@ def of_npz(case, monkeypatch):
     order = {label: grey for grey, label in case.grey.items()}
     wanted = [order[int(name)] for name in case.names]  # the grey that the image in this turn stands for
     data = SyntheticDataset(out)
-    found = [read_images(out, (1, 8, 8), case.names), read_foreign(out), Images(data.images, data.labels, data.classes)]
+    found = [read_images(out, (1, 8, 8), case.names), read_images(out), Images(data.images, data.labels, data.classes)]
     found = [[int(each.classes[label]) for label in each.labels.tolist()] for each in found]
     own = said(read_images(case.npz(classes=np.array(case.names)), (1, 8, 8), case.names))
     return [*(dict(zip(wanted, each, strict=True)) for each in found), own]
@@ -168,7 +168,7 @@ def named(case):
 
 
 def of_attack(case, monkeypatch):
-    return [said(read_foreign(case.npz())), said(read_foreign(case.folder()))]
+    return [said(read_images(case.npz())), said(read_images(case.folder()))]
 
 
 def of_predict(case, monkeypatch):
@@ -204,12 +204,12 @@ def test_every_door_means_the_same_class(kind, door, tmp_path, monkeypatch):
 def test_numbers_are_names_and_positions_need_the_word():
     ten = tuple(map(str, range(1, 11)))
     assert places([1, 10, 0, 11, "1", "01", "1.0", 1.0, np.int64(2)], ten) == [0, 9, -1, -1, 0, 0, 0, 0, 1]
-    assert asked_for("position 0", ten) == 0
+    assert position_of("position 0", ten) == 0
     assert parse_labels("position 0, 10,2", ten) == [0, 9, 1]
     with pytest.raises(
         InputError, match=r"label: 0 is not a class. The classes are 1; 2; .* `position N`, N from 0 to 9"
     ):
-        asked_for(0, ten)
+        position_of(0, ten)
     assert places([0, 1, True], ("cat", "dog")) == [0, 1, 1]
     assert places(["0"], ("cat", "dog")) == [-1]  # a text is a name
     mixed = ("cat", "0", "dog")  # the name wins, and a number that is none of the names is a position

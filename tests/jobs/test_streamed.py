@@ -19,7 +19,7 @@ from idpgan.jobs.attack import attack_run
 from idpgan.jobs.evaluate import evaluate_source
 from idpgan.jobs.options import AttackOptions, EvaluateOptions
 from idpgan.jobs.train import start
-from idpgan.metrics import feature_networks
+from idpgan.metrics import features
 from idpgan.models import ModelConfig, build_generator, generator
 from idpgan.privacy import Noise
 from idpgan.training.config import build_config
@@ -80,8 +80,8 @@ def test_mapped_images_are_the_same_images(folder, tmp_path, monkeypatch):
 @pytest.mark.parametrize("method", ["gaussian", "scattering-linear"])
 def test_five_commands_give_the_same(folder, tmp_path, monkeypatch, method):
     monkeypatch.setattr(Noise, "system", staticmethod(lambda: Noise.fixed(5)))
-    monkeypatch.setattr(feature_networks, "FEWEST_STEPS", 3)
-    monkeypatch.setattr(feature_networks, "MOST_STEPS", 3)
+    monkeypatch.setattr(features, "FEWEST_STEPS", 3)
+    monkeypatch.setattr(features, "MOST_STEPS", 3)
     keys = {"training": {"steps": 3}} if method != "gaussian" else {"model": {"generator": "gaussian", "latent_dim": 8}}
     before = results(config(folder, method, **keys), tmp_path / "before")
     on_disk(monkeypatch, tmp_path / "scratch")

@@ -10,8 +10,7 @@ from idpgan.data.images import Images
 from idpgan.errors import InputError
 from idpgan.metrics import fidelity as module
 from idpgan.metrics.cache import Cache
-from idpgan.metrics.feature_networks import fit_feature_autoencoder, load_inception, num_steps
-from idpgan.metrics.features import full_training_set
+from idpgan.metrics.features import fit_feature_autoencoder, full_training_set, load_inception, num_steps
 from idpgan.metrics.fidelity import frechet_distance, kernel_distance, measure_fidelity, nearest_scores
 
 SCORES = ("fid", "kid", "precision", "recall", "density", "coverage")
@@ -188,10 +187,10 @@ def test_the_result_says_what_it_was_measured_with(digits, feature_classifier, t
 
 
 def test_an_autoencoder_is_kept_and_has_one_hash(digits, tmp_path, monkeypatch):
-    monkeypatch.setattr("idpgan.metrics.feature_networks.FEWEST_STEPS", 3)
+    monkeypatch.setattr("idpgan.metrics.features.FEWEST_STEPS", 3)
     some, cache = digits.private.select(torch.arange(50)), Cache(tmp_path)
     first = fit_feature_autoencoder(some, cache=cache)
-    monkeypatch.setattr("idpgan.metrics.feature_networks._fit", None)  # calling it again would fail
+    monkeypatch.setattr("idpgan.metrics.features._fit_autoencoder", None)  # calling it again would fail
     assert fit_feature_autoencoder(some, cache=cache).sha256 == first.sha256
 
 
@@ -201,7 +200,7 @@ def test_the_steps_of_an_autoencoder_follow_the_number_of_images(num, expected):
 
 
 def test_each_step_of_an_autoencoder_is_shown(digits, monkeypatch):
-    monkeypatch.setattr("idpgan.metrics.feature_networks.FEWEST_STEPS", 1)
+    monkeypatch.setattr("idpgan.metrics.features.FEWEST_STEPS", 1)
     seen = []
     some = digits.private.select(torch.arange(13))  # 20 x 13 images, 128 at a time: 2.03
     fit_feature_autoencoder(some, progress=lambda what, done, total, note="": seen.append((what, done, total)))
@@ -210,7 +209,7 @@ def test_each_step_of_an_autoencoder_is_shown(digits, monkeypatch):
 
 @pytest.mark.parametrize("shape", [(3, 28, 28), (1, 112, 92), (1, 64, 64)])
 def test_an_autoencoder_takes_images_of_any_size(shape):
-    from idpgan.metrics.feature_networks import Autoencoder
+    from idpgan.metrics.features import Autoencoder
 
     model, images = Autoencoder(shape), torch.zeros(2, *shape)
     assert model(images).shape == (2, 64)

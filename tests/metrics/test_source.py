@@ -9,7 +9,7 @@ from PIL import Image
 
 from idpgan.errors import InputError
 from idpgan.jobs.verify import opened
-from idpgan.metrics.source import read_foreign, read_images
+from idpgan.metrics.source import read_images
 from idpgan.models import ModelConfig, build_generator, save_generator
 
 GREY, RGB = (1, 8, 10), (3, 8, 10)
@@ -248,9 +248,9 @@ def test_a_generator_of_something_else_is_refused(release):
 
 
 def test_a_generator_is_loaded_where_its_release_is_checked(release):
-    for read in (read_images, read_foreign):
+    for like in ((), ((1, 8, 8), CLASSES)):
         with pytest.raises(InputError, match=r"load it with idpgan\.load_generator"):
-            read(release(), **({"image_shape": (1, 8, 8), "classes": CLASSES} if read is read_images else {}))
+            read_images(release(), *like)
 
 
 def test_a_run_without_a_release_is_refused(tmp_path):

@@ -1,5 +1,7 @@
 """Recognition of people: by principal components and a support vector machine, or by a small convolutional network.
 
+Beside it the ways to split pictures of people, into those that are known and those that are asked about.
+
 Zhang, Fu and Meng judge faces in the first way, Liu et al. (2021) in the second (`recognize_by_network`).
 
 Zhang Xiaojian, Fu Congcong, Meng Xiaofeng (2020), "Face image publication combining matrix factorization and
@@ -106,6 +108,53 @@ def first_images(identities: Tensor, num: int = 5) -> tuple[Tensor, Tensor]:
             f"person {int(people[least])}. Ask for fewer, or leave such people out."
         )
     first = _places(inverse, counts) < num
+    return first.nonzero().flatten(), (~first).nonzero().flatten()
+
+
+@typed
+def picture_disjoint(identities: Tensor, share: float = 0.5) -> tuple[Tensor, Tensor]:
+    """Split within each person, evenly in order: both parts show the same people on different pictures.
+
+    Args:
+        identities: int64 (N,).
+        share: Share of a person's pictures in the first part, in (0, 1); each part gets at least one.
+
+    Returns:
+        Positions of both parts, int64, ascending.
+
+    Raises:
+        InputError: If somebody has a single picture.
+    """
+    _check_share(share)
+    people, inverse, counts = identities.cpu().unique(return_inverse=True, return_counts=True)
+    if int(counts.min()) < 2:
+        alone = int(people[counts.argmin()])
+        raise InputError(f"person {alone} has one picture: one to know and one to ask about are needed. Leave it out.")
+    place = _places(inverse, counts)
+    first = ((place + 1) * share).floor() > (place * share).floor()  # evenly among a person's pictures
+    taken = torch.zeros(len(people)).index_add_(0, inverse, first.float())
+    first[(place == 0) & (taken[inverse] == 0)] = True
+    first[(place == 0) & (taken[inverse] == counts[inverse])] = False
+    return first.nonzero().flatten(), (~first).nonzero().flatten()
+
+
+@typed
+def person_disjoint(identities: Tensor, share: float = 0.5, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Split by person: each person is in one part only.
+
+    Returns:
+        Positions of both parts, int64, ascending; the first has ``share`` of the people, rounded, at least one.
+
+    Raises:
+        InputError: If there are fewer than two people.
+    """
+    _check_share(share)
+    people, inverse = identities.cpu().unique(return_inverse=True)
+    if len(people) < 2:
+        raise InputError("one person cannot be dealt to two parts. Give images of at least 2 people.")
+    order = torch.randperm(len(people), generator=torch.Generator().manual_seed(torch_seed(seed)))
+    chosen = order[: min(max(1, round(share * len(people))), len(people) - 1)]
+    first = torch.isin(inverse, chosen)
     return first.nonzero().flatten(), (~first).nonzero().flatten()
 
 
@@ -246,6 +295,11 @@ def _places(inverse: Tensor, counts: Tensor) -> Tensor:
     place = torch.empty_like(inverse)
     place[order] = torch.arange(len(inverse)) - starts.repeat_interleave(counts)
     return place
+
+
+def _check_share(share: float) -> None:
+    if not 0 < share < 1:
+        raise InputError(f"share = {share} must lie in (0, 1).")
 
 
 def _people(identities: Tensor) -> tuple[Tensor, Tensor, Tensor]:

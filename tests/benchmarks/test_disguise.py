@@ -2,8 +2,8 @@
 
 import pytest
 import torch
+from papers.disguise import jigsaw, known_plaintext
 
-from idpgan.attacks.disguise import jigsaw, known_plaintext
 from idpgan.data.faces import draw
 from idpgan.data.images import to_unit
 from idpgan.errors import InputError
