@@ -1,18 +1,17 @@
 """What a newcomer stumbled over, each with its test."""
 
-import importlib
 import shlex
 
 import pytest
 from PIL import Image
 
+from idpgan.commands import command
 from idpgan.data import source
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.errors import InputError
 from idpgan.jobs.evaluate import data_config
 from idpgan.jobs.options import EvaluateOptions, ObfuscateOptions
 
-command = importlib.import_module("idpgan.commands.command")  # the package has a function of that name
 QUICK = ["digits-gaussian", "release.samples=4", "--no-progress"]
 
 
