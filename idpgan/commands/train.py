@@ -12,7 +12,7 @@ from idpgan.progress import Progress
 from idpgan.ranks import refuse_several
 
 if TYPE_CHECKING:
-    from idpgan.jobs import Finished
+    from idpgan.trainer import Finished
     from idpgan.training.plan import RunPlan
 
 
@@ -26,23 +26,25 @@ def train(options: TrainOptions, progress: Progress) -> Answer | None:
 
     Example: idpgan train mnist-wgan-gp training.steps=20000 --data-root ../shared/data
     """
-    from idpgan import jobs
+    from idpgan import trainer
     from idpgan.config import dump_toml
 
     if options.dry_run:
         refuse_several("train --dry-run")
-        config = jobs.load_config(options.config, options.overrides)
-        planned = jobs.plan(config, options.out)
+        config = trainer.load_config(options.config, options.overrides)
+        planned = trainer.plan(config, options.out)
         priced = {"config": config.model_dump(mode="json"), "plan": planned.to_json()}
         return Answer(priced, lambda: print(dump_toml(config), *_describe(planned), sep="\n"))
     with processes() as ranks:
         if not ranks.first:
-            jobs.follow(ranks)
+            trainer.follow(ranks)
             return None
         if options.resume is not None:
-            finished = jobs.resume(options.resume, options.data_root, progress, ranks)
+            finished = trainer.resume(options.resume, options.data_root, progress, ranks)
         else:
-            finished = jobs.start(jobs.load_config(options.config, options.overrides), options.out, progress, ranks)
+            finished = trainer.start(
+                trainer.load_config(options.config, options.overrides), options.out, progress, ranks
+            )
     outcome, run, privacy = finished.outcome, finished.run, finished.privacy
     value: dict[str, Any] = {
         "run": str(run.path),

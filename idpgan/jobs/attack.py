@@ -33,9 +33,8 @@ from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, check_writable, write_bytes_atomic, write_private_json
 from idpgan.host import own_state
-from idpgan.jobs.options import AttackOptions, at_root, given
+from idpgan.jobs.options import AttackOptions, given
 from idpgan.jobs.shadows import train_shadows
-from idpgan.jobs.train import load_config, train_on
 from idpgan.models import checkpoint
 from idpgan.models.checkpoint import CONFIG, WEIGHTS, is_classifier, save_generator
 from idpgan.models.diffusion import DiffusionGenerator
@@ -49,7 +48,8 @@ from idpgan.release.generator import load_generator
 from idpgan.release.outputs import check_output
 from idpgan.report.attacked_images import FORMAT
 from idpgan.run import RunFolder, describe_environment
-from idpgan.training.config import RunConfig, load_method
+from idpgan.trainer import load_config, train_on
+from idpgan.training.config import RunConfig, at_root, load_method
 from idpgan.training.distributed import check_own_gpu
 from idpgan.training.method import CriticScores, HasCritic, HasSums, Method, NoCriticError
 from idpgan.training.plan import plan_run

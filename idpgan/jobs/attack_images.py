@@ -32,7 +32,7 @@ from idpgan.host import own_state
 from idpgan.jobs.attack import CAUTION
 from idpgan.jobs.fit import FittedGenerator
 from idpgan.jobs.options import AttackOptions, given
-from idpgan.jobs.verify import opened
+from idpgan.kinds import opened
 from idpgan.metrics.source import read_foreign
 from idpgan.progress import Progress, silent
 from idpgan.release.outputs import check_output

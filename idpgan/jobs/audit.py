@@ -19,9 +19,8 @@ from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable, pasted, whole_folder, write_bytes_atomic, write_private_json
 from idpgan.host import own_state
-from idpgan.jobs import load_config
 from idpgan.jobs.options import ASKED, AuditOptions, given
-from idpgan.jobs.verify import KINDS, verify
+from idpgan.kinds import KINDS, verify
 from idpgan.methods import METHODS, load_audit
 from idpgan.privacy.guarantee import parse_relation, parse_unit
 from idpgan.progress import Progress, silent
@@ -32,6 +31,7 @@ from idpgan.release.outputs import check_output
 from idpgan.release.received import read_privacy
 from idpgan.release.verify import Verification, open_release
 from idpgan.run import RunFolder
+from idpgan.trainer import load_config
 from idpgan.training.distributed import agree_on, agreed, check_own_gpu
 from idpgan.training.plan import plan_run
 

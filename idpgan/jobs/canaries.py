@@ -33,13 +33,13 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, load
 from idpgan.errors import InputError
 from idpgan.host import own_state
-from idpgan.jobs import load_config, plan, train_on
 from idpgan.jobs.attack import critic_of
 from idpgan.jobs.audit import nothing_to_audit
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit, number_to_json
 from idpgan.progress import Progress, silent
+from idpgan.trainer import load_config, plan, train_on
 from idpgan.training.method import Method, NoCriticError
 
 FORMAT = "idpgan exposure 1"

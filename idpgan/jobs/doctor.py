@@ -21,13 +21,13 @@ from idpgan.data.load import BY_NAME, DataShape, Sizes, describe
 from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.jobs.probe import expected_seconds
-from idpgan.jobs.train import load_config
 from idpgan.memory import GIB, free_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Noise, Relation, RoundedGaussian, Unit, compose_epsilon
 from idpgan.progress import Progress, duration, silent
+from idpgan.trainer import load_config
 
 
 @dataclass(frozen=True)

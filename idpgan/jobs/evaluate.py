@@ -23,7 +23,7 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.files import check_writable, parse_json, read_plain, write_private_json
 from idpgan.host import own_state
 from idpgan.jobs.options import EvaluateOptions, given
-from idpgan.jobs.verify import opened
+from idpgan.kinds import opened
 from idpgan.metrics.accuracy import measure_accuracy
 from idpgan.metrics.cache import Cache, default_folder
 from idpgan.metrics.dpimagebench import NUM_IMAGES, benchmark_delta, check_benchmark

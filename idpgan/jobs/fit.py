@@ -37,13 +37,12 @@ from idpgan.errors import InputError
 from idpgan.files import whole_folder
 from idpgan.host import own_state
 from idpgan.jobs.init import facts_of
-from idpgan.jobs.origin import with_releases
 from idpgan.jobs.process_ledger import Records, Together, charge, records_of, say
-from idpgan.jobs.train import start
 from idpgan.methods import CLASSIFIER, METHODS, methods_of
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import PrivateClassifier
+from idpgan.origin import with_releases
 from idpgan.privacy.books import Books
 from idpgan.privacy.guarantee import PrivacyReport, default_delta
 from idpgan.progress import Progress, shown
@@ -54,6 +53,7 @@ from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder, passing_folder, refuse_used
 from idpgan.synthesis.best import best
 from idpgan.synthesis.starter import Facts
+from idpgan.trainer import start
 from idpgan.training.config import RunConfig, build_config, load_method
 
 AUTO = "auto"

@@ -20,7 +20,6 @@ from idpgan.data.image_files import LEDGER
 from idpgan.errors import InputError
 from idpgan.files import read_plain
 from idpgan.jobs.stream import ANSWERS, price_of
-from idpgan.jobs.train import load_config
 from idpgan.privacy.books import Books
 from idpgan.privacy.event import Event
 from idpgan.privacy.folder_ledger import FolderLedger, Publication, chains, ledger_of, places_of, total
@@ -29,6 +28,7 @@ from idpgan.privacy.totals import Part, Total
 from idpgan.release.folder import PRIVACY
 from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder
+from idpgan.trainer import load_config
 from idpgan.training.config import RunConfig
 
 UNKNOWN = (

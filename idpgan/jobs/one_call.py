@@ -23,7 +23,7 @@ from idpgan.jobs.fit import FittedGenerator
 from idpgan.jobs.options import PublishOptions
 from idpgan.jobs.process_ledger import charge, records_of, say
 from idpgan.jobs.publish import BEST, Published, publish
-from idpgan.jobs.verify import opened
+from idpgan.kinds import opened
 from idpgan.metrics.evaluation import METRICS, Evaluation, default_metrics, evaluate_images
 from idpgan.metrics.features import RECIPES
 from idpgan.metrics.source import read_images

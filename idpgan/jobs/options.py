@@ -89,6 +89,8 @@ class TrainOptions:
     @property
     def overrides(self) -> list[str]:
         """All settings, with those that have an option of their own last."""
+        from idpgan.training.config import at_root
+
         settings = [text for text in self.arguments if "=" in text]
         settings += ["privacy.accept_unsound=true"] * self.accept_unsound + ["data.keep_names=true"] * self.keep_names
         settings += [] if self.device is None else [f"training.device={json.dumps(self.device)}"]
@@ -475,11 +477,6 @@ def _refuse_below(options: Any, **least: int) -> None:
         value = getattr(options, name)
         if value is not None and value < limit:
             raise InputError(f"--{name.replace('_', '-')} {value} must be at least {limit}.")
-
-
-def at_root(data_root: Path | None) -> list[str]:
-    """Return the setting ``data.root``, which says where a data set lies; none if the data set has not moved."""
-    return [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"]  # a JSON string is a TOML string
 
 
 def sides(size: str) -> tuple[int, int]:

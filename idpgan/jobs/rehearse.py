@@ -30,7 +30,6 @@ from idpgan.errors import ConfigError
 from idpgan.files import check_writable, write_bytes_atomic
 from idpgan.host import own_state
 from idpgan.jobs.options import RehearseOptions
-from idpgan.jobs.train import load_config, train_on
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import evaluate_images
 from idpgan.metrics.fidelity import check_fidelity
@@ -38,6 +37,7 @@ from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import number_to_json
 from idpgan.progress import Progress, renamed, silent
 from idpgan.release.outputs import refuse_closed
+from idpgan.trainer import load_config, train_on
 from idpgan.training.config import RunConfig, refuse_unsound
 from idpgan.training.plan import RunPlan, plan_run
 

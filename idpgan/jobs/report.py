@@ -12,15 +12,15 @@ from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, check_writable, write_text_atomic
 from idpgan.host import own_state
 from idpgan.jobs import attack, audit, evaluate, pipeline, publish
-from idpgan.jobs.options import at_root
-from idpgan.jobs.train import load_config
-from idpgan.jobs.verify import KINDS
+from idpgan.kinds import KINDS
 from idpgan.progress import Progress, silent
 from idpgan.release.outputs import refuse_closed
 from idpgan.report.page import FORMAT, Page, render
 from idpgan.report.publication import Sheet, publication_page
 from idpgan.report.run import gathered, run_page
 from idpgan.run import RunFolder
+from idpgan.trainer import load_config
+from idpgan.training.config import at_root
 
 _RESULTS = {"evaluation": evaluate.FORMAT, "attack": attack.FORMAT, "audit": audit.FORMAT}
 _HEAD_BYTES = 1000  # first bytes of a page, which contain its format

@@ -23,10 +23,10 @@ from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FOLDER, parse_json, read_plain, write_private_json
-from idpgan.jobs.train import train_on
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, renamed
 from idpgan.run import RunFolder
+from idpgan.trainer import train_on
 from idpgan.training.config import RunConfig
 
 FOLDER, FORMAT = "shadows", "idpgan shadow 1"

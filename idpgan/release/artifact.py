@@ -1,6 +1,6 @@
 """`Artifact`, the interface of everything that is given away: a generator, images or the answers of a stream.
 
-A new kind is one class that implements `Artifact`, and one row in `idpgan.jobs.verify.KINDS`.
+A new kind is one class that implements `Artifact`, and one row in `idpgan.kinds.KINDS`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy.stats import norm, skewnorm
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.attacks.exposure import FLOOR, _log_tail, exposure, rank_exposure
 from idpgan.attacks.losses import loss_threshold
 from idpgan.config import dump_toml
@@ -107,7 +107,7 @@ def privately(split):
         },
         "test",
     )  # fmt: skip
-    return jobs.train_on(config, split).product
+    return trainer.train_on(config, split).product
 
 
 def loss(model, images):

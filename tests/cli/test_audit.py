@@ -8,9 +8,9 @@ import pytest
 
 from idpgan.commands import main
 from idpgan.config import dump_toml
-from idpgan.jobs import load_config
-from idpgan.jobs.verify import verify as verify_release
+from idpgan.kinds import verify as verify_release
 from idpgan.run import RunFolder
+from idpgan.trainer import load_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = ["training.tick_steps=2", "training.steps=2", "release.samples=10"]

@@ -17,7 +17,6 @@ import pytest
 import torch
 
 from idpgan.commands import faults
-from idpgan.jobs import train as jobs
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import METRICS, Evaluation
 
@@ -136,7 +135,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_computed(
         pytest.fail("computed before the place was tried")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    for name in ("idpgan.jobs.train.load", "idpgan.data.load.load", "idpgan.models.checkpoint.load_generator"):
+    for name in ("idpgan.trainer.load", "idpgan.data.load.load", "idpgan.models.checkpoint.load_generator"):
         monkeypatch.setattr(name, computed)
     before = sorted(path.name for path in tmp_path.iterdir())
     if command == "audit":  # of a run without a guarantee it says so, and writes nothing
@@ -241,7 +240,7 @@ def test_a_signal_while_images_are_read_leaves_nothing(run, tiny, tmp_path, monk
         os.kill(os.getpid(), number)
 
     before, held = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(jobs, "load", stopped)
+    monkeypatch.setattr(trainer, "load", stopped)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs without it
     try:
         assert one_line(run("train", *tiny, "--out", tmp_path / "run"), "stopped by", code=code)

@@ -10,7 +10,7 @@ import pytest
 from idpgan.errors import InputError
 from idpgan.jobs.options import StreamOptions
 from idpgan.jobs.stream import answers_of, stream
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 
 TERMS = StreamOptions(1.0, 20)
 

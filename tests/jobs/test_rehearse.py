@@ -14,7 +14,7 @@ from idpgan.data.stand_ins import stand_ins
 from idpgan.errors import InputError
 from idpgan.jobs.options import RehearseOptions
 from idpgan.jobs.rehearse import attacker, rehearse
-from idpgan.jobs.train import load_config
+from idpgan.trainer import load_config
 from idpgan.training.plan import plan_run
 
 SHAPES = {

@@ -18,10 +18,10 @@ from idpgan.data.load import load
 from idpgan.jobs.attack import attack_run
 from idpgan.jobs.evaluate import evaluate_source
 from idpgan.jobs.options import AttackOptions, EvaluateOptions
-from idpgan.jobs.train import start
 from idpgan.metrics import feature_networks
 from idpgan.models import ModelConfig, build_generator, generator
 from idpgan.privacy import Noise
+from idpgan.trainer import start
 from idpgan.training.config import build_config
 from idpgan.training.method import ReleasedSums
 

@@ -9,8 +9,8 @@ import pytest
 
 import idpgan
 from idpgan.jobs.sample import draw
-from idpgan.jobs.train import load_config, start
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
+from idpgan.trainer import load_config, start
 
 PAGE = (Path(__file__).parents[2] / "docs" / "methods" / "own-generator.md").read_text(encoding="utf-8")
 FILES = dict(

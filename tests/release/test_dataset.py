@@ -13,7 +13,7 @@ import idpgan
 from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.errors import InputError
 from idpgan.jobs.sample import draw
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models import ModelConfig, build_generator
 from idpgan.models.checkpoint import load_generator, save_generator
 from idpgan.models.private_classifier import LinearScattering

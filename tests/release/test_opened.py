@@ -15,7 +15,7 @@ from idpgan.jobs import attack, audit, evaluate
 from idpgan.jobs.options import AttackOptions
 from idpgan.jobs.report import report as write_report
 from idpgan.jobs.sample import draw
-from idpgan.jobs.verify import opened, verify
+from idpgan.kinds import opened, verify
 from idpgan.publish import release as publish
 from tests.release.forging import document_of, put, put_file, raw, replaced_text, with_hash
 

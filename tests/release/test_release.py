@@ -14,14 +14,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.audit.bounds import cap, epsilon_bound
 from idpgan.data.images import check_class_names
 from idpgan.errors import InputError
 from idpgan.files import printable
 from idpgan.jobs.audit import check_release, write_into_release
 from idpgan.jobs.sample import draw
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models.checkpoint import CONFIG, load_generator, save_generator
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator
@@ -170,7 +170,7 @@ def test_nothing_is_written_through_a_link(ready, tmp_path, what):
 def test_resuming_a_finished_run_keeps_the_audited_value(aggregate_run, tmp_path):
     path = shutil.copytree(aggregate_run, tmp_path / "run")
     write_into_release(path, audit_of())
-    jobs.resume(path)
+    trainer.resume(path)
     assert verify(path).report.audited.epsilon == bound()
 
 

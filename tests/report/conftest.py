@@ -4,13 +4,14 @@ import pytest
 
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
-from idpgan.jobs import attack, audit, evaluate, start
+from idpgan.jobs import attack, audit, evaluate
 from idpgan.jobs.options import AttackOptions, PublishOptions
 from idpgan.jobs.publish import publish
 from idpgan.metrics.evaluation import METRICS, Evaluation
 from idpgan.metrics.fidelity import FidelityResult
 from idpgan.metrics.inception import InceptionResult
 from idpgan.metrics.utility import ClassifierScore, UtilityResult
+from idpgan.trainer import start
 from idpgan.training.config import build_config
 from tests.data.layouts import declared
 

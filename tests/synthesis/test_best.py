@@ -11,10 +11,10 @@ from idpgan.errors import InputError
 from idpgan.jobs import probe
 from idpgan.jobs.doctor import capabilities
 from idpgan.jobs.init import HANDWRITING, init
-from idpgan.jobs.train import load_config
 from idpgan.synthesis import starter
 from idpgan.synthesis.best import alternatives, best
 from idpgan.synthesis.starter import Facts
+from idpgan.trainer import load_config
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 

@@ -18,9 +18,8 @@ from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import append_line, check_writable
 from idpgan.host import own_state
-from idpgan.jobs.options import at_root
-from idpgan.jobs.origin import check_total, with_releases
 from idpgan.models.generator import Generator
+from idpgan.origin import check_total, with_releases
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
@@ -29,7 +28,7 @@ from idpgan.release.folder import PRIVACY, write_release
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.settings import settings_of_run
 from idpgan.run import RunFolder, describe_environment, passing_folder, refuse_used
-from idpgan.training.config import RunConfig, build_config, load_method, refuse_unsound
+from idpgan.training.config import RunConfig, at_root, build_config, load_method, refuse_unsound
 from idpgan.training.distributed import agree_on, agreed, check_own_gpu, do_as_told, hear_config, tell_config
 from idpgan.training.loop import Outcome, train
 from idpgan.training.method import Method, SharesSteps, Tick
