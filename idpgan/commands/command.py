@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import inspect
 import json
-import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,8 +14,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from idpgan.errors import InputError
-from idpgan.jobs.options import FolderOptions, annotations_of
+from idpgan.jobs.options import annotations_of
 from idpgan.progress import shown
 from idpgan.ranks import ALONE, Ranks, launched
 
@@ -89,28 +87,6 @@ def _parameter(field: dataclasses.Field[Any], hint: Any) -> Parameter:
         kind = list[typing.get_args(kind)[0]]  # type: ignore[misc]
     annotation = typing.Annotated[kind, *extras] if extras else kind
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def ask_before_marking(options: FolderOptions, method: str) -> None:
-    """Ask on a terminal before a release without a proof makes the total of a folder's ledger infinite, for good.
-
-    Elsewhere, as in a script, ``--accept-unsound`` is the answer.
-
-    Raises:
-        InputError: If the answer is no; nothing was charged.
-    """
-    from idpgan.privacy.folder_ledger import FolderLedger
-
-    before = FolderLedger.read(options.ledger_path, options.name).publications
-    if not (sys.stdin.isatty() and sys.stderr.isatty()) or not all(item.sound for item in before):
-        return
-    question = (
-        f"'{method}' proves nothing. Its release stands on {options.ledger_path} for good, and makes the total of "
-        f"{options.folder} infinite ({len(before)} sound publications until now). For a trial take a copy of a few "
-        "images. Go on?"
-    )
-    if not typer.confirm(question, default=False, err=True):
-        raise InputError("nothing was published or charged.")
 
 
 def print_json(value: Any) -> None:

@@ -22,6 +22,7 @@ from idpgan.attacks.best import best_of, corrected, least_images
 from idpgan.attacks.distances import nearest_neighbors
 from idpgan.attacks.independence import check_independent
 from idpgan.attacks.registry import select_attacks
+from idpgan.commands.fit import FittedGenerator
 from idpgan.data.images import Images
 from idpgan.data.intake import Range
 from idpgan.data.metadata import METADATA, read_rows
@@ -30,7 +31,6 @@ from idpgan.errors import InputError
 from idpgan.files import check_writable, write_private_json
 from idpgan.host import own_state
 from idpgan.jobs.attack import CAUTION
-from idpgan.jobs.fit import FittedGenerator
 from idpgan.jobs.options import AttackOptions, given
 from idpgan.kinds import opened
 from idpgan.metrics.source import read_foreign

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from idpgan.commands import folder, publish
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, check_writable, write_text_atomic
 from idpgan.host import own_state
-from idpgan.jobs import attack, audit, evaluate, pipeline, publish
+from idpgan.jobs import attack, audit, evaluate
 from idpgan.kinds import KINDS
 from idpgan.progress import Progress, silent
 from idpgan.release.outputs import refuse_closed
@@ -41,7 +42,7 @@ def report(source: Path, data_root: Path | None = None, progress: Progress = sil
     run, curator = RunFolder(source), source / "curator"
     if run.config.is_file():
         path = run.report
-    elif not (curator / pipeline.REPORT).is_file():
+    elif not (curator / folder.REPORT).is_file():
         raise InputError(
             f"{source} is neither a run nor the output of `idpgan publish`: it holds neither config.toml nor "
             "curator/report.json. What was given away alone has no report: see its README.md, and `idpgan verify`."
@@ -60,7 +61,7 @@ def report(source: Path, data_root: Path | None = None, progress: Progress = sil
     if path == run.report:
         page = run_page(gathered(run, load_config(run.config, at_root(data_root)), KINDS, _RESULTS), progress)
     else:
-        sheet = Sheet(curator / pipeline.SHEET, pipeline.SHOWN, pipeline.COLUMNS)
-        page = publication_page(source, curator / pipeline.REPORT, publish.FORMAT, sheet, KINDS)
+        sheet = Sheet(curator / folder.SHEET, folder.SHOWN, folder.COLUMNS)
+        page = publication_page(source, curator / folder.REPORT, publish.FORMAT, sheet, KINDS)
     write_text_atomic(path, render(page), mode=PRIVATE_FILE)
     return path
