@@ -19,11 +19,10 @@ from typing import Any
 import torch
 from sweep import finish
 
+from idpgan.commands.evaluate import EvaluateOptions, evaluate_source
 from idpgan.commands.init import config_for
 from idpgan.config import apply_overrides
 from idpgan.files import write_text_atomic
-from idpgan.jobs.evaluate import evaluate_source
-from idpgan.jobs.options import EvaluateOptions
 from idpgan.training.config import RunConfig, build_config
 
 

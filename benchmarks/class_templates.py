@@ -20,8 +20,7 @@ from cells import PACKAGE, code_digest, read_or_measure
 from sweep import CONFIGS
 
 from idpgan import trainer
-from idpgan.jobs.evaluate import evaluate_source
-from idpgan.jobs.options import EvaluateOptions
+from idpgan.commands.evaluate import EvaluateOptions, evaluate_source
 
 ROWS = {"no shape": []} | {
     f"{templates}, shape {shape}": [f"model.shape={shape}", f"method.templates={templates}"]

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from idpgan import trainer
+from idpgan.commands.evaluate import FORMAT as EVALUATION
 from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.files import write_text_atomic
-from idpgan.jobs.evaluate import FORMAT as EVALUATION
 from idpgan.training.config import RunConfig
 
 ROOT = Path(__file__).parents[1]

@@ -22,7 +22,7 @@ from typer import Argument
 from idpgan.commands.command import Answer, command, print_lines, print_table
 from idpgan.errors import ConfigError, InputError
 from idpgan.host import own_state
-from idpgan.jobs.options import TrainOptions, _refuse_below, option
+from idpgan.jobs.options import TrainOptions, option, refuse_below
 from idpgan.progress import Progress, duration, renamed, silent
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class RehearseOptions:
     device: str | None = option(None, "Where to compute (training.device): auto, cpu, cuda or cuda:1.")
 
     def __post_init__(self) -> None:
-        _refuse_below(self, seeds=1)
+        refuse_below(self, seeds=1)
         for epsilon in self.epsilons:
             if not 0 < epsilon < float("inf"):
                 raise InputError(f"--epsilon {epsilon:g} must be positive and finite.")

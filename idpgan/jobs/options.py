@@ -124,65 +124,9 @@ class AttackOptions:
             raise InputError("--range is for --members: a run's images are bytes.")
         if not 0 < self.confidence < 1:
             raise InputError(f"--confidence {self.confidence} must be in (0, 1).")
-        _refuse_below(self, samples=3, most=2, most_costly=2)
+        refuse_below(self, samples=3, most=2, most_costly=2)
         if self.reference is not None and self.train_reference:
             raise InputError("--reference and --train-reference exclude each other: take one of them.")
-
-
-@dataclass(frozen=True)
-class EvaluateOptions:
-    """What to measure, and against what."""
-
-    settings: Annotated[tuple[str, ...], Argument(metavar="[data.key=value ...]", show_default=False)] = ()
-    data: str | None = option(None, "Real data set; default: that of the run.", metavar="NAME")
-    data_root: Path | None = option(None, "Where the data set lies (data.root).")
-    config: Path | None = option(None, "Run, release or TOML whose [data] declares the real images.")
-    part: str = option("test", "Real images that judge: test, or holdout to choose settings.")
-    only: str | None = option(None, "Measure just this: utility, inception or fidelity.")
-    ceiling: bool = option(False, "Also measure the real private images.")
-    floor: bool = option(False, "Also the utility of the public images alone.")
-    num: int | None = option(None, "Images to draw from a run; default: as many as are private, or as the protocol.")
-    protocol: str = option("idpgan", "idpgan, or dpimagebench: the best of its three classifiers on 60,000 images.")
-    full: bool = option(False, "dpimagebench in its published size: hours on a GPU, days on a CPU.")
-    seeds: int | None = option(None, "Fits of each classifier; default: 3, and 1 by dpimagebench.")
-    classifier: tuple[str, ...] = option((), "Kind for utility: cnn, resnet, logistic; may be repeated. Default: all.")
-    splits: int = option(10, "Splits of the inception score.")
-    features: str = option("auto", "Network of the fidelity: auto, classifier, autoencoder or inception-v3.")
-    weights: Path | None = option(None, "Weights file of inception-v3.")
-    pixel_range: str = option("auto", RANGE, "--range")
-    device: Device = "auto"
-    module: str | None = option(None, "Code of a generator of its makers' own, package.module:Class.")
-    cache: Path | None = option(None, "Cache folder; default: $IDPGAN_CACHE or ~/.cache/idpgan.")
-    classifier_run: Path | None = option(
-        None, "Released classifier to stand beside the utility of images.", metavar="RUN"
-    )
-    out: Path | None = option(None, "JSON file to write; default for a run: its evaluation.json.")
-
-    def __post_init__(self) -> None:
-        check_device(self.device, "--device")
-        known = {
-            "part": ("test", "holdout"),
-            "features": ("auto", "classifier", "autoencoder", "inception-v3"),
-            "protocol": ("idpgan", "dpimagebench"),
-        }
-        for name, values in known.items():
-            if getattr(self, name) not in values:
-                raise InputError(f"--{name} {getattr(self, name)} is unknown. Known: {', '.join(values)}.")
-        _refuse_below(self, seeds=1)
-        if len(set(self.classifier)) < len(self.classifier):
-            raise InputError(f"--classifier {', '.join(self.classifier)}: name none twice.")
-        if (self.features == "inception-v3") != (self.weights is not None):
-            raise InputError(
-                "--features inception-v3 and --weights FILE go together: nothing is downloaded. Give both."
-            )
-        if self.protocol == "idpgan" and self.full:
-            raise InputError("--full is for --protocol dpimagebench: give both, or leave it out.")
-        ours = given(self, "only", "ceiling", "floor", "classifier", "splits", "features")
-        if self.protocol == "dpimagebench" and ours:
-            raise InputError(
-                f"{ours[0]} is not for --protocol dpimagebench, which measures the utility of its own three "
-                "classifiers alone. Leave one of the two out."
-            )
 
 
 @dataclass(frozen=True)
@@ -241,7 +185,7 @@ def given(options: Any, *names: str) -> list[str]:
     return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != defaults[name]]
 
 
-def _refuse_below(options: Any, **least: int) -> None:
+def refuse_below(options: Any, **least: int) -> None:
     """Refuse the fields of an options model that lie below a limit; a field that is None is not checked."""
     for name, limit in least.items():
         value = getattr(options, name)

@@ -12,7 +12,7 @@ from idpgan.commands import folder, publish
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, check_writable, write_text_atomic
 from idpgan.host import own_state
-from idpgan.jobs import attack, audit, evaluate
+from idpgan.jobs import attack, audit
 from idpgan.kinds import KINDS
 from idpgan.progress import Progress, silent
 from idpgan.release.outputs import refuse_closed
@@ -23,7 +23,7 @@ from idpgan.run import RunFolder
 from idpgan.trainer import load_config
 from idpgan.training.config import at_root
 
-_RESULTS = {"evaluation": evaluate.FORMAT, "attack": attack.FORMAT, "audit": audit.FORMAT}
+_RESULTS = {"evaluation": "idpgan evaluation 1", "attack": attack.FORMAT, "audit": audit.FORMAT}
 _HEAD_BYTES = 1000  # first bytes of a page, which contain its format
 
 

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from idpgan import trainer
+
 CONFIGS = Path(__file__).parents[2] / "configs"
 AGGREGATE, DP_GAN = str(CONFIGS / "digits-aggregate.toml"), str(CONFIGS / "digits-dp-gan.toml")
 LOCAL, WGAN_GP = str(CONFIGS / "digits-idp-gan-local.toml"), str(CONFIGS / "digits-wgan-gp.toml")

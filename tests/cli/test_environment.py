@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 
+from idpgan import trainer
 from idpgan.commands import faults
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import METRICS, Evaluation

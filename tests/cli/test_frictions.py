@@ -6,12 +6,11 @@ import pytest
 from PIL import Image
 
 from idpgan.commands import folder
+from idpgan.commands.evaluate import EvaluateOptions, data_config
 from idpgan.commands.obfuscate import ObfuscateOptions
 from idpgan.data import source
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.errors import InputError
-from idpgan.jobs.evaluate import data_config
-from idpgan.jobs.options import EvaluateOptions
 
 QUICK = ["digits-gaussian", "release.samples=4", "--no-progress"]
 

@@ -10,7 +10,7 @@ from idpgan.attacks.attack import Outcome
 from idpgan.attacks.evaluate import evaluate_scores
 from idpgan.attacks.registry import select_attacks
 from idpgan.commands.attack import _print as print_attacks
-from idpgan.commands.evaluate import _print as print_evaluation
+from idpgan.commands.evaluate import print_evaluation
 from idpgan.jobs.attack import AttackReport
 from idpgan.metrics.accuracy import Accuracy
 from idpgan.metrics.evaluation import METRICS, Evaluation

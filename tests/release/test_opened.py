@@ -9,9 +9,9 @@ import pytest
 from safetensors.torch import load, load_file, save, save_file
 
 import idpgan
-from idpgan.commands import main
+from idpgan.commands import evaluate, main
 from idpgan.errors import InputError
-from idpgan.jobs import attack, audit, evaluate
+from idpgan.jobs import attack, audit
 from idpgan.jobs.options import AttackOptions
 from idpgan.jobs.report import report as write_report
 from idpgan.jobs.sample import draw
@@ -267,7 +267,7 @@ def test_no_private_image_is_read_for_a_tampered_release(aggregate_run, tmp_path
     def read(*_, **__):
         pytest.fail("private images were read")
 
-    for module in ("idpgan.jobs.evaluate", "idpgan.jobs.attack", "idpgan.report.run"):
+    for module in ("idpgan.data.load", "idpgan.jobs.attack", "idpgan.report.run"):
         monkeypatch.setattr(f"{module}.load", read)
     doors = [lambda: evaluate.evaluate_source(run), lambda: attack.attack_run(run, AttackOptions())]
     if name != "no privacy.json":  # such a run has released nothing, and may be shown and audited

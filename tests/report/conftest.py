@@ -2,10 +2,11 @@
 
 import pytest
 
+from idpgan.commands import evaluate
 from idpgan.commands.publish import PublishOptions, publish_folder
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
-from idpgan.jobs import attack, audit, evaluate
+from idpgan.jobs import attack, audit
 from idpgan.jobs.options import AttackOptions
 from idpgan.metrics.evaluation import METRICS, Evaluation
 from idpgan.metrics.fidelity import FidelityResult
@@ -48,7 +49,7 @@ def evaluation(run):
     )  # fmt: skip
     found = {**dict.fromkeys(METRICS), "utility": utility, "inception": inception, "fidelity": fidelity}
     facts = {"source": "run", "kind": "generator", "num_images": 20, "seconds": 1.0, "environment": {}}
-    evaluate.write_evaluation(evaluate.Evaluated(Evaluation(found, part="test", notes=()), facts, run.evaluation))
+    evaluate.Evaluated(Evaluation(found, part="test", notes=()), facts, run.evaluation).write()
 
 
 @pytest.fixture(scope="session")
