@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import sys
 import textwrap
 from collections.abc import Mapping
@@ -17,7 +16,7 @@ import typer
 from idpgan.checks import typed
 from idpgan.commands.command import Answer, command
 from idpgan.errors import InputError
-from idpgan.files import pasted, write_text_atomic
+from idpgan.files import pasted, refuse_existing, write_text_atomic
 from idpgan.progress import duration
 
 if TYPE_CHECKING:
@@ -69,10 +68,8 @@ def init(
 
     Example: idpgan init faces48 > config.toml && idpgan train config.toml
     """
-    if out is not None and (os.path.lexists(out) or not out.absolute().parent.is_dir()):
-        raise InputError(
-            f"--out {out} is there already, or its folder is not. Name a new file in a folder that exists."
-        )
+    if out is not None:
+        refuse_existing(out)
     template = config_for(source, data_root, None if method == BEST else method, not no_probe)
 
     if out is not None:

@@ -126,37 +126,50 @@ def obfuscate_folder(options: ObfuscateOptions, progress: Progress = silent) -> 
     import torch
 
     from idpgan.config import build
+    from idpgan.data.declared import shape_of_most
     from idpgan.data.images import to_unit
     from idpgan.device import resolve_device
-    from idpgan.obfuscate.base import SECRET
-    from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationTable
+    from idpgan.memory import check_memory
+    from idpgan.obfuscate import base, settings
     from idpgan.privacy.folder_ledger import total
     from idpgan.privacy.guarantee import Unit
     from idpgan.release.folder import write_release
 
-    _refuse(options)
+    kind = base.load_method(options.method)
+    if not options.accept_unsound:
+        raise InputError(
+            f"'{options.method}' proves no privacy at all: {METHODS[options.method].reason}. To use it all the same, "
+            "give --accept-unsound; for a proven epsilon take `idpgan publish`."
+        )
+    folder.check_places(options)
+    if options.fitted is not None and options.settings:
+        raise InputError("--fitted brings its own options. Leave the others out.")
     device = resolve_device(options.device, "--device")
-    files, labels = _files(options)
-    num, shape = len(files), _shape(options, files)
+    files, labels = _files(options, kind)
+    num, shape = len(files), shape_of_most(options.folder, files, 3 if options.color else 1)
+    check_memory(_BYTES_PER_PIXEL * num * math.prod(shape), f"{num:,} images", "Take a part of them.")
     method = _method(options, shape, labels)
-    folder.check_room(options, ObfuscatedArtifact(num, shape))  # making the artifact refuses what no release can hold
-    public = {key: value for key, value in method.config.to_json().items() if key not in SECRET}
+    folder.check_room(options, settings.ObfuscatedArtifact(num, shape))  # refuses what no release can hold
+    public = {key: value for key, value in method.config.to_json().items() if key not in base.SECRET}
     table = {"data": "images", "method": options.method, "num": num, "shape": list(shape), "options": public}
-    said = build(ObfuscationTable, table, "the release")
-    settings = said.settings(said.plan())
-    events = settings.plan.price.events
+    said = build(settings.ObfuscationTable, table, "the release")
+    card = said.settings(said.plan())
+    events = card.plan.price.events
     with folder.charged(options, folder.expense(options, options.method, num, events, None, 0.0)) as (ledger, part):
-        images, landmarks = _read(options, files, shape, progress)
+        images = folder.read_images(files, shape, progress)
+        landmarks = None
+        if kind.landmarked:
+            images, landmarks = _with_landmarks(options, files, images)
         pixels = to_unit(images.images)
         if labels is not None:
-            there = _labelled(images, labels)
-            shown = None if landmarks is None else landmarks[there[0]]
-            method.fit(pixels[there[0]], *there[1:], landmarks=shown, device=device, progress=progress)
+            there, keep, hide = _labelled(images, labels)
+            marks = None if landmarks is None else landmarks[there]
+            method.fit(pixels[there], keep, hide, landmarks=marks, device=device, progress=progress)
         changed = method.to(device).transform(pixels, landmarks=landmarks)
         released = (changed * 255).round().to(torch.uint8)
         proven = total([(ledger,)], Unit.IMAGE).guarantee
-        report = settings.plan.says(events, proven, ())
-        write_release(part / "release", ObfuscatedArtifact.of(released), settings, report, events)
+        report = card.plan.says(events, proven, ())
+        write_release(part / "release", settings.ObfuscatedArtifact.of(released), card, report, events)
         difference = float((changed - pixels).abs().mean())
         content = {
             "format": FORMAT,
@@ -171,69 +184,40 @@ def obfuscate_folder(options: ObfuscateOptions, progress: Progress = silent) -> 
     return Obfuscated(options.method, num, shape, report, proven, *places, difference, *counts)
 
 
-# Before any image is read --------------------------------------------------------------------------------------
-
-
-def _refuse(options: ObfuscateOptions) -> None:
-    """Refuse what can be refused by names alone."""
-    from idpgan.obfuscate.base import load_method
-
-    load_method(options.method)
-    if not options.accept_unsound:
-        raise InputError(
-            f"'{options.method}' proves no privacy at all: {METHODS[options.method].reason}. To use it all the same, "
-            "give --accept-unsound; for a proven epsilon take `idpgan publish`."
-        )
-    folder.check_places(options)
-    if options.fitted is not None and options.settings:
-        raise InputError("--fitted brings its own options. Leave the others out.")
-
-
-def _files(options: ObfuscateOptions) -> tuple[tuple[Path, ...], Labels | None]:
+def _files(options: ObfuscateOptions, kind: type[Obfuscator]) -> tuple[tuple[Path, ...], Labels | None]:
     """Return the images, and the values of the columns to be kept and to be hidden where the method is fitted."""
-    from idpgan.data.face_folder import tree
+    from idpgan.data import face_folder, metadata
     from idpgan.data.labels import spelled
-    from idpgan.data.metadata import LANDMARKS, METADATA, file_names, read_rows, read_table
-    from idpgan.obfuscate.base import load_method
 
-    wanted, source = load_method(options.method), options.folder
-    trains = wanted.trained and options.fitted is None
-    if wanted.landmarked and not (source / LANDMARKS).is_file():
+    source, trains = options.folder, kind.trained and options.fitted is None
+    marks, table = source / metadata.LANDMARKS, source / metadata.METADATA
+    if kind.landmarked and not marks.is_file():
         raise InputError(
             f"'{options.method}' draws faces from their landmarks, which photos do not bring: {source} needs a "
-            f"{LANDMARKS} (file_name, x1, y1, x2, y2, ..., in px). A landmark detector finds them."
+            f"{marks.name} (file_name, x1, y1, x2, y2, ..., in px). A landmark detector finds them."
         )
-    if not (source / METADATA).is_file():
+    if not table.is_file():
         if trains:
             raise InputError(
-                f"'{options.method}' is trained on labels: {source} needs a {METADATA} (file_name, person, and a "
+                f"'{options.method}' is trained on labels: {source} needs a {table.name} (file_name, person, and a "
                 "column that is to stay readable). `idpgan prepare` writes one."
             )
-        if wanted.landmarked:
-            return tuple(source / name for name in file_names(read_table(source / LANDMARKS))), None
-        return tree(source), None
+        if kind.landmarked:
+            return tuple(source / name for name in metadata.file_names(metadata.read_table(marks))), None
+        return face_folder.tree(source), None
     columns = [] if options.keep is None else [options.keep]
     columns += [] if options.hide == "person" else [options.hide]
-    rows = read_rows(source, columns if trains else [])
+    rows = metadata.read_rows(source, columns if trains else [])
     if not trains:
         return rows.paths, None
     if options.keep is None:
         raise InputError(f"name the column that is to stay readable: --keep {' or --keep '.join(rows.columns)}.")
+    keep = list(map(spelled, rows.values[0]))
     if options.hide != "person":
-        return rows.paths, (list(map(spelled, rows.values[0])), list(map(spelled, rows.values[-1])))
+        return rows.paths, (keep, list(map(spelled, rows.values[-1])))
     if rows.people is None:
-        raise InputError(f"{source / METADATA} has no column person. Add one, or name another with --hide.")
-    return rows.paths, (list(map(spelled, rows.values[0])), [str(person) for person in rows.people])
-
-
-def _shape(options: ObfuscateOptions, files: Sequence[Path]) -> tuple[int, int, int]:
-    """Return (C, H, W) of most images; refuse more of them than the memory holds."""
-    from idpgan.data.declared import shape_of_most
-    from idpgan.memory import check_memory
-
-    shape = shape_of_most(options.folder, files, 3 if options.color else 1)
-    check_memory(_BYTES_PER_PIXEL * len(files) * math.prod(shape), f"{len(files):,} images", "Take a part of them.")
-    return shape
+        raise InputError(f"{table} has no column person. Add one, or name another with --hide.")
+    return rows.paths, (keep, [str(person) for person in rows.people])
 
 
 def _method(options: ObfuscateOptions, shape: tuple[int, int, int], labels: Labels | None) -> Obfuscator:
@@ -241,34 +225,25 @@ def _method(options: ObfuscateOptions, shape: tuple[int, int, int], labels: Labe
     from idpgan.data.metadata import class_values
     from idpgan.obfuscate.base import load_obfuscator, make_obfuscator
 
-    if options.fitted is not None:
-        method = load_obfuscator(options.fitted)
-        if (method.name, method.image_shape) != (options.method, shape):
-            raise InputError(
-                f"{options.fitted} holds '{method.name}' for images of {method.image_shape}, not '{options.method}' "
-                f"for {shape}."
-            )
-        return method
-    keep, hide = (0, 0) if labels is None else (len(class_values(values)) for values in labels)
-    return make_obfuscator(options.method, shape, num_utilities=keep, num_identities=hide, **options.settings)
+    if options.fitted is None:
+        keep, hide = (0, 0) if labels is None else (len(class_values(values)) for values in labels)
+        return make_obfuscator(options.method, shape, num_utilities=keep, num_identities=hide, **options.settings)
+    method = load_obfuscator(options.fitted)
+    if (method.name, method.image_shape) != (options.method, shape):
+        raise InputError(
+            f"{options.fitted} holds '{method.name}' for images of {method.image_shape}, not '{options.method}' "
+            f"for {shape}."
+        )
+    return method
 
 
-# Reading and fitting -------------------------------------------------------------------------------------------
-
-
-def _read(
-    options: ObfuscateOptions, files: Sequence[Path], shape: tuple[int, int, int], progress: Progress
-) -> tuple[Images, Tensor | None]:
-    """Return all images and their landmarks, float32 (N, K, 2), if the method uses landmarks; null records are 0."""
+def _with_landmarks(options: ObfuscateOptions, files: Sequence[Path], images: Images) -> tuple[Images, Tensor]:
+    """Return the images and their landmarks, float32 (N, K, 2); null where a landmark is no number, and 0 there."""
     import torch
 
     from idpgan.data.metadata import read_landmarks
     from idpgan.data.source import Refused, warn_of_null
-    from idpgan.obfuscate.base import load_method
 
-    images = folder.read_images(files, shape, progress)
-    if not load_method(options.method).landmarked:
-        return images, None
     try:
         landmarks = torch.tensor(read_landmarks(options.folder, files))
     except DataError as error:

@@ -232,10 +232,7 @@ def prepare_photos(source: Path, out: Path, options: PrepareOptions, progress: P
     from idpgan.data.photos import metadata_csv, plan
     from idpgan.release.folder import remove_leftovers
 
-    if os.path.lexists(out):
-        raise InputError(f"{out} exists already and is not written over. Choose another name or remove it.")
-    if not out.absolute().parent.is_dir():
-        raise InputError(f"the folder {out.parent} does not exist. Make it first.")
+    files.refuse_existing(out)
     if out.resolve().is_relative_to(source.resolve()):
         raise InputError(f"{out} lies in {source}, so that its images would be photos next time. Choose another place.")
     with face_finder() if options.align else nullcontext() as find:

@@ -26,12 +26,10 @@ from idpgan.jobs.options import TrainOptions, option, refuse_below
 from idpgan.progress import Progress, duration, renamed, silent
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
     from idpgan.data.images import Images
     from idpgan.data.load import Split
-    from idpgan.metrics.cache import Cache
     from idpgan.training.config import RunConfig
     from idpgan.training.plan import RunPlan
 
@@ -199,8 +197,7 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
     Raises:
         InputError: If the config cannot be rehearsed, found out before anything is drawn where possible.
     """
-    from idpgan.data.load import known_shape
-    from idpgan.data.stand_ins import are_digits, stand_ins
+    from idpgan.data import load, stand_ins
     from idpgan.device import resolve_device
     from idpgan.files import check_writable, write_bytes_atomic
     from idpgan.metrics.cache import Cache
@@ -217,34 +214,36 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
         check_writable(options.out)
     check_fidelity()
     device = resolve_device(config.training.device)
-    shape = known_shape(config.data)
+    shape = load.known_shape(config.data)
     configs = [_at(config, epsilon) for epsilon in options.epsilons]
     plans: list[RunPlan] = [plan_run(each, shape) for each in configs]
     for planned in plans:
         planned.check()
         _ = planned.price.epsilon  # an impossible delta or budget is refused here
-    split = stand_ins(shape, progress)
+    split = stand_ins.stand_ins(shape, progress)
     rows, grids = [], [_grid(split.test)]
     with tempfile.TemporaryDirectory() as folder:  # of networks that were fitted to stand-ins
-        judge = _Judge(split, Cache(Path(folder)), device, options.seeds)
-        real = judge.accuracy_of(split.private, renamed(progress, "stand-ins")) if shape.classes else (None, None)
+        asked: Any = {"num_seeds": options.seeds, "cache": Cache(Path(folder)), "device": device}
+        real = None
+        if shape.classes:
+            real, _, _ = _measured(split.private, split, ["utility"], renamed(progress, "stand-ins"), **asked)
         for each, planned in zip(configs, plans, strict=True):
             name = f"epsilon {planned.price.budget.epsilon:g}" if planned.price.budget else "no budget"
-            row, images = judge.rehearsed(
-                each, planned, lambda *call, name=name: progress(f"{name}: {call[0]}", *call[1:])
+            row, images = _rehearsed(
+                each, planned, split, lambda *call, name=name: progress(f"{name}: {call[0]}", *call[1:]), **asked
             )
             rows.append(row)
             grids += [] if images is None else [_grid(images)]
     picture = _picture(grids, rows) if len(grids) == len(rows) + 1 else None
     if options.out is not None and picture is not None:
         write_bytes_atomic(options.out, picture)
-    kind = "digits of a pen" if are_digits(shape) else "drawn faces"
+    kind = "digits of a pen" if stand_ins.are_digits(shape) else "drawn faces"
     channels, height, width = shape.image_shape
     words = f"{shape.num_private:,} {kind}, {height} x {width} {'grey' if channels == 1 else 'color'}"
     labels = split.test.labels
     majority = None if labels is None else float(labels.bincount().max() / len(labels))
     unit = f"{plans[0].unit}, {plans[0].relation}"
-    return Rehearsal(config.method.name, words, shape.num_private, unit, majority, real[0], tuple(rows), picture)
+    return Rehearsal(config.method.name, words, shape.num_private, unit, majority, real, tuple(rows), picture)
 
 
 def _at(config: RunConfig, epsilon: float) -> RunConfig:
@@ -261,6 +260,46 @@ def _at(config: RunConfig, epsilon: float) -> RunConfig:
     return build(type(config), table, "the rehearsal")
 
 
+def _rehearsed(
+    config: RunConfig, planned: RunPlan, split: Split, progress: Progress, **asked: Any
+) -> tuple[Rehearsed, Images | None]:
+    """Train, draw and measure at one epsilon, by stand-ins that nothing was trained on."""
+    from idpgan.trainer import train_on
+
+    started = time.monotonic()
+    product = train_on(config, split, progress).artifact(config.release)
+    budget = planned.price.budget
+    terms = (budget.epsilon, budget.delta) if budget else (math.inf, 0.0)
+    if not hasattr(product, "generator"):
+        test, images = split.test, None
+        right = (product.classifier.logits(test.images).argmax(1).cpu() == test.labels).double().mean()
+        found: tuple[float | None, ...] = float(right), None, None
+        seconds = time.monotonic() - started
+    else:
+        num = min(max(split.num_private, 1000), _MOST_DRAWN)
+        images = product.generator.sample_images(num, seed=0, progress=progress)
+        seconds = time.monotonic() - started
+        labeled = images.labels is not None and split.classes
+        found = _measured(images, split, ["utility"] * bool(labeled) + ["fidelity"], progress, **asked)
+    return Rehearsed(*terms, *found, *attacker(planned), seconds), images
+
+
+def _measured(
+    images: Images, split: Split, names: Sequence[str], progress: Progress, **asked: Any
+) -> tuple[float | None, float | None, float | None]:
+    """Return the accuracy that images teach the small CNN, its spread, and the KID; None where it is not asked for."""
+    import torch
+
+    from idpgan.metrics.evaluation import evaluate_images
+
+    results: Any = evaluate_images(images, split, names, classifiers=("cnn",), progress=progress, **asked).results
+    kid = results["fidelity"].kid if "fidelity" in names else None
+    if "utility" not in names:
+        return None, None, kid
+    accuracies = torch.tensor(results["utility"].scores[0].accuracies, dtype=torch.float64)
+    return float(accuracies.mean()), float(accuracies.std()) if len(accuracies) > 1 else None, kid
+
+
 def attacker(planned: RunPlan) -> tuple[float, float]:
     """Return the largest true-positive rate at `FALSE_POSITIVES` that is proven, and how sure anybody can be."""
     from scipy.special import ndtr, ndtri
@@ -273,55 +312,6 @@ def attacker(planned: RunPlan) -> tuple[float, float]:
     separation = proven_separation(price.events, FALSE_POSITIVES, price.epsilon, price.delta)
     found = float(ndtr(ndtri(FALSE_POSITIVES) + separation))
     return found, 1 / (1 + math.exp(-price.epsilon))
-
-
-@dataclass(frozen=True)
-class _Judge:
-    """Measures by stand-ins that nothing was trained on."""
-
-    split: Split
-    cache: Cache
-    device: torch.device
-    seeds: int
-
-    def accuracy_of(self, images: Images, progress: Progress) -> tuple[float | None, float | None]:
-        """Return the accuracy that images teach the small CNN, and its spread."""
-        import torch
-
-        from idpgan.metrics.evaluation import evaluate_images
-
-        wanted: dict[str, Any] = {"num_seeds": self.seeds, "classifiers": ("cnn",), "cache": self.cache}
-        found = evaluate_images(images, self.split, ["utility"], device=self.device, progress=progress, **wanted)
-        score: Any = found.results["utility"]
-        accuracies = torch.tensor(score.scores[0].accuracies, dtype=torch.float64)
-        return float(accuracies.mean()), float(accuracies.std()) if len(accuracies) > 1 else None
-
-    def rehearsed(self, config: RunConfig, planned: RunPlan, progress: Progress) -> tuple[Rehearsed, Images | None]:
-        """Train, draw and measure at one epsilon."""
-        from idpgan.metrics.evaluation import evaluate_images
-        from idpgan.trainer import train_on
-
-        started = time.monotonic()
-        method = train_on(config, self.split, progress)
-        product = method.artifact(config.release)
-        generator = getattr(product, "generator", None)
-        budget = planned.price.budget
-        terms = (budget.epsilon, budget.delta) if budget else (math.inf, 0.0)
-        if generator is None:
-            test = self.split.test
-            right = (product.classifier.logits(test.images).argmax(1).cpu() == test.labels).double().mean()
-            seconds = time.monotonic() - started
-            return Rehearsed(*terms, float(right), None, None, *attacker(planned), seconds), None
-        num = min(max(self.split.num_private, 1000), _MOST_DRAWN)
-        images = generator.sample_images(num, seed=0, progress=progress)
-        seconds = time.monotonic() - started
-        labeled = images.labels is not None and bool(self.split.classes)
-        accuracy = self.accuracy_of(images, progress) if labeled else (None, None)
-        found = evaluate_images(
-            images, self.split, ["fidelity"], cache=self.cache, device=self.device, progress=progress
-        )
-        fidelity: Any = found.results["fidelity"]
-        return Rehearsed(*terms, *accuracy, fidelity.kid, *attacker(planned), seconds), images
 
 
 def _grid(images: Images) -> Tensor:

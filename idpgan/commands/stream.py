@@ -7,7 +7,6 @@ changes one number by at most 1 and cannot turn a number into something else.
 from __future__ import annotations
 
 import itertools
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -93,13 +92,12 @@ def answer_lines(lines: Iterable[str], options: StreamOptions, emit: Callable[[l
     """
     from idpgan.continual.settings import check_name
     from idpgan.continual.state import opened
-    from idpgan.files import check_writable
+    from idpgan.files import check_writable, refuse_existing
     from idpgan.release.outputs import refuse_closed
 
     out, block = options.out, options.block
     if out is not None:
-        if os.path.lexists(out):
-            raise InputError(f"--out {out} exists already, and a release is not written over. Choose another name.")
+        refuse_existing(out)
         refuse_closed(out, f"--out {out}")
         check_writable(out)
         check_name(options.data)

@@ -72,20 +72,19 @@ def test_nothing_private_is_read(monkeypatch):
     monkeypatch.setattr(loading.digits, "read", read)
     monkeypatch.setattr(drawing, "LEAST_TEST", 20)
     options = RehearseOptions(("digits-gaussian", "model.latent_dim=4", "1", "10"))
-    monkeypatch.setattr("idpgan.commands.rehearse._Judge.accuracy_of", lambda *_: (0.5, None))
-    monkeypatch.setattr("idpgan.metrics.evaluation.evaluate_images", lambda *_, **__: _Fidelity())
+    monkeypatch.setattr("idpgan.metrics.evaluation.evaluate_images", lambda *_, **__: _Measured())
     done = rehearse_config(options)
     assert [row.epsilon for row in done.rows] == [1, 10]
     assert done.picture[:4] == b"\x89PNG"
     assert done.num_private == known_shape(load_config(options.config).data).num_private
 
 
-class _Fidelity:
+class _Measured:
     @property
     def results(self):
-        return {"fidelity": self}
+        return {"utility": self, "fidelity": self}
 
-    kid = 0.1
+    kid, scores, accuracies = 0.1, property(lambda self: [self]), (0.5,)
 
 
 def test_what_an_attacker_can_do_is_the_bound_of_the_mechanism():
