@@ -23,7 +23,7 @@ if TYPE_CHECKING:
         synthesis,
         training,
     )
-    from idpgan.jobs.attack_images import attack
+    from idpgan.commands.attack_images import attack
     from idpgan.jobs.fit import fit, fit_classifier
     from idpgan.jobs.one_call import evaluate, publish_images
     from idpgan.release.classifier import load_classifier
@@ -37,7 +37,7 @@ _NAMES = {
     "fit_classifier": "idpgan.jobs.fit",
     "publish_images": "idpgan.jobs.one_call",
     "SyntheticDataset": "idpgan.release.dataset",
-    "attack": "idpgan.jobs.attack_images",
+    "attack": "idpgan.commands.attack_images",
     "load_classifier": "idpgan.release.classifier",
     "load_generator": "idpgan.release.generator",
 }

@@ -39,10 +39,10 @@ def sample(
 
     Example: idpgan sample runs/demo --num 1000 --out synthetic.npz
     """
-    from idpgan.jobs.sample import card_of, draw
     from idpgan.privacy.guarantee import PrivacyReport
+    from idpgan.release.export import card_of, export_samples
 
-    manifest = draw(
+    manifest = export_samples(
         source,
         num,
         out,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from typer import Argument, Option
 
-from idpgan.checks import whole
 from idpgan.device import check_device
 from idpgan.errors import ConfigError, InputError
 
@@ -145,90 +144,6 @@ def _number(text: str) -> float | None:
         return float(text)
     except ValueError:
         return None
-
-
-@dataclass(frozen=True)
-class AttackOptions:
-    """How to attack."""
-
-    attacks: tuple[str, ...] = option(("all",), "By name, several times, or all.", "--attack", metavar="NAME")
-    members: Path | None = option(None, "Images of any tool: those that they were made from.", metavar="DIR|FILE.npz")
-    others: Path | None = option(None, "Then also: images of the same kind that were not used.", metavar="DIR|FILE.npz")
-    reference: Path | None = option(
-        None, "A run on other images, whose generator calibrates; with --members other real images.", metavar="RUN|DIR"
-    )
-    train_reference: bool = option(False, "Train such a generator on test and spare holdout images.")
-    shadows: int = option(0, "Retrain so many generators with and without the most exposed records; even, >= 4.")
-    samples: int | None = option(None, "Images to draw; default: as many as are private, 10,000 .. 60,000.")
-    most: int = option(10_000, "Members and non-members judged, at most.")
-    most_costly: int = option(1_000, "The same where every image is optimized for.")
-    confidence: float = option(0.95, "Of each interval.")
-    seed: int = option(0, "Of generated images and attacks.")
-    data_root: Path | None = option(None, "Where the data set lies now (data.root).")
-    pixel_range: str = option("auto", f"With --members: {RANGE}", "--range")
-    out: Path | None = option(None, "With --members: JSON file to write.")
-    device: Device = "auto"
-
-    def __post_init__(self) -> None:
-        check_device(self.device, "--device")
-        whole(self.seed, "--seed")
-        if self.shadows and (self.shadows < 4 or self.shadows % 2):
-            raise InputError(f"--shadows {self.shadows} must be even and at least 4: half of them know each record.")
-        if self.out is not None and self.members is None:
-            raise InputError("--out is for --members: a run's result goes to its attack.json.")
-        if self.pixel_range != "auto" and self.members is None:
-            raise InputError("--range is for --members: a run's images are bytes.")
-        if not 0 < self.confidence < 1:
-            raise InputError(f"--confidence {self.confidence} must be in (0, 1).")
-        refuse_below(self, samples=3, most=2, most_costly=2)
-        if self.reference is not None and self.train_reference:
-            raise InputError("--reference and --train-reference exclude each other: take one of them.")
-
-
-@dataclass(frozen=True)
-class AuditOptions:
-    """How to audit, and what is asked of the method that is audited."""
-
-    epsilon: float | None = option(None, "What the method is asked to keep to.")
-    delta: float | None = option(None, "Default: 1e-5 for Gaussian noise and published, else 0.")
-    unit: str | None = option(None, "pixel, column, image, label or person.")
-    relation: str | None = option(None, "replace-one or zero-out-one.")
-    runs: int | None = option(
-        None, "Runs per side, half of them counted; default: 100000, fewer where one is long (dp-gan 50000)."
-    )
-    confidence: float = option(0.95, "Of each bound.")
-    noise: str | None = option(None, "idp-gan-published: once, per_step or per_batch.")
-    law: str | None = option(None, "Kind of noise or bound, where a method has several.")
-    pair: str | None = option(None, "Publishers: the neighbors, such as extremes.")
-    release: bool = option(False, "Also fill the audited field of a run's release.")
-    seed: int | None = option(None, "Fixes the noise, to have a result again.")
-    one_run: bool = option(False, "One training with many canaries: gradients (dp-gan, hybrid) or a CONFIG's.")
-    exposure: bool = option(False, "Train CONFIG with random secrets in it: how well are they known?")
-    canaries: int | None = option(None, "Default: of --one-run 5000 gradients or 500 images, of --exposure 20.")
-    repeats: int = option(1, "How often each secret of --exposure is in the training.")
-    threads: int = option(1, "Threads, each with its own noise.")
-    device: Device = "cpu"
-
-    def __post_init__(self) -> None:
-        if not 0 < self.confidence < 1 or not 1 <= self.threads <= 256:
-            raise InputError(f"--confidence {self.confidence} must be in (0, 1), --threads {self.threads} in 1 .. 256.")
-        if self.runs is not None and not 100 <= self.runs <= MOST_RUNS:
-            raise InputError(
-                f"--runs {str(self.runs)[:40]} must be in 100 .. {MOST_RUNS:,}; leave it out for the usual number."
-            )
-        check_device(self.device, "--device")
-        if self.seed is not None:
-            whole(self.seed, "--seed")
-        if self.exposure and (unfit := given(self, "runs", "release", "one_run", *ASKED)):
-            raise InputError(f"{unfit[0]} does not go with --exposure.")
-        if self.repeats != 1 and not self.exposure:
-            raise InputError("--repeats belongs to --exposure.")
-        if self.canaries is not None and not self.one_run and not self.exposure:
-            raise InputError("--canaries belongs to --one-run and --exposure.")
-        if self.one_run and (unfit := given(self, "release", "runs")):
-            raise InputError(f"{unfit[0]} does not go with --one-run.")
-        if self.one_run and self.canaries is not None and not 10 <= self.canaries <= MOST_CANARIES:
-            raise InputError(f"--canaries {str(self.canaries)[:40]} must be in 10 .. {MOST_CANARIES:,}.")
 
 
 @dataclass(frozen=True)
@@ -404,9 +319,7 @@ class StreamOptions:
     data: str = option("a stream", "What the card calls the stream.")
 
 
-ASKED = ("epsilon", "delta", "unit", "relation", "noise", "law", "pair")  # of a method, never of a run or a config
 MOST_FACES = 20  # of a photo
-MOST_RUNS, MOST_CANARIES = 10**9, 20_000  # runs per side: hours, even of one number each; per call: see `audit.cases`
 
 
 def given(options: Any, *names: str) -> list[str]:
