@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from pydantic import Field
 
-from idpgan.jobs import keys
+from idpgan.commands import keys
 from idpgan.training.config import PrivacyConfig
 
 PAGE = Path(__file__).parents[1] / "docs" / "reference" / "keys.md"
 
 
 def test_the_page_is_that_of_the_code():
-    assert PAGE.read_text(encoding="utf-8") == keys.render(), "python -m idpgan.jobs.keys > docs/reference/keys.md"
+    assert PAGE.read_text(encoding="utf-8") == keys.render(), "python -m idpgan.commands.keys > docs/reference/keys.md"
 
 
 class Described(PrivacyConfig):

@@ -21,12 +21,23 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 import typer
 
 from idpgan.checks import whole
-from idpgan.commands.command import Answer, command, kept, print_lines, print_table, processes
+from idpgan.commands.command import (
+    RANGE,
+    Answer,
+    Device,
+    command,
+    given,
+    kept,
+    option,
+    print_lines,
+    print_table,
+    processes,
+    refuse_below,
+)
 from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, check_writable, write_bytes_atomic, write_private_json
 from idpgan.host import own_state
-from idpgan.jobs.options import RANGE, Device, given, option, refuse_below
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks, refuse_several
 from idpgan.run import RunFolder, describe_environment

@@ -23,13 +23,13 @@ from idpgan.attacks.distances import nearest_neighbors
 from idpgan.attacks.independence import check_independent
 from idpgan.attacks.registry import select_attacks
 from idpgan.checks import whole
+from idpgan.commands.fit import FittedGenerator
 from idpgan.data.images import Images
 from idpgan.data.intake import Range
 from idpgan.data.metadata import METADATA, read_rows
 from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
 from idpgan.host import own_state
-from idpgan.jobs.fit import FittedGenerator
 from idpgan.kinds import opened
 from idpgan.metrics.source import read_foreign
 from idpgan.progress import Progress, silent

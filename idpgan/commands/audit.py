@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from idpgan.checks import whole
-from idpgan.commands.command import Answer, command, kept, print_lines, print_table, processes
+from idpgan.commands.command import Answer, Device, command, given, kept, option, print_lines, print_table, processes
 from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable, pasted, whole_folder, write_bytes_atomic, write_private_json
 from idpgan.host import own_state
-from idpgan.jobs.options import Device, given, option
 from idpgan.methods import METHODS, load_audit
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks, refuse_several

@@ -1,15 +1,151 @@
-"""``idpgan rehearse``."""
+"""``idpgan rehearse``: a whole run on public stand-ins, for several epsilons, before any budget is spent.
+
+Nothing private is read: what is declared of the data set sets shape, number and classes of drawn faces or written
+digits (`idpgan.data.stand_ins`), which go through the method, the sampling and the evaluation of the real run. A table
+says how useful the images would be at each epsilon, and what that epsilon lets an attacker do.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+import io
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from idpgan.commands.command import Answer, command, print_lines, print_table
-from idpgan.jobs.options import RehearseOptions
-from idpgan.progress import Progress, duration
+from typer import Argument
+
+from idpgan.commands.command import Answer, command, option, print_lines, print_table, refuse_below
+from idpgan.commands.train import TrainOptions
+from idpgan.errors import ConfigError, InputError
+from idpgan.host import own_state
+from idpgan.progress import Progress, duration, renamed, silent
 
 if TYPE_CHECKING:
-    from idpgan.jobs.rehearse import Rehearsal
+    import torch
+    from torch import Tensor
+
+    from idpgan.data.images import Images
+    from idpgan.data.load import Split
+    from idpgan.metrics.cache import Cache
+    from idpgan.training.config import RunConfig
+    from idpgan.training.plan import RunPlan
+
+FALSE_POSITIVES = 0.01  # the rate at which an attacker's success is stated
+_MOST_DRAWN = 10_000  # generated images that teach the classifier
+_ROWS, _COLUMNS = 3, 10  # of the small grid of an epsilon
+
+
+@dataclass(frozen=True)
+class RehearseOptions:
+    """What to rehearse, and at which epsilons."""
+
+    arguments: Annotated[tuple[str, ...], Argument(metavar="[CONFIG] [key.sub=value ...]", show_default=False)] = ()
+    epsilon: tuple[float, ...] = option((0.3, 1.0, 3.0, 10.0), "Epsilons to try: 1 3 10.", metavar="E ...")
+    seeds: int = option(1, "Fits of the classifier at each epsilon.")
+    out: Path | None = option(None, "PNG of what each epsilon draws.", metavar="FILE.png")
+    data_root: Path | None = option(None, "Where the data set lies (data.root).")
+    device: str | None = option(None, "Where to compute (training.device): auto, cpu, cuda or cuda:1.")
+
+    def __post_init__(self) -> None:
+        refuse_below(self, seeds=1)
+        for epsilon in self.epsilons:
+            if not 0 < epsilon < float("inf"):
+                raise InputError(f"--epsilon {epsilon:g} must be positive and finite.")
+        if self.out is not None and self.out.suffix.lower() != ".png":
+            raise InputError(f"--out {self.out} must be the name of a picture, FILE.png.")
+        _ = self._train
+
+    @property
+    def epsilons(self) -> tuple[float, ...]:
+        """Epsilons to try, each once; numbers among the arguments are further ones, as in ``--epsilon 1 3 10``."""
+        further = tuple(number for text in self.arguments if (number := _number(text)) is not None)
+        named = self.epsilon if not further or self.epsilon != type(self).epsilon else ()
+        return tuple(dict.fromkeys((*named, *further)))
+
+    @functools.cached_property
+    def _train(self) -> TrainOptions:
+        arguments = tuple(text for text in self.arguments if _number(text) is None)
+        return TrainOptions(arguments, data_root=self.data_root, device=self.device)
+
+    @property
+    def config(self) -> Path | None:
+        """The config; None = the default."""
+        return self._train.config
+
+    @property
+    def overrides(self) -> list[str]:
+        """All settings."""
+        return self._train.overrides
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What came of one epsilon.
+
+    Attributes:
+        accuracy: Of the classifier that generated images taught, on stand-ins that nothing was trained on; None for
+            unlabeled images, or a method that releases a classifier: its own.
+        accuracy_std: Over its fits; None for one.
+        kid: To those stand-ins; None for a classifier. Compare within one rehearsal only.
+        true_positives: The largest share of members that any attacker finds while wrong of 1 % of the others.
+        certainty: How sure somebody to whom both cases were equally likely can be afterwards, except with a probability
+            of about delta.
+        seconds: How long training and sampling took.
+    """
+
+    epsilon: float
+    delta: float
+    accuracy: float | None
+    accuracy_std: float | None
+    kid: float | None
+    true_positives: float
+    certainty: float
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        from idpgan.privacy.guarantee import number_to_json
+
+        return {key: number_to_json(value) if isinstance(value, float) else value for key, value in vars(self).items()}
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """The rehearsal of a config.
+
+    Attributes:
+        stand_ins: What stood in for the data, in words.
+        majority: Accuracy of one constant answer; None for unlabeled images.
+        real: Accuracy that the stand-ins themselves teach; None where there is none.
+        rows: One for each epsilon, in their order.
+        picture: PNG: a row of images for each epsilon, below one of stand-ins; None for a classifier.
+    """
+
+    method: str
+    stand_ins: str
+    num_private: int
+    unit: str
+    majority: float | None
+    real: float | None
+    rows: tuple[Rehearsed, ...]
+    picture: bytes | None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict, without the picture."""
+        table = {key: value for key, value in vars(self).items() if key not in ("rows", "picture")}
+        return {**table, "rows": [row.to_json() for row in self.rows]}
 
 
 @command
@@ -21,9 +157,7 @@ def rehearse(options: RehearseOptions, progress: Progress) -> Answer:
 
     Example: idpgan rehearse config.toml --epsilon 1 10 --out rehearsal.png
     """
-    from idpgan.jobs.rehearse import rehearse as run
-
-    done = run(options, progress)
+    done = rehearse_config(options, progress)
     return Answer(done, lambda: _tell(done, options))
 
 
@@ -56,3 +190,173 @@ def _tell(done: Rehearsal, options: RehearseOptions) -> None:
     ]
     lines += [] if options.out is None else [f"Look at: {options.out}"]
     print_lines(lines)
+
+
+@own_state()
+def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Rehearsal:
+    """Rehearse a config at several epsilons; the picture is written if ``options.out`` says where.
+
+    Raises:
+        InputError: If the config cannot be rehearsed, found out before anything is drawn where possible.
+    """
+    from idpgan.data.load import known_shape
+    from idpgan.data.stand_ins import are_digits, stand_ins
+    from idpgan.device import resolve_device
+    from idpgan.files import check_writable, write_bytes_atomic
+    from idpgan.metrics.cache import Cache
+    from idpgan.metrics.fidelity import check_fidelity
+    from idpgan.release.outputs import refuse_closed
+    from idpgan.trainer import load_config
+    from idpgan.training.config import refuse_unsound
+    from idpgan.training.plan import plan_run
+
+    config = load_config(options.config, options.overrides)
+    refuse_unsound(config)
+    if options.out is not None:
+        refuse_closed(options.out, f"--out {options.out}")
+        check_writable(options.out)
+    check_fidelity()
+    device = resolve_device(config.training.device)
+    shape = known_shape(config.data)
+    configs = [_at(config, epsilon) for epsilon in options.epsilons]
+    plans: list[RunPlan] = [plan_run(each, shape) for each in configs]
+    for planned in plans:
+        planned.check()
+        _ = planned.price.epsilon  # an impossible delta or budget is refused here
+    split = stand_ins(shape, progress)
+    rows, grids = [], [_grid(split.test)]
+    with tempfile.TemporaryDirectory() as folder:  # of networks that were fitted to stand-ins
+        judge = _Judge(split, Cache(Path(folder)), device, options.seeds)
+        real = judge.accuracy_of(split.private, renamed(progress, "stand-ins")) if shape.classes else (None, None)
+        for each, planned in zip(configs, plans, strict=True):
+            name = f"epsilon {planned.price.budget.epsilon:g}" if planned.price.budget else "no budget"
+            row, images = judge.rehearsed(
+                each, planned, lambda *call, name=name: progress(f"{name}: {call[0]}", *call[1:])
+            )
+            rows.append(row)
+            grids += [] if images is None else [_grid(images)]
+    picture = _picture(grids, rows) if len(grids) == len(rows) + 1 else None
+    if options.out is not None and picture is not None:
+        write_bytes_atomic(options.out, picture)
+    kind = "digits of a pen" if are_digits(shape) else "drawn faces"
+    channels, height, width = shape.image_shape
+    words = f"{shape.num_private:,} {kind}, {height} x {width} {'grey' if channels == 1 else 'color'}"
+    labels = split.test.labels
+    majority = None if labels is None else float(labels.bincount().max() / len(labels))
+    unit = f"{plans[0].unit}, {plans[0].relation}"
+    return Rehearsal(config.method.name, words, shape.num_private, unit, majority, real[0], tuple(rows), picture)
+
+
+def _at(config: RunConfig, epsilon: float) -> RunConfig:
+    """Return the config with another epsilon."""
+    from idpgan.config import build
+
+    if getattr(config.privacy, "epsilon", None) is None:
+        raise ConfigError(
+            f"method '{config.method.name}' has no privacy.epsilon to rehearse. Take a method that keeps to one."
+        )
+    table = config.model_dump(mode="json", exclude_none=True)
+    table["privacy"]["epsilon"] = epsilon
+    table["privacy"].pop("noise_multiplier", None)
+    return build(type(config), table, "the rehearsal")
+
+
+def attacker(planned: RunPlan) -> tuple[float, float]:
+    """Return the largest true-positive rate at `FALSE_POSITIVES` that is proven, and how sure anybody can be."""
+    from scipy.special import ndtr, ndtri
+
+    from idpgan.audit.bounds import proven_separation
+
+    price = planned.price
+    if not math.isfinite(price.epsilon):
+        return 1.0, 1.0
+    separation = proven_separation(price.events, FALSE_POSITIVES, price.epsilon, price.delta)
+    found = float(ndtr(ndtri(FALSE_POSITIVES) + separation))
+    return found, 1 / (1 + math.exp(-price.epsilon))
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """Measures by stand-ins that nothing was trained on."""
+
+    split: Split
+    cache: Cache
+    device: torch.device
+    seeds: int
+
+    def accuracy_of(self, images: Images, progress: Progress) -> tuple[float | None, float | None]:
+        """Return the accuracy that images teach the small CNN, and its spread."""
+        import torch
+
+        from idpgan.metrics.evaluation import evaluate_images
+
+        wanted: dict[str, Any] = {"num_seeds": self.seeds, "classifiers": ("cnn",), "cache": self.cache}
+        found = evaluate_images(images, self.split, ["utility"], device=self.device, progress=progress, **wanted)
+        score: Any = found.results["utility"]
+        accuracies = torch.tensor(score.scores[0].accuracies, dtype=torch.float64)
+        return float(accuracies.mean()), float(accuracies.std()) if len(accuracies) > 1 else None
+
+    def rehearsed(self, config: RunConfig, planned: RunPlan, progress: Progress) -> tuple[Rehearsed, Images | None]:
+        """Train, draw and measure at one epsilon."""
+        from idpgan.metrics.evaluation import evaluate_images
+        from idpgan.trainer import train_on
+
+        started = time.monotonic()
+        method = train_on(config, self.split, progress)
+        product = method.artifact(config.release)
+        generator = getattr(product, "generator", None)
+        budget = planned.price.budget
+        terms = (budget.epsilon, budget.delta) if budget else (math.inf, 0.0)
+        if generator is None:
+            test = self.split.test
+            right = (product.classifier.logits(test.images).argmax(1).cpu() == test.labels).double().mean()
+            seconds = time.monotonic() - started
+            return Rehearsed(*terms, float(right), None, None, *attacker(planned), seconds), None
+        num = min(max(self.split.num_private, 1000), _MOST_DRAWN)
+        images = generator.sample_images(num, seed=0, progress=progress)
+        seconds = time.monotonic() - started
+        labeled = images.labels is not None and bool(self.split.classes)
+        accuracy = self.accuracy_of(images, progress) if labeled else (None, None)
+        found = evaluate_images(
+            images, self.split, ["fidelity"], cache=self.cache, device=self.device, progress=progress
+        )
+        fidelity: Any = found.results["fidelity"]
+        return Rehearsed(*terms, *accuracy, fidelity.kid, *attacker(planned), seconds), images
+
+
+def _grid(images: Images) -> Tensor:
+    """Return a small grid, uint8 (C, H, W): classes in turn where there are some."""
+    import torch
+
+    from idpgan.data.images import make_grid
+
+    chosen = torch.arange(min(_ROWS * _COLUMNS, len(images)))
+    if images.labels is not None:
+        by_class = images.labels.argsort(stable=True)
+        counts = torch.bincount(images.labels, minlength=len(images.classes))
+        starts = counts.cumsum(0) - counts
+        kinds = torch.arange(_ROWS * _COLUMNS) % _COLUMNS % len(images.classes)
+        turns = torch.arange(_ROWS * _COLUMNS) // min(_COLUMNS, len(images.classes))
+        chosen = by_class[(starts[kinds] + turns % counts[kinds].clamp(min=1)).clamp(max=len(images) - 1)]
+    return make_grid(images.images[chosen], _COLUMNS)
+
+
+def _picture(grids: Sequence[Tensor], rows: Sequence[Rehearsed]) -> bytes:
+    """Return a PNG: the stand-ins, and below them what is generated at each epsilon, with its numbers."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 2.1 * len(grids)), dpi=100, layout="constrained")
+    titles = ["public stand-ins"]
+    for row in rows:
+        useful = "" if row.accuracy is None else f", accuracy {row.accuracy:.1%}"
+        titles.append(
+            f"epsilon {row.epsilon:g}{useful}, an attacker finds at most {row.true_positives:.1%} at 1 % false"
+        )
+    for number, (grid, title) in enumerate(zip(grids, titles, strict=True)):
+        axes = figure.add_subplot(len(grids), 1, number + 1)
+        axes.imshow(grid.permute(1, 2, 0).squeeze(2).numpy(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")
+        axes.set_title(title, fontsize=9)
+        axes.set_axis_off()
+    content = io.BytesIO()
+    figure.savefig(content, format="png")
+    return content.getvalue()

@@ -51,7 +51,7 @@ def write_report(source: Path, data_root: Path | None = None, progress: Progress
     Raises:
         InputError: If it is neither, or its release cannot be read, or something else lies where the report is to be.
     """
-    from idpgan.jobs import pipeline, publish
+    from idpgan.commands import folder, publish
     from idpgan.kinds import KINDS
     from idpgan.release.outputs import refuse_closed
     from idpgan.report import attacked_images
@@ -64,7 +64,7 @@ def write_report(source: Path, data_root: Path | None = None, progress: Progress
     run, curator = RunFolder(source), source / "curator"
     if run.config.is_file():
         path = run.report
-    elif not (curator / pipeline.REPORT).is_file():
+    elif not (curator / folder.REPORT).is_file():
         raise InputError(
             f"{source} is neither a run nor the output of `idpgan publish`: it holds neither config.toml nor "
             "curator/report.json. What was given away alone has no report: see its README.md, and `idpgan verify`."
@@ -84,7 +84,7 @@ def write_report(source: Path, data_root: Path | None = None, progress: Progress
         results = {"evaluation": evaluate.FORMAT, "attack": attacked_images.FORMAT, "audit": audit.FORMAT}
         page = run_page(gathered(run, load_config(run.config, at_root(data_root)), KINDS, results), progress)
     else:
-        sheet = Sheet(curator / pipeline.SHEET, pipeline.SHOWN, pipeline.COLUMNS)
-        page = publication_page(source, curator / pipeline.REPORT, publish.FORMAT, sheet, KINDS)
+        sheet = Sheet(curator / folder.SHEET, folder.SHOWN, folder.COLUMNS)
+        page = publication_page(source, curator / folder.REPORT, publish.FORMAT, sheet, KINDS)
     write_text_atomic(path, render(page), mode=PRIVATE_FILE)
     return path

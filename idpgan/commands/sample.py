@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from idpgan.commands.command import Answer, command
-from idpgan.jobs.options import Device
+from idpgan.commands.command import Answer, Device, command
 from idpgan.progress import Progress
 
 

@@ -211,7 +211,7 @@ def test_every_command_ends_in_one_line(run, monkeypatch, error, code, word):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("idpgan.jobs.doctor.examine", fail)
+    monkeypatch.setattr("idpgan.commands.doctor.examine", fail)
     assert one_line(run("doctor"), word, code=code)
 
 
@@ -228,7 +228,7 @@ def test_a_defect_stays_a_traceback(monkeypatch, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("idpgan.jobs.doctor.examine", fail)
+    monkeypatch.setattr("idpgan.commands.doctor.examine", fail)
     from idpgan.commands import main
 
     with pytest.raises(type(error), match="defect"):
@@ -299,7 +299,7 @@ def test_doctor_and_rehearse_say_what_cannot_be_imported(run, monkeypatch):
     assert (code, found["torchvision"]["good"]) == (1, False)
     assert "cannot be imported" in found["torchvision"]["found"]
     assert found["numpy"]["good"]
-    monkeypatch.setattr("idpgan.jobs.rehearse.stand_ins", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr("idpgan.data.stand_ins.stand_ins", lambda *_: pytest.fail("drawn"))
     assert one_line(run("rehearse", "digits-gaussian"), "torchmetrics cannot be imported", "idpgan doctor")
 
 

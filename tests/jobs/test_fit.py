@@ -14,12 +14,12 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import idpgan
 from idpgan import trainer
+from idpgan.commands import fit as fit_module
+from idpgan.commands import process_ledger
+from idpgan.commands.process_ledger import charge, records_of
 from idpgan.data import arrays, intake
 from idpgan.data.load import load
 from idpgan.errors import InputError
-from idpgan.jobs import fit as fit_module
-from idpgan.jobs import process_ledger
-from idpgan.jobs.process_ledger import charge, records_of
 from idpgan.kinds import verify
 from idpgan.metrics.evaluation import evaluate_images
 from idpgan.privacy import Event, Relation, Unit

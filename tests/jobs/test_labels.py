@@ -9,19 +9,19 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 import idpgan
+from idpgan.commands import fit as fit_module
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.intake import gathered
 from idpgan.data.labels import are_ambiguous, asked_for, in_order, numbers, places, spelled, spellings
 from idpgan.data.load import load
 from idpgan.errors import InputError
-from idpgan.jobs import fit as fit_module
-from idpgan.jobs.init import facts_of
 from idpgan.metrics.source import read_foreign, read_images
 from idpgan.models import ModelConfig, build_generator, save_generator
 from idpgan.models.foreign import ForeignClassifier, ForeignGenerator
 from idpgan.release.dataset import SyntheticDataset
 from idpgan.release.export import _Drawn, _write_folder, export_samples, parse_labels
+from idpgan.synthesis.facts import facts_of
 
 EACH = 4  # images of a class
 KINDS = {
@@ -122,7 +122,7 @@ def of_evaluate(case, monkeypatch):
 
 
 def of_train(case, monkeypatch):
-    _, found, _ = facts_of(str(case.folder()))
+    found = facts_of(str(case.folder()))[0].settings
     config = DataConfig.model_validate({key: setting.value for key, setting in found.items()})
     assert list(map(int, config.classes)) == sorted(map(int, case.labels))
     split = load(config)

@@ -7,12 +7,11 @@ import pytest
 from PIL import Image
 
 from idpgan import trainer
+from idpgan.commands.obfuscate import ObfuscateOptions, obfuscate_folder
+from idpgan.commands.publish import PublishOptions, publish_folder
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
 from idpgan.errors import InputError
-from idpgan.jobs import obfuscate as obfuscations
-from idpgan.jobs import publish as publications
-from idpgan.jobs.options import ObfuscateOptions, PublishOptions
 from idpgan.privacy.folder_ledger import FolderLedger
 from idpgan.training.config import build_config
 from tests.neighbors.folders import data_of, write_classes, write_metadata
@@ -127,7 +126,7 @@ def fill(folder, channels=1):
 
 def published(folder, out, **changes):
     order = {"method": "lap", "epsilon": 1e6, "unit": "pixel", "out": out} | changes
-    publications.publish(PublishOptions((str(folder),), **order))
+    publish_folder(PublishOptions((str(folder),), **order))
     return documents(out / "release")
 
 
@@ -192,7 +191,7 @@ def test_an_obfuscation_ends_alike(tmp_path, caplog, spoil, share):
         for index in range(spoiled):
             spoil(faces / f"{index}.png")
         order = ObfuscateOptions((str(faces),), "blur", tmp_path / name / "out", accept_unsound=True, device="cpu")
-        obfuscations.obfuscate(order)
+        obfuscate_folder(order)
     assert documents(tmp_path / "whole" / "out" / "release") == documents(tmp_path / "spoiled" / "out" / "release")
     assert f"{share} of {NUM} files cannot be used as declared" in caplog.text
 

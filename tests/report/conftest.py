@@ -4,10 +4,9 @@ import pytest
 
 from idpgan.commands import attack, audit, evaluate
 from idpgan.commands.attack import AttackOptions
+from idpgan.commands.publish import PublishOptions, publish_folder
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
-from idpgan.jobs.options import PublishOptions
-from idpgan.jobs.publish import publish
 from idpgan.metrics.evaluation import METRICS, Evaluation
 from idpgan.metrics.fidelity import FidelityResult
 from idpgan.metrics.inception import InceptionResult
@@ -82,5 +81,5 @@ def published(tmp_path_factory):
     place = tmp_path_factory.mktemp("published")
     faces = folder(place / "faces", each=3)
     for name, method in (("first", "lap"), ("out", "dct")):
-        publish(PublishOptions((str(faces),), method, 2.0, "image", place / name))
+        publish_folder(PublishOptions((str(faces),), method, 2.0, "image", place / name))
     return place / "out"

@@ -11,6 +11,9 @@ from typing import Any
 import torch
 
 from idpgan.checks import whole
+from idpgan.commands.fit import FittedGenerator
+from idpgan.commands.process_ledger import charge, records_of, say
+from idpgan.commands.publish import BEST, Published, PublishOptions, publish_folder
 from idpgan.config import nearest_hint
 from idpgan.data.images import to_unit
 from idpgan.data.intake import Range, gathered
@@ -19,10 +22,6 @@ from idpgan.data.npz import is_npz
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.host import own_state
-from idpgan.jobs.fit import FittedGenerator
-from idpgan.jobs.options import PublishOptions
-from idpgan.jobs.process_ledger import charge, records_of, say
-from idpgan.jobs.publish import BEST, Published, publish
 from idpgan.kinds import opened
 from idpgan.metrics.evaluation import METRICS, Evaluation, default_metrics, evaluate_images
 from idpgan.metrics.features import RECIPES
@@ -93,7 +92,7 @@ def publish_images(
         before = len(FolderLedger.read(named.ledger_path, named.name).publications)
         try:
             with shown(off=not progress) as show:
-                return publish(named, show)
+                return publish_folder(named, show)
         finally:
             for paid in FolderLedger.read(named.ledger_path, named.name).publications[before:]:
                 if together := charge(records_of(named.folder), paid.events, paid.delta, *paid.pair):

@@ -1,4 +1,4 @@
-"""The page of all config keys, from the config classes: ``python -m idpgan.jobs.keys > docs/reference/keys.md``.
+"""The page of all config keys, from the config classes: ``python -m idpgan.commands.keys > docs/reference/keys.md``.
 
 Types, limits and defaults are those of pydantic's JSON schema; the docstring of each section says what its keys mean.
 """
@@ -20,9 +20,10 @@ _TYPES = {"boolean": "true or false", "integer": "integer", "number": "number", 
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 _HEAD = """# Every key of a config
 
-Made from the code by `python -m idpgan.jobs.keys > docs/reference/keys.md`; a test compares. A config is a TOML file,
-as `idpgan init` prints it; a key that is left out has the default ("none": a value that only leaving it out gives), and
-an unknown one is refused. Any key can be set on the command line: `idpgan train config.toml training.steps=100`.
+Made from the code by `python -m idpgan.commands.keys > docs/reference/keys.md`; a test compares. A config is a TOML
+file, as `idpgan init` prints it; a key that is left out has the default ("none": a value that only leaving it out
+gives), and an unknown one is refused. Any key can be set on the command line:
+`idpgan train config.toml training.steps=100`.
 `[data]`, `[model]`, `[training]` and `[release]` are the same for all methods, but for keys that stand with a method
 once more; `[method]` and `[privacy]` are the method's own, which `method.name` chooses.
 """

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from idpgan.checks import typed
+from idpgan.commands.process_ledger import Records, Together, charge, records_of, say
 from idpgan.config import apply_overrides, nearest_hint
 from idpgan.data import arrays
 from idpgan.data.config import DataConfig
@@ -36,8 +37,6 @@ from idpgan.data.npz import is_npz
 from idpgan.errors import InputError
 from idpgan.files import whole_folder
 from idpgan.host import own_state
-from idpgan.jobs.init import facts_of
-from idpgan.jobs.process_ledger import Records, Together, charge, records_of, say
 from idpgan.methods import CLASSIFIER, METHODS, methods_of
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
@@ -52,6 +51,7 @@ from idpgan.release.generator import load_generator
 from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder, passing_folder, refuse_used
 from idpgan.synthesis.best import best
+from idpgan.synthesis.facts import facts_of
 from idpgan.synthesis.starter import Facts
 from idpgan.trainer import start
 from idpgan.training.config import RunConfig, build_config, load_method
@@ -310,7 +310,9 @@ def _train(images: Any, labels: Any, method: str, family: str, given: _Given, pr
     with _kept_while_running(out, given.out is None) as files:
         source = _folder(images)
         if source is not None:
-            table, facts, records = *_of_folder(source, labels, given), records_of(source)
+            _refuse_beside_folder(labels, given)
+            seen, facts = facts_of(str(source))
+            table, records = {key: setting.value for key, setting in seen.settings.items()}, records_of(source)
         else:
             said: Any = {"people": given.people, "classes": given.classes, "pixel_range": given.pixel_range}
             held = gathered(images, labels, progress=progress, **said)
@@ -385,14 +387,12 @@ def _folder(images: Any) -> Path | None:
     return path
 
 
-def _of_folder(source: Path, labels: Any, given: _Given) -> tuple[dict[str, Any], Facts]:
-    """Return [data] and facts of a folder, as `idpgan init` finds them."""
+def _refuse_beside_folder(labels: Any, given: _Given) -> None:
+    """Refuse what a folder says itself."""
     named = {"labels": labels, "people": given.people, "classes": given.classes, "pixel_range": given.pixel_range}
     for name, value in named.items():
         if value is not None:
             raise InputError(f"{name} is for images in memory; a folder says it itself (idpgan prepare). Leave it out.")
-    _, found, facts = facts_of(str(source))
-    return {key: setting.value for key, setting in found.items()}, facts
 
 
 def _of_images(held: Images, file: Path) -> tuple[dict[str, Any], Facts]:
@@ -469,7 +469,10 @@ def _started(
         finished = start(config, out, progress, read=lambda: _remove(passing))
     finally:
         if run.ledger.is_file():
-            together = _noted(run, config, records)
+            books = Books.parse(run.ledger.read_bytes(), run.ledger)
+            terms, most = books.terms, getattr(config.privacy, "most_per_person", 1)
+            delta = terms.target.delta if terms.target else 0.0
+            together = charge(records, tuple(books.entries), delta, terms.unit, terms.relation, most)
     if finished.privacy is None:
         raise KeyboardInterrupt(finished.outcome.message)
     if together is not None:
@@ -484,10 +487,3 @@ def _started(
         "run": kept,
         "together": together,
     }
-
-
-def _noted(run: RunFolder, config: RunConfig, records: Records) -> Together | None:
-    books = Books.parse(run.ledger.read_bytes(), run.ledger)
-    terms, most = books.terms, getattr(config.privacy, "most_per_person", 1)
-    delta = terms.target.delta if terms.target else 0.0
-    return charge(records, tuple(books.entries), delta, terms.unit, terms.relation, most)
