@@ -23,9 +23,9 @@ if TYPE_CHECKING:
         synthesis,
         training,
     )
+    from idpgan.commands.attack_images import attack
     from idpgan.commands.fit import fit, fit_classifier
     from idpgan.commands.one_call import evaluate, publish_images
-    from idpgan.jobs.attack_images import attack
     from idpgan.release.classifier import load_classifier
     from idpgan.release.dataset import SyntheticDataset
     from idpgan.release.generator import load_generator
@@ -37,7 +37,7 @@ _NAMES = {
     "fit_classifier": "idpgan.commands.fit",
     "publish_images": "idpgan.commands.one_call",
     "SyntheticDataset": "idpgan.release.dataset",
-    "attack": "idpgan.jobs.attack_images",
+    "attack": "idpgan.commands.attack_images",
     "load_classifier": "idpgan.release.classifier",
     "load_generator": "idpgan.release.generator",
 }

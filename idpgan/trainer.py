@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import pickle
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import Split, known_shape, load
@@ -31,13 +34,14 @@ from idpgan.run import RunFolder, describe_environment, passing_folder, refuse_u
 from idpgan.training.config import RunConfig, at_root, build_config, load_method, refuse_unsound
 from idpgan.training.distributed import agree_on, agreed, check_own_gpu, do_as_told, hear_config, tell_config
 from idpgan.training.loop import Outcome, train
-from idpgan.training.method import Method, SharesSteps, Tick
+from idpgan.training.method import CriticScores, HasCritic, Method, NoCriticError, SharesSteps, Tick
 from idpgan.training.plan import RunPlan, plan_run
 from idpgan.training.samples import SampleGrid
 from idpgan.training.state import run_fingerprint
 from idpgan.training.stats import TensorBoardScalars
 
 _LOGGED = 20  # null records that are named in log.txt
+_UNREADABLE = (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError, SafetensorError)
 _LOG = logging.getLogger(__name__)
 
 
@@ -286,3 +290,50 @@ def _train(
         append_line(run.log, outcome.message)
     warning = None if planned.signal is None else planned.signal.warning
     return Finished(run, outcome, released, privacy, warning, len(split.holdout) > 0, config.release.license)
+
+
+# The method of a finished run, for an attacker with the curator's access -------------------------------------------
+
+
+def saved_state(run: RunFolder) -> dict[str, Any] | None:
+    """Read a run's state, tensors on the CPU; None for a copy without state/. A damaged one is refused."""
+    if not run.state.is_file():
+        return None
+    try:
+        content = torch.load(run.state, map_location="cpu", weights_only=True)
+        state, fingerprint = dict(content["method"]), content["fingerprint"]
+        if content["prepared"] is not None:
+            from safetensors.torch import load_file
+
+            state["prepared"] = load_file(run.prepared)
+    except _UNREADABLE as error:
+        reason = str(error).split("\n")[0][:200]
+        raise InputError(f"{run.state_dir} cannot be read ({reason}). Restore it from a copy, or remove it.") from error
+    return {"method": state, "fingerprint": fingerprint}
+
+
+def method_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None, device: torch.device) -> Method:
+    """Build a run's method again, as it was when its training ended.
+
+    ``state`` is what `saved_state` returned; the method wants to see the shapes of ``split``.
+
+    Raises:
+        NoCriticError: If the state is not there, or was written by another version.
+    """
+    if state is None:
+        raise NoCriticError("the run's state/ is not there, which holds the critic")
+    plan = plan_run(config, split.shape)
+    ledger = Ledger(plan.unit, plan.relation)  # never charged: the method is built only to be asked
+    method: Method = load_method(config.method.name)(plan, split, ledger=ledger, device=device)
+    try:
+        method.load_state(state["method"])
+    except (KeyError, RuntimeError, TypeError) as error:
+        raise NoCriticError("the run's state/ was written by another version of idpgan") from error
+    return method
+
+
+def critic_of(method: Method) -> CriticScores:
+    """Return how real a method's critic finds images; `NoCriticError` if the critic does not see single images."""
+    if not isinstance(method, HasCritic):
+        raise NoCriticError("this method's critic does not score images")
+    return method.critic_scores

@@ -25,7 +25,6 @@ FLOORS = (  # from the ground up; no room imports one of its own floor
     ("report", "kinds"),
     ("origin",),
     ("trainer",),
-    ("jobs",),
     ("commands",),
     ("__main__", "__init__"),
 )

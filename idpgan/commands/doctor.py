@@ -15,10 +15,9 @@ from typing import Annotated, Any
 
 import typer
 
-from idpgan.commands.command import Answer, command
+from idpgan.commands.command import Answer, Device, command
 from idpgan.errors import InputError
 from idpgan.host import own_state
-from idpgan.jobs.options import Device
 from idpgan.memory import GIB, free_memory
 from idpgan.progress import Progress, duration, silent
 

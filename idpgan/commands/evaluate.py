@@ -14,12 +14,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from idpgan.commands.command import Answer, command, kept, print_lines, print_table
+from idpgan.commands.command import (
+    RANGE,
+    Answer,
+    Device,
+    command,
+    given,
+    kept,
+    option,
+    print_lines,
+    print_table,
+    refuse_below,
+)
 from idpgan.device import check_device, resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import check_writable, parse_json, read_plain, write_private_json
 from idpgan.host import own_state
-from idpgan.jobs.options import RANGE, Device, given, option, refuse_below
 from idpgan.progress import Progress, renamed, silent
 from idpgan.run import RunFolder, describe_environment
 

@@ -15,11 +15,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from idpgan.commands import folder
-from idpgan.commands.command import Answer, command
+from idpgan.commands.command import Answer, command, option
 from idpgan.errors import DataError, InputError
 from idpgan.files import pasted
 from idpgan.host import own_state
-from idpgan.jobs.options import option
 from idpgan.methods import METHODS
 from idpgan.progress import Progress, silent
 

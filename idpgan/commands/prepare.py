@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from typer import Argument, Option
 
 from idpgan import files
-from idpgan.commands.command import Answer, command
+from idpgan.commands.command import Answer, command, option
 from idpgan.commands.folder import sides
 from idpgan.errors import DataError, InputError
 from idpgan.host import own_state
-from idpgan.jobs.options import option
 from idpgan.progress import Progress, silent
 
 if TYPE_CHECKING:

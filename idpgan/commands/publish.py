@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from idpgan.commands import folder
-from idpgan.commands.command import Answer, command, processes
+from idpgan.commands.command import Answer, command, option, processes
 from idpgan.errors import InputError
 from idpgan.files import pasted, printable
 from idpgan.host import own_state
-from idpgan.jobs.options import option
 from idpgan.methods import METHODS
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, LostRankError, Ranks, refuse_several

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument
 
-from idpgan.commands.command import Answer, command, print_lines, print_table
+from idpgan.commands.command import Answer, command, option, print_lines, print_table, refuse_below
+from idpgan.commands.train import TrainOptions
 from idpgan.errors import ConfigError, InputError
 from idpgan.host import own_state
-from idpgan.jobs.options import TrainOptions, option, refuse_below
 from idpgan.progress import Progress, duration, renamed, silent
 
 if TYPE_CHECKING:

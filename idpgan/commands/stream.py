@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from typer import Option
 
-from idpgan.commands.command import Answer, AsJson, command
+from idpgan.commands.command import Answer, AsJson, command, option
 from idpgan.errors import InputError
-from idpgan.jobs.options import option
 
 if TYPE_CHECKING:
     from idpgan.continual.stream import ContinualCounter

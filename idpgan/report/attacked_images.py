@@ -7,9 +7,12 @@ from typing import Any
 
 from idpgan.attacks.attack import Outcome
 from idpgan.attacks.best import RATE, Best, corrected
-from idpgan.attacks.evaluate import Interval
 
 FORMAT = "idpgan attack 1"
+CAUTION = (
+    "computed with private images: for the curator only, covered by no epsilon",
+    "an attack that fails proves nothing: stronger ones may succeed; the guarantee is the proven epsilon",
+)
 COPIES = 1  # statement beside those on attacks: are more members than others copied exactly?
 
 
@@ -127,7 +130,3 @@ class ImagesAttack:
             f"members, {near['equal_others']} others. Many tools report this distance as privacy. It is not evidence "
             "of privacy: images far from every record may still tell who was used (Yao et al. 2025, The DCR delusion)."
         )
-
-
-def _with_interval(rate: float, interval: Interval) -> str:
-    return f"{rate:.1%} [{interval[0]:.1%}, {interval[1]:.1%}]"

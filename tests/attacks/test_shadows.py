@@ -9,10 +9,9 @@ import torch
 from idpgan import trainer
 from idpgan.attacks.evaluate import evaluate_scores
 from idpgan.attacks.shadows import Density, halves, lira, rmia, vulnerable
+from idpgan.commands.attack import AttackOptions, attack_run
 from idpgan.data.load import load
 from idpgan.errors import InputError
-from idpgan.jobs.attack import attack_run
-from idpgan.jobs.options import AttackOptions
 from idpgan.trainer import start
 
 CONFIGS = Path(__file__).parents[2] / "configs"

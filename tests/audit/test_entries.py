@@ -19,10 +19,10 @@ from idpgan.audit.cases import CASES, AuditCase, guarantees
 from idpgan.audit.entry import Entry, Request
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import likelihood_ratio
+from idpgan.commands.audit import audit_entry, method_case, nothing_to_audit, run_case
 from idpgan.config import dump_toml
 from idpgan.data.load import known_shape
 from idpgan.errors import InputError
-from idpgan.jobs.audit import audit_entry, method_case, nothing_to_audit, run_case
 from idpgan.methods import METHODS, MethodInfo, methods_of
 from idpgan.privacy import Event, Laplace, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon

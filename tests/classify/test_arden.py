@@ -10,9 +10,9 @@ import idpgan
 from idpgan import trainer
 from idpgan.audit.entry import Request
 from idpgan.classify.arden import fit_phone, noisy_loss, response_loss
+from idpgan.commands.audit import audit_entry
 from idpgan.data.load import Split, load
 from idpgan.errors import ConfigError, InputError
-from idpgan.jobs.audit import audit_entry
 from idpgan.models.private_classifier import SplitCnn, nullify
 from idpgan.privacy import BudgetError, Ledger, Noise, RandomizedResponse
 from idpgan.privacy.collaborative import FeatureNoise

@@ -11,9 +11,9 @@ from idpgan import trainer
 from idpgan.attacks.adversarial import accuracy
 from idpgan.audit.entry import Request
 from idpgan.classify.dssgd import Sharing
+from idpgan.commands.audit import audit_entry
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
-from idpgan.jobs.audit import audit_entry
 from idpgan.privacy import Noise
 from idpgan.training.config import build_config, load_method, refuse_unsound
 from idpgan.training.plan import plan_run

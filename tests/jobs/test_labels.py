@@ -16,12 +16,11 @@ from idpgan.data.intake import gathered
 from idpgan.data.labels import are_ambiguous, asked_for, in_order, numbers, places, spelled, spellings
 from idpgan.data.load import load
 from idpgan.errors import InputError
-from idpgan.jobs.sample import draw
 from idpgan.metrics.source import read_foreign, read_images
 from idpgan.models import ModelConfig, build_generator, save_generator
 from idpgan.models.foreign import ForeignClassifier, ForeignGenerator
 from idpgan.release.dataset import SyntheticDataset
-from idpgan.release.export import _Drawn, _write_folder, parse_labels
+from idpgan.release.export import _Drawn, _write_folder, export_samples, parse_labels
 from idpgan.synthesis.facts import facts_of
 
 EACH = 4  # images of a class
@@ -149,7 +148,7 @@ def of_npz(case, monkeypatch):
     """An export of every class in turn, read by all who read one; and a file that brings names, by value."""
     save_generator(case.tmp / "made", named(case))
     out, num = case.tmp / "drawn.npz", len(case.names)
-    draw(case.tmp / "made", num, out, seed=0)
+    export_samples(case.tmp / "made", num, out, seed=0)
     with np.load(out) as file:
         assert file["labels"].tolist() == sorted(map(int, case.labels))
     order = {label: grey for grey, label in case.grey.items()}
@@ -261,7 +260,7 @@ def test_an_export_keeps_classes_whose_names_look_like_blanks(tmp_path):
     made = build_generator(ModelConfig(width=2, latent_dim=2), (1, 8, 8), 3)
     made.classes = ("NA", "DE", "1.0")
     save_generator(tmp_path / "made", made)
-    draw(tmp_path / "made", 6, tmp_path / "out", seed=0)
+    export_samples(tmp_path / "made", 6, tmp_path / "out", seed=0)
     data = SyntheticDataset(tmp_path / "out")
     assert (data.classes, sorted(data.labels.tolist())) == (made.classes, [0, 0, 1, 1, 2, 2])
 

@@ -11,13 +11,12 @@ from PIL import Image
 from idpgan import memory
 from idpgan.attacks import distances, tracing
 from idpgan.attacks.tracing import trace
+from idpgan.commands.attack import AttackOptions, attack_run
 from idpgan.commands.evaluate import EvaluateOptions, evaluate_source
 from idpgan.data.config import DataConfig
 from idpgan.data.faces import draw
 from idpgan.data.images import Images
 from idpgan.data.load import load
-from idpgan.jobs.attack import attack_run
-from idpgan.jobs.options import AttackOptions
 from idpgan.metrics import feature_networks
 from idpgan.models import ModelConfig, build_generator, generator
 from idpgan.privacy import Noise

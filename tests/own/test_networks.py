@@ -8,10 +8,9 @@ import pytest
 import torch
 
 import idpgan
+from idpgan.commands.attack import AttackOptions, attack_run
 from idpgan.config import build
 from idpgan.errors import ConfigError, InputError
-from idpgan.jobs.attack import attack_run
-from idpgan.jobs.options import AttackOptions
 from idpgan.kinds import opened, verify
 from idpgan.metrics.source import read_images
 from idpgan.models.config import ModelConfig

@@ -8,7 +8,7 @@ import pytest
 
 from idpgan import trainer
 from idpgan.errors import InputError
-from idpgan.jobs.sample import draw
+from idpgan.release.export import export_samples
 from idpgan.release.outputs import check_output
 
 FORM = "idpgan evaluation 1"
@@ -66,6 +66,6 @@ def test_neither_images_nor_a_run_go_into_a_release_or_a_state(aggregate_run, tm
         trainer.plan(trainer.load_config(None), out)
     if out.parent.is_dir():
         with pytest.raises(InputError, match=r"of a run|in a release"):
-            draw(aggregate_run, 2, out)
+            export_samples(aggregate_run, 2, out)
     trainer.plan(trainer.load_config(None), copy / "elsewhere")  # negative control
     assert not os.path.lexists(out)

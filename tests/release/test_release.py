@@ -16,11 +16,10 @@ import pytest
 
 from idpgan import trainer
 from idpgan.audit.bounds import cap, epsilon_bound
+from idpgan.commands.audit import check_release, write_into_release
 from idpgan.data.images import check_class_names
 from idpgan.errors import InputError
 from idpgan.files import printable
-from idpgan.jobs.audit import check_release, write_into_release
-from idpgan.jobs.sample import draw
 from idpgan.kinds import verify
 from idpgan.models.checkpoint import CONFIG, load_generator, save_generator
 from idpgan.models.config import ModelConfig
@@ -28,6 +27,7 @@ from idpgan.models.families import build_generator
 from idpgan.privacy.guarantee import EXACT, FLOATING_POINT, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.noise import FIXED, SYSTEM
 from idpgan.release.card import CardFacts, render_card
+from idpgan.release.export import export_samples
 from idpgan.release.folder import CARD, PRIVACY, write_release
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.run import RunFolder
@@ -284,8 +284,8 @@ def test_no_name_adds_to_the_yaml_head(release, tmp_path, name):
     assert plain["license"] == "unknown"
     if printable(name):
         config(lambda content: content["generator"].update(classes=[name, *"abcdefghi"]))(release)
-        draw(release, 3, tmp_path / "out.npz")
-        draw(release, 3, tmp_path / "out", labels=[1])
+        export_samples(release, 3, tmp_path / "out.npz")
+        export_samples(release, 3, tmp_path / "out", labels=[1])
         found = head((tmp_path / "out" / CARD).read_text())
         assert found["configs"][0]["data_files"] == [{"split": "train", "path": ["metadata.csv", "**/*.png"]}]
         assert "configs" not in head((tmp_path / f"out.{CARD}").read_text())  # the Hub reads no such archive
@@ -300,7 +300,7 @@ def test_the_head_says_what_is_private_and_what_is_not():
 @pytest.mark.parametrize("form", ["folder", "npz"])
 def test_exported_images_have_a_card_without_commands_that_do_not_apply(release, tmp_path, form):
     out = tmp_path / ("out" if form == "folder" else "out.npz")
-    draw(release, 20, out, seed=1)
+    export_samples(release, 20, out, seed=1)
     text = (out / CARD if form == "folder" else tmp_path / f"out.{CARD}").read_text()
     for word in ("verify", "load_generator", "safetensors", "samples.png", "privacy.json"):
         assert word not in text

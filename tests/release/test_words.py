@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from idpgan import load_generator, publish
 from idpgan.commands import app
+from idpgan.commands.audit import write_into_release
 from idpgan.continual import ContinualCounter
-from idpgan.jobs.audit import write_into_release
 from idpgan.kinds import verify
 from idpgan.obfuscate.settings import ObfuscatedArtifact, ObfuscationTable
 from idpgan.privacy.event import Event

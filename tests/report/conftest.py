@@ -2,12 +2,11 @@
 
 import pytest
 
-from idpgan.commands import evaluate
+from idpgan.commands import attack, audit, evaluate
+from idpgan.commands.attack import AttackOptions
 from idpgan.commands.publish import PublishOptions, publish_folder
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
-from idpgan.jobs import attack, audit
-from idpgan.jobs.options import AttackOptions
 from idpgan.metrics.evaluation import METRICS, Evaluation
 from idpgan.metrics.fidelity import FidelityResult
 from idpgan.metrics.inception import InceptionResult
@@ -58,7 +57,7 @@ def whole(tmp_path_factory):
     place = tmp_path_factory.mktemp("whole")
     data = declared(folder(place / "faces"), holdout_share=0.3).model_dump(mode="json", exclude_none=True)
     run = start(build_config({**SETTINGS, "data": data}, "the test"), place / "run <b>&").run
-    attack.write_attack(attack.attack_run(run.path, AttackOptions(("nearest-sample", "critic-score"), samples=40)))
+    attack.attack_run(run.path, AttackOptions(("nearest-sample", "critic-score"), samples=40)).write()
     audit.write_audit(run.path, audit.run_case(run.path).run(1000, seed=1))
     evaluation(run)
     return run

@@ -8,8 +8,9 @@ import torch
 
 from idpgan import trainer
 from idpgan.data.load import load
-from idpgan.jobs.attack import NoCriticError, critic_of
+from idpgan.trainer import critic_of
 from idpgan.training.config import load_method
+from idpgan.training.method import NoCriticError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from idpgan import load_generator, trainer
+from idpgan.commands.audit import run_case
 from idpgan.data.images import to_float
 from idpgan.errors import ConfigError
-from idpgan.jobs.audit import run_case
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, training_levels
 from idpgan.models.gaussian import GaussianGenerator

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from idpgan import trainer
+from idpgan.commands.audit import run_case
 from idpgan.config import load_table
 from idpgan.data.images import Images
 from idpgan.data.load import load
 from idpgan.errors import ConfigError
-from idpgan.jobs.audit import run_case
 from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.privacy import Noise, Relation, Unit

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from idpgan import trainer
+from idpgan.commands.audit import run_case
 from idpgan.data.faces import draw
 from idpgan.data.images import Images
-from idpgan.jobs.audit import run_case
 from idpgan.kinds import verify
 from idpgan.models import ModelConfig, build_generator, load_generator
 from idpgan.models.gaussian import low_spectrum

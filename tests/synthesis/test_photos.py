@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from idpgan import trainer
+from idpgan.commands.audit import run_case
 from idpgan.data.images import Images
 from idpgan.data.load import Split, load
 from idpgan.errors import ConfigError
-from idpgan.jobs.audit import run_case
 from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.models.gaussian import softly_clamped

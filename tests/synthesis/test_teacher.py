@@ -11,11 +11,10 @@ import pytest
 import torch
 
 from idpgan import trainer
+from idpgan.commands.audit import run_case
 from idpgan.data.images import png_bytes, to_uint8
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
-from idpgan.jobs.audit import run_case
-from idpgan.jobs.sample import draw
 from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.models.checkpoint import WEIGHTS, build_described, describe, weight_bytes
@@ -23,6 +22,7 @@ from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan
+from idpgan.release.export import export_samples
 from idpgan.release.generator import SAMPLES, GeneratorArtifact
 from idpgan.synthesis.follow import running_sums
 from idpgan.synthesis.teacher import Lessons, balanced
@@ -346,8 +346,8 @@ def test_null_records_teach_nothing():
 
 def test_soft_labels_are_exported_with_the_images(tmp_path):
     trainer.start(config_of(), tmp_path / "run")
-    draw(tmp_path / "run", 12, tmp_path / "some.npz", seed=1, soft_labels=True)
-    manifest = draw(tmp_path / "run", 12, tmp_path / "folder", seed=1, soft_labels=True)
+    export_samples(tmp_path / "run", 12, tmp_path / "some.npz", seed=1, soft_labels=True)
+    manifest = export_samples(tmp_path / "run", 12, tmp_path / "folder", seed=1, soft_labels=True)
     with np.load(tmp_path / "some.npz") as file:
         arrays = dict(file)
     teacher = load_generator(tmp_path / "run").teacher
@@ -360,5 +360,5 @@ def test_soft_labels_are_exported_with_the_images(tmp_path):
         assert [float(value) for value in row.values()] == pytest.approx(told.tolist(), rel=1e-4, abs=1e-6)
     trainer.start(config_of(0.0), tmp_path / "untaught")
     with pytest.raises(InputError, match="no teacher"):
-        draw(tmp_path / "untaught", 2, tmp_path / "none", soft_labels=True)
+        export_samples(tmp_path / "untaught", 2, tmp_path / "none", soft_labels=True)
     assert not (tmp_path / "none").exists()

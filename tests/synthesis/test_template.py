@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from idpgan import trainer
+from idpgan.commands.audit import run_case
 from idpgan.data.faces import draw
 from idpgan.data.images import to_float
 from idpgan.data.load import load
 from idpgan.errors import ConfigError
-from idpgan.jobs.audit import run_case
 from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.privacy import Noise, Relation, Unit

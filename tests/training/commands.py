@@ -15,10 +15,10 @@ from idpgan.attacks import distances
 from idpgan.attacks.attack import Knowledge, Membership, run_attack
 from idpgan.attacks.registry import select_attacks
 from idpgan.audit.distinguish import audit
+from idpgan.commands import audit as audit_job
+from idpgan.commands.audit import AuditOptions
 from idpgan.commands.publish import PublishOptions, publish_folder
 from idpgan.data.images import Images
-from idpgan.jobs import audit as audit_job
-from idpgan.jobs.options import AuditOptions
 from idpgan.privacy import Noise
 from idpgan.publish import publisher, release
 from idpgan.publish.publisher import publish_shares

@@ -8,10 +8,10 @@ import torch
 
 from idpgan import trainer
 from idpgan.audit.entry import Request
+from idpgan.commands.audit import run_case
 from idpgan.data.images import to_uint8
 from idpgan.data.load import load
 from idpgan.errors import ConfigError
-from idpgan.jobs.audit import run_case
 from idpgan.kinds import verify
 from idpgan.models import build_generator
 from idpgan.privacy import Budget, BudgetError, Ledger, Noise, Relation, Unit

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from idpgan import trainer
+from idpgan.commands.audit import run_case
 from idpgan.data.load import known_shape, load
 from idpgan.errors import ConfigError
-from idpgan.jobs.audit import run_case
 from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.privacy import Noise

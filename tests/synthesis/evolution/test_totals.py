@@ -13,7 +13,6 @@ from idpgan.config import dump_toml
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
-from idpgan.jobs.sample import draw
 from idpgan.kinds import verify
 from idpgan.models import load_generator, save_generator
 from idpgan.privacy import BudgetError, Event, Guarantee, Ledger, Noise, Relation, Unit
@@ -21,6 +20,7 @@ from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.totals import Part, total
 from idpgan.publish import release
 from idpgan.release.contained import contained_in
+from idpgan.release.export import export_samples
 from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder
 from idpgan.trainer import load_config
@@ -62,7 +62,7 @@ def second(tmp_path_factory, first):
 def drawn(tmp_path_factory, first):
     """Images that were drawn from the first run's generator."""
     out = tmp_path_factory.mktemp("drawn") / "images"
-    draw(first, 60, out, seed=1)
+    export_samples(first, 60, out, seed=1)
     (out / "metadata.csv").unlink()  # the folders say what the classes are
     return out
 
@@ -357,7 +357,7 @@ def test_a_reference_generator_comes_into_no_release(first, tmp_path):
     save_generator(reference, load_generator(first), extra={"curator_only": True})
     with pytest.raises(InputError, match="is not a release"):
         config_of(tmp_path, data={"public_generator": reference})
-    draw(reference, 20, tmp_path / "images", seed=1)
+    export_samples(reference, 20, tmp_path / "images", seed=1)
     (tmp_path / "images" / "metadata.csv").unlink()
     with pytest.raises(ConfigError, match=r"of which nothing is proven.*public_disjoint = true"):
         trainer.plan(config_of(tmp_path, data={"public_root": tmp_path / "images"}))
