@@ -159,8 +159,7 @@ def _versions() -> list[Finding]:
             continue
         try:
             version = importlib.metadata.version(requirement.name)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of the libraries about themselves
+            with warnings.catch_warnings(action="ignore"):  # of the libraries about themselves
                 importlib.import_module(_MODULES.get(requirement.name, requirement.name))
         except importlib.metadata.PackageNotFoundError:
             findings.append(Finding(requirement.name, f"not installed, tested {requirement.specifier}", False))
