@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from idpgan.checks import typed
-from idpgan.commands.process_ledger import Records, Together, charge, records_of, say
+from idpgan.commands.process_ledger import Records, Together, charge, records_of
 from idpgan.config import apply_overrides, nearest_hint
 from idpgan.data import arrays, intake
 from idpgan.data.config import DataConfig
@@ -462,8 +462,6 @@ def _started(
             together = charge(records, tuple(books.entries), delta, terms.unit, terms.relation, most)
     if finished.privacy is None:
         raise KeyboardInterrupt(finished.outcome.message)
-    if together is not None:
-        say(together)
     num = read_privacy(run.release / PRIVACY).document["num_private"]
     kept = None if out.is_relative_to(private_folder()) else out
     return {
