@@ -51,7 +51,7 @@ from idpgan.release.generator import load_generator
 from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder, passing_folder, refuse_used
 from idpgan.synthesis.best import best
-from idpgan.synthesis.facts import facts_of
+from idpgan.synthesis.facts import facts_of, values_of
 from idpgan.synthesis.starter import Facts
 from idpgan.trainer import start
 from idpgan.training.config import RunConfig, build_config, load_method
@@ -437,7 +437,7 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
     table: dict[str, Any] = {"method": {"name": method}, "privacy": {}}
     if suggest is not None:
         proposed = chosen.sections if chosen else suggest(facts)
-        table = {name: {key: each.value for key, each in keys.items()} for name, keys in proposed.items()}
+        table = values_of(proposed)
     elif family == "gan":
         table["model"] = {"conditional": bool(facts.shape.classes)}
     delta = default_delta(facts.shape.num_private) if given.delta is None else given.delta

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 FALSE_POSITIVES = 0.01  # the rate at which an attacker's success is stated
 _MOST_DRAWN = 10_000  # generated images that teach the classifier
 _ROWS, _COLUMNS = 3, 10  # of the small grid of an epsilon
+_Measures = tuple[float | None, float | None, float | None]  # accuracy, its spread, KID
 
 
 @dataclass(frozen=True)
@@ -273,7 +274,7 @@ def _rehearsed(
     if not hasattr(product, "generator"):
         test, images = split.test, None
         right = (product.classifier.logits(test.images).argmax(1).cpu() == test.labels).double().mean()
-        found: tuple[float | None, ...] = float(right), None, None
+        found: _Measures = float(right), None, None
         seconds = time.monotonic() - started
     else:
         num = min(max(split.num_private, 1000), _MOST_DRAWN)
@@ -284,9 +285,7 @@ def _rehearsed(
     return Rehearsed(*terms, *found, *attacker(planned), seconds), images
 
 
-def _measured(
-    images: Images, split: Split, names: Sequence[str], progress: Progress, **asked: Any
-) -> tuple[float | None, float | None, float | None]:
+def _measured(images: Images, split: Split, names: Sequence[str], progress: Progress, **asked: Any) -> _Measures:
     """Return the accuracy that images teach the small CNN, its spread, and the KID; None where it is not asked for."""
     import torch
 
