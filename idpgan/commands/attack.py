@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
@@ -36,7 +36,7 @@ from idpgan.commands.command import (
 )
 from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, check_writable, write_bytes_atomic, write_private_json
+from idpgan.files import check_writable, write_private_json
 from idpgan.host import own_state
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks, refuse_several
@@ -45,29 +45,16 @@ from idpgan.run import RunFolder, describe_environment
 if TYPE_CHECKING:
     import torch
 
-    from idpgan.attacks.attack import Attack, Knowledge, Membership, Outcome
-    from idpgan.attacks.best import Best
+    from idpgan.attacks.attack import Attack, Knowledge, Membership
     from idpgan.data.images import Images
     from idpgan.data.load import Split
     from idpgan.models.generator import Generator
     from idpgan.models.private_classifier import PrivateClassifier
+    from idpgan.report.attacked_images import AttackReport
     from idpgan.training.config import RunConfig
 
 FOLDER = "reference"  # folder in the attacked run that keeps the trained reference generator
 _LEAST_SAMPLES, _MOST_SAMPLES = 10_000, 60_000
-_UNLABELED = "the generator is unconditional: its images have no labels to train a classifier with"
-_UNCHECKED = "without state/ it is not known that these data are the run's own"
-_INDEPENDENT = (
-    "intervals take images for independent, but people are among members and non-members both: they are too narrow. "
-    'Split people with data.split_by = "identity"'
-)
-_COPIES = "{:,} non-members are exact copies of private images, which makes every attack look weaker"
-_EXPOSED = "shadow attacks judge the {0} members and {0} non-members that stand most alone, chosen before the attack"
-_NO_SHADOWS = "no shadow generators: give --shadows K"
-_NO_TEACHER = "no classifier was released with this generator"
-_NO_DENOISER = "this generator does not draw by diffusion"
-_NO_SUMS = "this method releases no sums of features, or the run's state/ is not there, which says how they were made"
-_NO_REFERENCE = "no reference generator: give --reference RUN or --train-reference"
 
 
 @dataclass(frozen=True)
@@ -202,40 +189,6 @@ def print_attacks(report: AttackReport) -> None:
     print_lines([*best, *lines, *(f"note: {note}" for note in (*notes, *report.notes))])
 
 
-@dataclass(frozen=True)
-class AttackReport:
-    """The results of the attacks on a run.
-
-    Attributes:
-        facts: JSON values that say what was compared with what.
-        best: The strongest attack, corrected for having been chosen; None if none was run.
-    """
-
-    run: RunFolder
-    outcomes: tuple[Outcome, ...]
-    facts: dict[str, Any]
-    notes: tuple[str, ...]
-    best: Best | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of attack.json."""
-        from idpgan.report.attacked_images import FORMAT
-
-        attacks = {found.attack.name: found.to_json() for found in self.outcomes}
-        best = None if self.best is None else self.best.to_json()
-        head = {"format": FORMAT, "curator_only": True, **self.facts, "best": best}
-        return {**head, "attacks": attacks, "notes": list(self.notes)}
-
-    def write(self) -> tuple[Path, Path]:
-        """Write attack.json and attack.png (ROC curves, log-log) into the run; return where."""
-        from idpgan.attacks.attack import roc_png
-
-        path, picture = self.run.attack, self.run.attack.with_suffix(".png")
-        write_private_json(path, self.to_json())
-        write_bytes_atomic(picture, roc_png(self.outcomes), mode=PRIVATE_FILE)
-        return path, picture
-
-
 @own_state()
 def attack_run(
     path: Path, options: AttackOptions | None = None, progress: Progress = silent, ranks: Ranks = ALONE
@@ -249,43 +202,34 @@ def attack_run(
             anything is computed.
         LostRankError: If another process ends.
     """
-    from idpgan.attacks.attack import choose_members, run_attack
+    from idpgan import attacks
+    from idpgan.attacks.attack import choose_members
     from idpgan.attacks.best import best_of
-    from idpgan.attacks.registry import select_attacks
     from idpgan.attacks.shadow_runs import train_shadows
     from idpgan.models.checkpoint import is_classifier
     from idpgan.release.outputs import check_output
-    from idpgan.report.attacked_images import CAUTION, FORMAT
+    from idpgan.report.attacked_images import CAUTION, FORMAT, AttackReport
     from idpgan.training.distributed import check_own_gpu
 
     options, started, run = options or AttackOptions(), time.monotonic(), RunFolder.open(path)
     check_output(run.attack, FORMAT, option="the result")
     check_writable(run.attack)
     kind = "classifier" if is_classifier(path) else "generator"
-    attacks, device = select_attacks(options.attacks, kind), resolve_device(options.device, "--device")
+    rows, device = attacks.select_attacks(options.attacks, kind), resolve_device(options.device, "--device")
     check_own_gpu(device, ranks)
     target = _open(run, kind, options, progress)
     images = choose_members(target.split.existing(), options.most)
     reference, about = _reference(target, images, options, progress)
-    knowledge = _knowledge(target, attacks, images, reference, options, device, progress)
+    knowledge = _knowledge(target, rows, images, reference, options, device, progress)
     if options.shadows:
-        shadows = train_shadows(
-            run,
-            target.config,
-            target.split,
-            images,
-            _train_shadow,
-            shadows=options.shadows,
-            samples=len(knowledge.needed("samples")),
-            device=device,
-            progress=progress,
-        )
+        asked: Any = {"shadows": options.shadows, "samples": len(knowledge.needed("samples"))}
+        asked |= {"device": device, "progress": progress}
+        shadows = train_shadows(run, target.config, target.split, images, _train_shadow, **asked)
         knowledge = dataclasses.replace(knowledge, shadows=shadows)
     knowledge = dataclasses.replace(knowledge, ranks=ranks)
-    judging: dict[str, Any] = {"most_costly": options.most_costly, "confidence": options.confidence}
-    outcomes = tuple(
-        run_attack(attack, knowledge, images, **judging, device=device, progress=progress) for attack in attacks
-    )
+    judging: Any = {name: getattr(options, name) for name in ("most_costly", "confidence")}
+    judging |= {"device": device, "progress": progress}
+    outcomes = tuple(attacks.run_attack(attack, knowledge, images, **judging) for attack in rows)
     facts = {
         "run": str(run.path),
         "method": target.config.method.name,
@@ -300,15 +244,30 @@ def attack_run(
         "seconds": round(time.monotonic() - started, 1),
         "environment": describe_environment(device.type),
     }
-    notes = [*CAUTION, *[_UNCHECKED] * (target.state is None)]
-    if images.members.identities is not None:
-        notes.append(_INDEPENDENT if images.people is None else "intervals are those of people, by a cluster bootstrap")
+    notes = (*CAUTION, *_notes(target, images, knowledge))
+    return AttackReport(run, outcomes, facts, notes, best_of(outcomes, options.confidence))
+
+
+def _notes(target: _Target, images: Membership, knowledge: Knowledge) -> Iterator[str]:
+    """Yield what a reader has to know of these images."""
+    if target.state is None:
+        yield "without state/ it is not known that these data are the run's own"
+    if images.people is not None:
+        yield "intervals are those of people, by a cluster bootstrap"
+    elif images.members.identities is not None:
+        yield (
+            "intervals take images for independent, but people are among members and non-members both: they are too "
+            'narrow. Split people with data.split_by = "identity"'
+        )
     private = set(target.split.existing().private.digests())
     if copies := sum(digest in private for digest in images.non_members.digests()):
-        notes.append(_COPIES.format(copies))
+        yield f"{copies:,} non-members are exact copies of private images, which makes every attack look weaker"
     if knowledge.shadows is not None:
-        notes.append(_EXPOSED.format(len(knowledge.shadows.members)))
-    return AttackReport(run, outcomes, facts, tuple(notes), best_of(outcomes, options.confidence))
+        alone = len(knowledge.shadows.members)
+        yield (
+            f"shadow attacks judge the {alone} members and {alone} non-members that stand most alone, chosen before "
+            "the attack"
+        )
 
 
 class _Target(NamedTuple):
@@ -371,7 +330,7 @@ def _reference(
 
 def _knowledge(
     target: _Target,
-    attacks: Sequence[Attack],
+    rows: Sequence[Attack],
     images: Membership,
     reference: Generator | None,
     options: AttackOptions,
@@ -387,23 +346,29 @@ def _knowledge(
     from idpgan.trainer import critic_of, method_of_run
     from idpgan.training.method import HasSums, NoCriticError
 
+    least = LEAST_REFERENCE if isinstance(target.product, PrivateClassifier) else LEAST_TO_TRACE
+    known = images.reference.to(device) if len(images.reference) >= least else None
+    too_few = f"{len(images.reference)} reference images are too few: {least} are needed"
     if isinstance(target.product, PrivateClassifier):  # its logits, and images that are neither members nor non-members
-        few = len(images.reference) < LEAST_REFERENCE
-        too_few = f"{len(images.reference)} reference images are too few: {LEAST_REFERENCE} are needed"
-        return Knowledge(
-            classifier=target.product.to(device).logits,
-            reference=None if few else images.reference.to(device),
-            seed=options.seed,
-            why_not={"reference": too_few},
-        )
-    generator, critic = target.product.to(device), None
-    why_not = {"sample_labels": _UNLABELED, "shadows": _NO_SHADOWS, "teacher": _NO_TEACHER, "sums": _NO_SUMS}
-    why_not["denoiser"] = _NO_DENOISER
-    why_not["reference"] = f"{len(images.reference)} reference images are too few: {LEAST_TO_TRACE} are needed"
+        logits = target.product.to(device).logits
+        return Knowledge(classifier=logits, reference=known, seed=options.seed, why_not={"reference": too_few})
+    no_reference = "no reference generator: give --reference RUN or --train-reference"
+    why_not = {
+        "sample_labels": "the generator is unconditional: its images have no labels to train a classifier with",
+        "shadows": "no shadow generators: give --shadows K",
+        "teacher": "no classifier was released with this generator",
+        "denoiser": "this generator does not draw by diffusion",
+        "sums": "this method releases no sums of features, or the run's state/ is not there, which says how they were "
+        "made",
+        "reference": too_few,
+        "reference_samples": no_reference,
+        "reference_generator": no_reference,
+    }
     num = options.samples or min(max(target.split.num_private, _LEAST_SAMPLES), _MOST_SAMPLES)
+    generator = target.product.to(device)
     samples = draw(generator, num, options.seed, progress, "generated images")
-    sums, teacher = None, None if generator.teacher is None else generator.teacher.to(device).logits
-    if any({"critic", "sums"} & set(attack.needs) for attack in attacks):
+    critic = sums = None
+    if any({"critic", "sums"} & set(attack.needs) for attack in rows):
         try:
             method = method_of_run(target.config, target.split, target.state, device)
             sums = method.released_sums if isinstance(method, HasSums) else None
@@ -411,9 +376,7 @@ def _knowledge(
         except NoCriticError as reason:
             why_not["critic"] = str(reason)
     reference_samples = None
-    if reference is None:
-        why_not |= dict.fromkeys(("reference_samples", "reference_generator"), _NO_REFERENCE)
-    else:
+    if reference is not None:
         reference = reference.to(device)
         reference_samples = draw(reference, num, options.seed + 1, progress, "reference images")
     return Knowledge(
@@ -421,9 +384,9 @@ def _knowledge(
         generator=generator,
         critic=critic,
         denoiser=generator.denoising_loss if isinstance(generator, DiffusionGenerator) else None,
-        teacher=teacher,
+        teacher=None if generator.teacher is None else generator.teacher.to(device).logits,
         sums=sums,
-        reference=images.reference.to(device) if len(images.reference) >= LEAST_TO_TRACE else None,
+        reference=known,
         reference_samples=reference_samples,
         reference_generator=reference,
         seed=options.seed,

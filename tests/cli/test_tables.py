@@ -9,12 +9,13 @@ import torch
 from idpgan.attacks.attack import Outcome
 from idpgan.attacks.evaluate import evaluate_scores
 from idpgan.attacks.registry import select_attacks
-from idpgan.commands.attack import AttackReport, print_attacks
+from idpgan.commands.attack import print_attacks
 from idpgan.commands.evaluate import print_evaluation
 from idpgan.metrics.accuracy import Accuracy
 from idpgan.metrics.evaluation import METRICS, Evaluation
 from idpgan.metrics.fidelity import FidelityResult
 from idpgan.metrics.utility import ClassifierScore, UtilityResult
+from idpgan.report.attacked_images import AttackReport
 from idpgan.run import RunFolder
 
 
