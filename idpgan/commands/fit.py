@@ -312,16 +312,16 @@ def _train(images: Any, labels: Any, method: str, family: str, given: _Given, pr
     else:
         out = Path(given.out)
     with _kept_while_running(out, given.out is None) as files:
-        source, asked = _folder(images), {name: getattr(given, name) for name in ("people", "classes", "pixel_range")}
+        source, about = _folder(images), {name: getattr(given, name) for name in ("people", "classes", "pixel_range")}
         if source is not None:
-            if said := [name for name, value in {"labels": labels, **asked}.items() if value is not None]:
+            if extra := [name for name, value in {"labels": labels, **about}.items() if value is not None]:
                 raise InputError(
-                    f"{said[0]} is for images in memory; a folder says it itself (idpgan prepare). Leave it out."
+                    f"{extra[0]} is for images in memory; a folder says it itself (idpgan prepare). Leave it out."
                 )
             seen, facts = facts_of(str(source))
             table, records = {key: setting.value for key, setting in seen.settings.items()}, records_of(source)
         else:
-            held = intake.gathered(images, labels, progress=progress, **asked)
+            held = intake.gathered(images, labels, progress=progress, **about)
             arrays.write(files[0], held)
             table, facts, records = *_of_images(held, files[0]), records_of(held)
         table, facts = _with_public(table, facts, given, files[1])

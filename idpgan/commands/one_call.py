@@ -87,8 +87,8 @@ def publish_images(
         if pixel_range is not None:
             raise InputError("pixel_range is for images in memory: files say it themselves. Leave it out.")
         settings = tuple(f"{key}={value}" for key, value in options.items())
-        asked: Any = {"delta": delta, "accept_unsound": accept_unsound, "device": device}
-        named = PublishOptions((str(images), *settings), method, epsilon, unit, Path(out), **asked)
+        others: Any = {"delta": delta, "accept_unsound": accept_unsound, "device": device}
+        named = PublishOptions((str(images), *settings), method, epsilon, unit, Path(out), **others)
         before = len(FolderLedger.read(named.ledger_path, named.name).publications)
         try:
             with shown(off=not progress) as show:

@@ -1,6 +1,6 @@
 """What a folder of images or a built-in source shows: its [data], and what is public of it.
 
-A folder is told by names and at most 100 headers; no photo is looked at.
+A folder is known by names and at most 100 headers; no photo is looked at.
 """
 
 from __future__ import annotations
