@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from idpgan.checks import typed
-from idpgan.commands.process_ledger import Records, Together, charge, records_of, say
+from idpgan.commands.process_ledger import Records, Together, charge, records_of
 from idpgan.config import apply_overrides, nearest_hint
 from idpgan.data import arrays, intake
 from idpgan.data.config import DataConfig
@@ -51,7 +51,7 @@ from idpgan.release.generator import load_generator
 from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder, passing_folder, refuse_used
 from idpgan.synthesis.best import best
-from idpgan.synthesis.facts import facts_of
+from idpgan.synthesis.facts import facts_of, values_of
 from idpgan.synthesis.starter import Facts
 from idpgan.trainer import start
 from idpgan.training.config import RunConfig, build_config, load_method
@@ -312,16 +312,16 @@ def _train(images: Any, labels: Any, method: str, family: str, given: _Given, pr
     else:
         out = Path(given.out)
     with _kept_while_running(out, given.out is None) as files:
-        source, asked = _folder(images), {name: getattr(given, name) for name in ("people", "classes", "pixel_range")}
+        source, about = _folder(images), {name: getattr(given, name) for name in ("people", "classes", "pixel_range")}
         if source is not None:
-            if said := [name for name, value in {"labels": labels, **asked}.items() if value is not None]:
+            if extra := [name for name, value in {"labels": labels, **about}.items() if value is not None]:
                 raise InputError(
-                    f"{said[0]} is for images in memory; a folder says it itself (idpgan prepare). Leave it out."
+                    f"{extra[0]} is for images in memory; a folder says it itself (idpgan prepare). Leave it out."
                 )
             seen, facts = facts_of(str(source))
             table, records = {key: setting.value for key, setting in seen.settings.items()}, records_of(source)
         else:
-            held = intake.gathered(images, labels, progress=progress, **asked)
+            held = intake.gathered(images, labels, progress=progress, **about)
             arrays.write(files[0], held)
             table, facts, records = *_of_images(held, files[0]), records_of(held)
         table, facts = _with_public(table, facts, given, files[1])
@@ -437,7 +437,7 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
     table: dict[str, Any] = {"method": {"name": method}, "privacy": {}}
     if suggest is not None:
         proposed = chosen.sections if chosen else suggest(facts)
-        table = {name: {key: each.value for key, each in keys.items()} for name, keys in proposed.items()}
+        table = values_of(proposed)
     elif family == "gan":
         table["model"] = {"conditional": bool(facts.shape.classes)}
     delta = default_delta(facts.shape.num_private) if given.delta is None else given.delta
@@ -462,8 +462,6 @@ def _started(
             together = charge(records, tuple(books.entries), delta, terms.unit, terms.relation, most)
     if finished.privacy is None:
         raise KeyboardInterrupt(finished.outcome.message)
-    if together is not None:
-        say(together)
     num = read_privacy(run.release / PRIVACY).document["num_private"]
     kept = None if out.is_relative_to(private_folder()) else out
     return {

@@ -119,7 +119,7 @@ def _template(source: str, data_root: Path | None, method: str, probe: bool) -> 
     from idpgan.data.image_files import in_folders, leftovers
     from idpgan.data.load import BY_NAME
     from idpgan.synthesis.best import Choice, best
-    from idpgan.synthesis.facts import facts_of
+    from idpgan.synthesis.facts import facts_of, values_of
     from idpgan.training.config import load_method
 
     suggest = None if method == BEST else getattr(load_method(method), "suggest", None)
@@ -138,19 +138,16 @@ def _template(source: str, data_root: Path | None, method: str, probe: bool) -> 
         where = in_folders(left_out)
         notes.append(f"Left out, in hidden folders and what systems leave behind: {where} image files.")
     text = _text(source, sections, seen, facts.shape, choice.why)
-    return Template(text, _values(sections), (note,) if counts else (), tuple(notes))
-
-
-def _values(sections: Sections) -> dict[str, dict[str, object]]:
-    return {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
+    return Template(text, values_of(sections), (note,) if counts else (), tuple(notes))
 
 
 def _priced(sections: Sections, facts: Facts) -> tuple[RunConfig, RunPlan]:
     """Return config and plan; raises `InputError` if such data do not suit the method."""
+    from idpgan.synthesis.facts import values_of
     from idpgan.training.config import build_config
     from idpgan.training.plan import plan_run
 
-    config = build_config(_values(sections), "what init has written")
+    config = build_config(values_of(sections), "what init has written")
     planned = plan_run(config, facts.shape)
     planned.check()
     return config, planned

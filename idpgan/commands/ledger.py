@@ -283,9 +283,9 @@ def _read_by(run: RunFolder, data: DataConfig, place: Path, roots: set[Path]) ->
     for base in () if data.name in _MADE_HERE else (Path.cwd(), *run.path.parents):
         read = (base / place).resolve()
         for root in roots:
-            beside = root.relative_to(read).parts[:1] if root.is_relative_to(read) else ()
-            whole = data.name.endswith("folder") or (beside and beside[0].lower() == data.name)
-            if read.is_relative_to(root) or (beside and whole):
+            below = root.relative_to(read).parts[:1] if root.is_relative_to(read) else ()
+            whole = data.name.endswith("folder") or (below and below[0].lower() == data.name)
+            if read.is_relative_to(root) or (below and whole):
                 return read
     return None
 

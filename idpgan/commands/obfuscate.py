@@ -151,8 +151,8 @@ def obfuscate_folder(options: ObfuscateOptions, progress: Progress = silent) -> 
     folder.check_room(options, settings.ObfuscatedArtifact(num, shape))  # refuses what no release can hold
     public = {key: value for key, value in method.config.to_json().items() if key not in base.SECRET}
     table = {"data": "images", "method": options.method, "num": num, "shape": list(shape), "options": public}
-    said = build(settings.ObfuscationTable, table, "the release")
-    card = said.settings(said.plan())
+    stated = build(settings.ObfuscationTable, table, "the release")
+    card = stated.settings(stated.plan())
     events = card.plan.price.events
     with folder.charged(options, folder.expense(options, options.method, num, events, None, 0.0)) as (ledger, part):
         images = folder.read_images(files, shape, progress)

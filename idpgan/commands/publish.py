@@ -82,7 +82,7 @@ class Quote:
         files: Originals, in order.
         names: Of the released files, in the same order.
         shape: (C, H, W).
-        before: Publications that stand on the folder's ledger.
+        ledger: Of the folder, with this publication as the last one.
         nested: Ledgers of the folders that it lies in or holds.
         total: What all of them and this one cost an image together.
     """
@@ -92,9 +92,14 @@ class Quote:
     files: tuple[Path, ...]
     names: tuple[str, ...]
     shape: tuple[int, int, int]
-    before: tuple[Publication, ...]
+    ledger: FolderLedger
     nested: tuple[FolderLedger, ...]
     total: Total
+
+    @property
+    def before(self) -> tuple[Publication, ...]:
+        """Publications that stand on the folder's ledger."""
+        return self.ledger.publications[:-1]
 
     @property
     def report(self) -> PrivacyReport:
@@ -283,13 +288,9 @@ def quote(options: PublishOptions) -> Quote:
     folder.check_room(options, ImagesArtifact(len(files), shape, names=names))  # refuses what no release can hold
     pixels = len(files) * math.prod(shape)
     check_memory(_BYTES_PER_PIXEL * pixels, f"publishing {len(files):,} images", "Publish a part of the folder.")
-    ledger = FolderLedger.read(options.ledger_path, options.name)
-    after = ledger.charged(_expense(options, made, len(files)))
-    return Quote(options, made, files, names, shape, ledger.publications, *_together(options, after))
-
-
-def _expense(options: PublishOptions, plan: PublicationPlan, num: int) -> Publication:
-    return folder.expense(options, plan.method, num, plan.price.events, plan.epsilon, plan.delta)
+    row = folder.expense(options, made.method, len(files), made.price.events, made.epsilon, made.delta)
+    ledger = FolderLedger.read(options.ledger_path, options.name).charged(row)
+    return Quote(options, made, files, names, shape, ledger, *_together(options, ledger))
 
 
 def _together(options: PublishOptions, ledger: FolderLedger) -> tuple[tuple[FolderLedger, ...], Total]:
@@ -352,15 +353,15 @@ def publish_folder(options: PublishOptions, progress: Progress = silent, ranks: 
             f"--device {options.device}: the processes of torchrun publish on the CPU. Leave --device out."
         )
     quoted = quote(options)
-    with folder.charged(options, _expense(options, quoted.plan, len(quoted.files))) as (ledger, part):
+    with folder.charged(options, quoted.ledger.publications[-1]) as (ledger, part):
         # Nested ledgers are read after the charge: of two concurrent publications the later one's total has both.
         nested, together = _together(options, ledger)
-        done = dataclasses.replace(quoted, before=ledger.publications[:-1], nested=nested, total=together)
+        done = dataclasses.replace(quoted, ledger=ledger, nested=nested, total=together)
         originals = folder.read_images(done.files, done.shape, progress).images
         released = _release(done, originals, ranks, device)
         name = options.name if options.keep_names else "images"
         released.write(part / "release", data=name, names=done.names)
-        report = _report(done, originals, released, ledger)
+        report = _report(done, originals, released)
         folder.write_curator(part / "curator", originals, released.to_uint8().reshape(originals.shape), report)
     return Published(done, options.out / "release", options.out / "curator", report["mean"])
 
@@ -382,7 +383,7 @@ def _release(quoted: Quote, originals: Tensor, ranks: Ranks, device: torch.devic
     return dataclasses.replace(released, images=released.images.cpu())
 
 
-def _report(quoted: Quote, originals: Tensor, released: Release, ledger: FolderLedger) -> dict[str, Any]:
+def _report(quoted: Quote, originals: Tensor, released: Release) -> dict[str, Any]:
     """Return what is computed from the originals without noise: the errors of each image, and their means."""
     from idpgan.metrics import images as errors
 
@@ -411,8 +412,8 @@ def _report(quoted: Quote, originals: Tensor, released: Release, ledger: FolderL
         "mean": {name: float(values.mean()) for name, values in columns.items()},
         "notes": list(released.notes),
         "ledger": {
-            "path": str(ledger.path),
-            "publications": [publication.to_json() for publication in ledger.publications],
+            "path": str(quoted.ledger.path),
+            "publications": [publication.to_json() for publication in quoted.ledger.publications],
             "total": quoted.total.to_json(),
         },
         "images": rows,

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 FALSE_POSITIVES = 0.01  # the rate at which an attacker's success is stated
 _MOST_DRAWN = 10_000  # generated images that teach the classifier
 _ROWS, _COLUMNS = 3, 10  # of the small grid of an epsilon
+_Measures = tuple[float | None, float | None, float | None]  # accuracy, its spread, KID
 
 
 @dataclass(frozen=True)
@@ -223,14 +224,14 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
     split = stand_ins.stand_ins(shape, progress)
     rows, grids = [], [_grid(split.test)]
     with tempfile.TemporaryDirectory() as folder:  # of networks that were fitted to stand-ins
-        asked: Any = {"num_seeds": options.seeds, "cache": Cache(Path(folder)), "device": device}
+        measuring: Any = {"num_seeds": options.seeds, "cache": Cache(Path(folder)), "device": device}
         real = None
         if shape.classes:
-            real, _, _ = _measured(split.private, split, ["utility"], renamed(progress, "stand-ins"), **asked)
+            real, _, _ = _measured(split.private, split, ["utility"], renamed(progress, "stand-ins"), **measuring)
         for each, planned in zip(configs, plans, strict=True):
             name = f"epsilon {planned.price.budget.epsilon:g}" if planned.price.budget else "no budget"
             row, images = _rehearsed(
-                each, planned, split, lambda *call, name=name: progress(f"{name}: {call[0]}", *call[1:]), **asked
+                each, planned, split, lambda *call, name=name: progress(f"{name}: {call[0]}", *call[1:]), **measuring
             )
             rows.append(row)
             grids += [] if images is None else [_grid(images)]
@@ -261,7 +262,7 @@ def _at(config: RunConfig, epsilon: float) -> RunConfig:
 
 
 def _rehearsed(
-    config: RunConfig, planned: RunPlan, split: Split, progress: Progress, **asked: Any
+    config: RunConfig, planned: RunPlan, split: Split, progress: Progress, **measuring: Any
 ) -> tuple[Rehearsed, Images | None]:
     """Train, draw and measure at one epsilon, by stand-ins that nothing was trained on."""
     from idpgan.trainer import train_on
@@ -273,26 +274,24 @@ def _rehearsed(
     if not hasattr(product, "generator"):
         test, images = split.test, None
         right = (product.classifier.logits(test.images).argmax(1).cpu() == test.labels).double().mean()
-        found: tuple[float | None, ...] = float(right), None, None
+        found: _Measures = float(right), None, None
         seconds = time.monotonic() - started
     else:
         num = min(max(split.num_private, 1000), _MOST_DRAWN)
         images = product.generator.sample_images(num, seed=0, progress=progress)
         seconds = time.monotonic() - started
         labeled = images.labels is not None and split.classes
-        found = _measured(images, split, ["utility"] * bool(labeled) + ["fidelity"], progress, **asked)
+        found = _measured(images, split, ["utility"] * bool(labeled) + ["fidelity"], progress, **measuring)
     return Rehearsed(*terms, *found, *attacker(planned), seconds), images
 
 
-def _measured(
-    images: Images, split: Split, names: Sequence[str], progress: Progress, **asked: Any
-) -> tuple[float | None, float | None, float | None]:
+def _measured(images: Images, split: Split, names: Sequence[str], progress: Progress, **measuring: Any) -> _Measures:
     """Return the accuracy that images teach the small CNN, its spread, and the KID; None where it is not asked for."""
     import torch
 
     from idpgan.metrics.evaluation import evaluate_images
 
-    results: Any = evaluate_images(images, split, names, classifiers=("cnn",), progress=progress, **asked).results
+    results: Any = evaluate_images(images, split, names, classifiers=("cnn",), progress=progress, **measuring).results
     kid = results["fidelity"].kid if "fidelity" in names else None
     if "utility" not in names:
         return None, None, kid

@@ -1,6 +1,6 @@
 """What a folder of images or a built-in source shows: its [data], and what is public of it.
 
-A folder is told by names and at most 100 headers; no photo is looked at.
+A folder is known by names and at most 100 headers; no photo is looked at.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from idpgan.config import nearest_hint
 from idpgan.data import declared, face_folder, folder
@@ -21,7 +21,7 @@ from idpgan.data.metadata import METADATA, PREPARED, bits, class_values, read_ro
 from idpgan.errors import DataError, InputError
 from idpgan.files import pasted
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
-from idpgan.synthesis.starter import Facts, Setting
+from idpgan.synthesis.starter import Facts, Sections, Setting
 
 HANDWRITING, ALIGNED = ("digits", "mnist"), ("celeba",)
 MOST_CLASSES, LEAST_PER_CLASS = 64, 20  # no classes: a column of more values, or of fewer images of each
@@ -39,6 +39,11 @@ class Shown(NamedTuple):
     settings: dict[str, Setting]
     counts: Counter[str]
     others: tuple[str, ...] = ()
+
+
+def values_of(sections: Sections) -> dict[str, dict[str, Any]]:
+    """Return a config's sections without the reasons."""
+    return {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
 
 
 def facts_of(source: str, data_root: Path | None = None) -> tuple[Shown, Facts]:
