@@ -45,13 +45,15 @@ _UNREADABLE = (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.Unp
 _LOG = logging.getLogger(__name__)
 
 
-def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(path: Path | None, overrides: Sequence[str] = (), data_root: Path | None = None) -> RunConfig:
     """Read a TOML file (None = the embedded default), apply ``section.key=value`` settings, build the method's config.
+
+    ``data_root`` says where the data set lies now; None = where the file says.
 
     Raises:
         ConfigError: On the first problem in the config.
     """
-    where = "the default config" if path is None else str(path)
+    where, overrides = "the default config" if path is None else str(path), [*overrides, *at_root(data_root)]
     return build_config(with_releases(apply_overrides(load_table(path), overrides)), where, overrides)
 
 
@@ -145,7 +147,7 @@ def resume(path: Path, data_root: Path | None = None, progress: Progress = silen
     """
     run = RunFolder.open(path)
     with run.locked():  # before anything is read that another process may be writing
-        config = load_config(run.config, at_root(data_root))
+        config = load_config(run.config, data_root=data_root)
         planned = plan_run(config, known_shape(config.data))
         ledger = Ledger.open(run.ledger, config.identity(), planned.price)
         planned.check()

@@ -287,9 +287,8 @@ def _open(run: RunFolder, kind: str, options: AttackOptions, progress: Progress)
     from idpgan.release.classifier import load_classifier
     from idpgan.release.generator import load_generator
     from idpgan.trainer import load_config, saved_state
-    from idpgan.training.config import at_root
 
-    path, config, classifies = run.path, load_config(run.config, at_root(options.data_root)), kind == "classifier"
+    path, config, classifies = run.path, load_config(run.config, data_root=options.data_root), kind == "classifier"
     if not classifies and not (run.release / WEIGHTS).is_file():
         raise InputError(f"{path} is not finished: it has released nothing. Continue it with --resume.")
     if classifies and given(options, "samples", "reference", "train_reference", "shadows"):
@@ -338,15 +337,15 @@ def _knowledge(
     progress: Progress,
 ) -> Knowledge:
     """Gather what the attacks may use, and why the rest is not there."""
+    from idpgan.attacks import losses, tracing
     from idpgan.attacks.attack import Knowledge, draw
-    from idpgan.attacks.losses import LEAST_REFERENCE
-    from idpgan.attacks.tracing import LEAST_REFERENCE as LEAST_TO_TRACE
     from idpgan.models.diffusion import DiffusionGenerator
     from idpgan.models.private_classifier import PrivateClassifier
     from idpgan.trainer import critic_of, method_of_run
     from idpgan.training.method import HasSums, NoCriticError
 
-    least = LEAST_REFERENCE if isinstance(target.product, PrivateClassifier) else LEAST_TO_TRACE
+    classifies = isinstance(target.product, PrivateClassifier)
+    least = losses.LEAST_REFERENCE if classifies else tracing.LEAST_REFERENCE
     known = images.reference.to(device) if len(images.reference) >= least else None
     too_few = f"{len(images.reference)} reference images are too few: {least} are needed"
     if isinstance(target.product, PrivateClassifier):  # its logits, and images that are neither members nor non-members

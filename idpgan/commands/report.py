@@ -59,7 +59,6 @@ def write_report(source: Path, data_root: Path | None = None, progress: Progress
     from idpgan.report.publication import Sheet, publication_page
     from idpgan.report.run import gathered, run_page
     from idpgan.trainer import load_config
-    from idpgan.training.config import at_root
 
     run, curator = RunFolder(source), source / "curator"
     if run.config.is_file():
@@ -82,7 +81,7 @@ def write_report(source: Path, data_root: Path | None = None, progress: Progress
     page: Page
     if path == run.report:
         results = {"evaluation": evaluate.FORMAT, "attack": attacked_images.FORMAT, "audit": audit.FORMAT}
-        page = run_page(gathered(run, load_config(run.config, at_root(data_root)), KINDS, results), progress)
+        page = run_page(gathered(run, load_config(run.config, data_root=data_root), KINDS, results), progress)
     else:
         sheet = Sheet(curator / folder.SHEET, folder.SHOWN, folder.COLUMNS)
         page = publication_page(source, curator / folder.REPORT, publish.FORMAT, sheet, KINDS)
