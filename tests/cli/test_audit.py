@@ -120,7 +120,7 @@ def test_a_data_free_audit_may_enter_the_release(run, aggregate_run, tmp_path):
 
 
 def test_a_violation_is_shown_and_does_not_enter_the_release(run, aggregate_run, tmp_path, monkeypatch):
-    from idpgan.commands.audit import Audited
+    from idpgan.audit.cases import Audited
 
     copy = shutil.copytree(aggregate_run, tmp_path / "run")
     before = (copy / "release" / "privacy.json").read_bytes()
