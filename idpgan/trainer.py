@@ -115,7 +115,8 @@ def start(
     if planned.signal is not None and planned.signal.warning:
         _LOG.warning("%s", planned.signal.warning)
     ledger = Ledger.of(planned.price, config.identity())
-    split, method = _shared(config, ledger, ranks, planned)  # refusals come before the folder exists
+    with tell_config(ranks, dump_toml(config)):  # refusals come before the folder exists
+        split, method = _load_and_build(config, ledger, ranks, planned)
     read()
     environment = describe_environment(str(resolve_device(config.training.device))) | {"processes": ranks.size}
     toml = dump_toml(config)
@@ -130,7 +131,7 @@ def start(
             append_line(run.log, f"null record: {file.reason}")
         if len(split.refused) > _LOGGED:
             append_line(run.log, f"null records: {len(split.refused):,} in all, of which these were the first.")
-        return _train(config, split, method, run, ledger, progress, ranks)
+        return _train_and_release(split, method, run, ledger, progress, ranks)
 
 
 @own_state()
@@ -148,8 +149,9 @@ def resume(path: Path, data_root: Path | None = None, progress: Progress = silen
         planned = plan_run(config, known_shape(config.data))
         ledger = Ledger.open(run.ledger, config.identity(), planned.price)
         planned.check()
-        split, method = _shared(config, ledger, ranks, planned)
-        return _train(config, split, method, run, ledger, progress, ranks)
+        with tell_config(ranks, dump_toml(config)):
+            split, method = _load_and_build(config, ledger, ranks, planned)
+        return _train_and_release(split, method, run, ledger, progress, ranks)
 
 
 def follow(ranks: Ranks) -> None:
@@ -161,20 +163,14 @@ def follow(ranks: Ranks) -> None:
     content = hear_config(ranks)
     if content is not None:
         config = build_config(with_releases(tomllib.loads(content)), "the config of rank 0")
-        _, method = _meet(config, None, ranks)
+        _, method = _load_and_build(config, None, ranks)
         do_as_told(method, ranks)
 
 
-def _shared(config: RunConfig, ledger: Ledger, ranks: Ranks, planned: RunPlan) -> tuple[Split, Method]:
-    """Load the data and make the method, on rank 0 and on all other ranks with it."""
-    with tell_config(ranks, dump_toml(config)):
-        return _meet(config, ledger, ranks, planned)
-
-
-def _meet(
+def _load_and_build(
     config: RunConfig, ledger: Ledger | None, ranks: Ranks, planned: RunPlan | None = None
 ) -> tuple[Split, Method]:
-    """Load the data and make the method on this rank; without a ledger its charges are not kept."""
+    """Load the data and make the method, on all ranks at once; without a ledger the charges are not kept."""
     with agreed(ranks):
         device = resolve_device(config.training.device)
         check_own_gpu(device, ranks)
@@ -192,7 +188,7 @@ def _meet(
                     f"started {ranks.size}. Start it without torchrun."
                 )
             method.share_steps(ranks)
-    agree_on("data, code or device", json.dumps(_fingerprint(config, split, device)), ranks)
+    agree_on("data, code or device", json.dumps(_fingerprint(config, split)), ranks)
     return split, method
 
 
@@ -227,42 +223,36 @@ def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Me
     with passing_folder() as folder:  # of weights that were fitted to private images
         run = RunFolder.create(folder / "reference", dump_toml(config))
         ledger.path = run.ledger
-        outcome = train(
-            method,
-            config=config.training,
-            ledger=ledger,
-            run=run,
-            fingerprint=_fingerprint(config, split, device),
-            delta=planned.delta,
-            progress=progress,
-        )
+        outcome = _steps(split, method, run, ledger, progress)
     if outcome.ended == "interrupted":
         raise InputError("The training was interrupted, so that nothing was attacked.")
     return method
 
 
-def _fingerprint(config: RunConfig, split: Split, device: torch.device) -> dict[str, str]:
+def _fingerprint(config: RunConfig, split: Split) -> dict[str, str]:
     """Return what must be equal in every continuation of a run."""
     return run_fingerprint(
         config=config.identity(),
         private_data=split.digest,
         public_data=split.public.digest(),
-        device=device,
+        device=resolve_device(config.training.device),
         own_code=config.own_code,
     )
 
 
-def _train(
-    config: RunConfig,
-    split: Split,
-    method: Method,
-    run: RunFolder,
-    ledger: Ledger,
-    progress: Progress,
-    ranks: Ranks,
+def _steps(split: Split, method: Method, run: RunFolder, ledger: Ledger, progress: Progress, **more: Any) -> Outcome:
+    """Take the steps of a method in a folder."""
+    planned: RunPlan = method.plan
+    config, fingerprint = planned.config, _fingerprint(planned.config, split)
+    told: Any = {"config": config.training, "delta": planned.delta, "fingerprint": fingerprint, **more}
+    return train(method, ledger=ledger, run=run, progress=progress, **told)
+
+
+def _train_and_release(
+    split: Split, method: Method, run: RunFolder, ledger: Ledger, progress: Progress, ranks: Ranks
 ) -> Finished:
     planned: RunPlan = method.plan
-    device = resolve_device(config.training.device)
+    config: RunConfig = planned.config
     grid = SampleGrid(run.samples, num=config.release.samples)
 
     def show(tick: Tick) -> None:
@@ -270,17 +260,7 @@ def _train(
             grid(tick)
 
     with contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
-        outcome = train(
-            method,
-            config=config.training,
-            ledger=ledger,
-            run=run,
-            fingerprint=_fingerprint(config, split, device),
-            delta=planned.delta,
-            on_tick=[show, tensorboard],
-            progress=progress,
-            ranks=ranks,
-        )
+        outcome = _steps(split, method, run, ledger, progress, on_tick=[show, tensorboard], ranks=ranks)
         released = outcome.ended != "interrupted"
         privacy = method.privacy() if released else None
         kept = (run.release / PRIVACY).exists()  # an existing release may hold an audited value

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -340,7 +340,6 @@ def exposure_of(
     references: int = 1000,
     repeats: int = 1,
     seed: int = 0,
-    overrides: Sequence[str] = (),
     progress: Progress = silent,
 ) -> ExposureReport:
     """Train a config once on its own data, with canaries among the private images. Curator only, never released.
@@ -350,7 +349,7 @@ def exposure_of(
     Raises:
         InputError: If the config cannot be run, or the data have attributes.
     """
-    config = load_config(path, list(overrides))
+    config = load_config(path)
     trained, results = expose(
         load(config.data, progress),
         lambda split: train_on(config, split, progress),

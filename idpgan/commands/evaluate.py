@@ -181,7 +181,6 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
     from idpgan.data.load import load
     from idpgan.metrics import cache, dpimagebench
     from idpgan.metrics.accuracy import measure_accuracy
-    from idpgan.metrics.evaluation import default_metrics
     from idpgan.metrics.features import RECIPES
     from idpgan.metrics.source import kind_of, read_images
     from idpgan.models.checkpoint import is_classifier
@@ -202,11 +201,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         )
     started, under_test = time.monotonic(), kinds.opened(source, options.module)
     split, about = load(config, progress), dict[str, Any]()
-    num, wanted = split.num_private, [options.only] if options.only else list(default_metrics(split.classes))
-    if options.ceiling:
-        wanted += ["ceiling"] * (options.only != "fidelity" and bool(split.classes))
-        wanted += ["fidelity_ceiling"] * ("fidelity" in wanted)
-    wanted += ["floor"] * options.floor
+    num, wanted = split.num_private, _metrics(options, split.classes)
     if options.protocol == "dpimagebench":
         dpimagebench.check_benchmark(split.image_shape, split.classes, split.num_private)
         num, wanted = dpimagebench.NUM_IMAGES, ["dpimagebench"]
@@ -234,6 +229,17 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
     about |= {"num_images": len(images), "images_digest": images.digest()}
     about["drawn_for"] = Purpose.TRAINING if kind == "generator" else purpose_of(source) or None
     return Evaluated(evaluation, _facts(source, kind, config, about, device, started), out)
+
+
+def _metrics(options: EvaluateOptions, classes: tuple[str, ...]) -> list[str]:
+    """Return the names of what is measured."""
+    from idpgan.metrics.evaluation import default_metrics
+
+    wanted = [options.only] if options.only else list(default_metrics(classes))
+    if options.ceiling:
+        wanted += ["ceiling"] * (options.only != "fidelity" and bool(classes))
+        wanted += ["fidelity_ceiling"] * ("fidelity" in wanted)
+    return wanted + ["floor"] * options.floor
 
 
 def _check_names(options: EvaluateOptions) -> None:
