@@ -94,7 +94,7 @@ def fitted(case, monkeypatch, **more):
     monkeypatch.setattr(fit_module, "_started", lambda config, *_: load(config.data))
     given = fit_module._Given(1.0, None, "image", None, more.get("public"), None, "cpu", None, None, ())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit_module, "_new_place", lambda: case.tmp)
+        patch.setattr(fit_module.tempfile, "mkdtemp", lambda **_: str(case.tmp))
         return fit_module._train(case.X, case.y, "gaussian", "gan", given, lambda *_: None)
 
 
