@@ -2,7 +2,7 @@
 
 import sys
 
-from idpgan.cli import main
+from idpgan.commands import main
 
 if __name__ == "__main__":
     main(["train", *sys.argv[1:]])

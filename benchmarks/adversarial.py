@@ -15,8 +15,8 @@ import torch
 import idpgan
 from idpgan.attacks.adversarial import accuracy, deepfool, pgd
 from idpgan.data.load import load
-from idpgan.jobs import load_config
 from idpgan.run import RunFolder
+from idpgan.trainer import load_config
 
 
 def main():

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from sweep import cell, load_config, options, utility
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.data.load import load
 from idpgan.models.features import EmbeddingNet
 from idpgan.synthesis.aggregate.config import AggregateRun as Config
@@ -73,7 +73,7 @@ def public_only(arguments: argparse.Namespace) -> dict[str, Any]:
     start = IdpAggregate.of(config, own, device=torch.device("cpu"))
     start.prepare()
     row = {f"before_matching_{name}": value for name, value in utility(start.generator, split, arguments).items()}
-    method = jobs.train_on(config, own)
+    method = trainer.train_on(config, own)
     return row | utility(method.generator, split, arguments) | {"seconds": round(time.perf_counter() - started, 1)}
 
 

@@ -31,10 +31,10 @@ from idpgan.classify.arden import Arden, ArdenPlan, falling, fit_phone, noisy_lo
 from idpgan.classify.arden import ArdenRun as Config
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, load
-from idpgan.jobs import load_config
 from idpgan.models.private_classifier import SplitCnn, nullify
 from idpgan.privacy import Noise, RandomizedResponse
 from idpgan.privacy.collaborative import FeatureNoise
+from idpgan.trainer import load_config
 
 TRAININGS = ("plain", "noisy", "private", "response")
 CODE = [PACKAGE / "privacy/collaborative.py", PACKAGE / "models/private_classifier.py"]

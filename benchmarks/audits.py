@@ -27,7 +27,7 @@ import idpgan
 from idpgan import classify, publish
 from idpgan.audit.cases import CASES, AuditCase
 from idpgan.audit.entry import Request
-from idpgan.jobs.audit import audit_entry, method_case, nothing_to_audit
+from idpgan.commands.audit import audit_entry, method_case, nothing_to_audit
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.sums import CellSums

@@ -19,11 +19,10 @@ from typing import Any
 import torch
 from sweep import finish
 
+from idpgan.commands.evaluate import EvaluateOptions, evaluate_source
+from idpgan.commands.init import config_for
 from idpgan.config import apply_overrides
 from idpgan.files import write_text_atomic
-from idpgan.jobs.evaluate import evaluate_source
-from idpgan.jobs.init import init
-from idpgan.jobs.options import EvaluateOptions
 from idpgan.training.config import RunConfig, build_config
 
 
@@ -58,7 +57,7 @@ def unpacked(tar: Path, folder: Path) -> Path:
 
 def proposed(images: Path, settings: list[str]) -> RunConfig:
     """Return what `idpgan init` proposes, with settings."""
-    return build_config(apply_overrides(init(str(images)).table, settings), "what init proposes")
+    return build_config(apply_overrides(config_for(str(images)).table, settings), "what init proposes")
 
 
 def row(config: RunConfig, options: argparse.Namespace) -> dict[str, Any]:

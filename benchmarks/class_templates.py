@@ -19,9 +19,8 @@ from typing import Any
 from cells import PACKAGE, code_digest, read_or_measure
 from sweep import CONFIGS
 
-from idpgan import jobs
-from idpgan.jobs.evaluate import evaluate_source
-from idpgan.jobs.options import EvaluateOptions
+from idpgan import trainer
+from idpgan.commands.evaluate import EvaluateOptions, evaluate_source
 
 ROWS = {"no shape": []} | {
     f"{templates}, shape {shape}": [f"model.shape={shape}", f"method.templates={templates}"]
@@ -53,14 +52,14 @@ def main() -> None:
 def measure(settings: list[str], arguments: argparse.Namespace) -> dict[str, Any]:
     """Train a run, judge it by the holdout part, and return accuracy and fidelity."""
     root = [] if arguments.data_root is None else [f"data.root={json.dumps(str(arguments.data_root))}"]
-    config = jobs.load_config(CONFIGS / f"{arguments.config}.toml", [*root, *settings])
+    config = trainer.load_config(CONFIGS / f"{arguments.config}.toml", [*root, *settings])
     options = EvaluateOptions(
         part="holdout", classifier=("cnn",), seeds=1, num=arguments.num, data_root=arguments.data_root
     )
     found: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        jobs.start(config, run)
+        trainer.start(config, run)
         for only in ("utility", "fidelity"):
             measured = evaluate_source(run, replace(options, only=only)).evaluation.to_json()
             found[only] = measured[only]

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from idpgan.config import apply_overrides, load_table
 from idpgan.data.load import Split, load
-from idpgan.jobs.train import train_on
 from idpgan.metrics.accuracy import measure_accuracy
+from idpgan.trainer import train_on
 from idpgan.training.config import build_config
 
 ONE = ["method.participants=1", "method.upload_share=1.0", "method.selection=largest", "method.bound=1000.0"]

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.ranks import ALONE, Ranks
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    config = jobs.load_config(CONFIG, ["training.device=cpu", *arguments.settings])
+    config = trainer.load_config(CONFIG, ["training.device=cpu", *arguments.settings])
     if not isinstance(config, Config):
         raise TypeError(f"{CONFIG} is not of dp-gan.")
     with joined() as ranks:

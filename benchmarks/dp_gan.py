@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from sweep import cell, load_config, options, utility
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.data.load import Split, load
 from idpgan.training.config import RunConfig
 
@@ -83,7 +83,7 @@ def tuned(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]:
         return row
     split = without_private(load(config.data))
     started = time.perf_counter()
-    method = jobs.train_on(config, split)
+    method = trainer.train_on(config, split)
     row = {"steps": config.training.steps, "train_seconds": round(time.perf_counter() - started, 1)}
     row |= utility(method.generator, split, arguments)
     path.write_text(json.dumps(row) + "\n")

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.data.images import Images
 from idpgan.data.load import Split, known_shape
 from idpgan.training.config import load_method
@@ -72,7 +72,7 @@ def measured(arguments: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(arguments.threads[0])
     root = [f"data.root={json.dumps(str(arguments.data_root))}"] if arguments.data_root else []
     settings = [*root, f"method.engine={arguments.one}", "privacy.noise_multiplier=1"]
-    config = jobs.load_config(Path(arguments.configs[0]), settings)
+    config = trainer.load_config(Path(arguments.configs[0]), settings)
     shape = known_shape(config.data)
     rng = torch.Generator().manual_seed(0)
     pixels = torch.randint(0, 256, (shape.num_private, *shape.image_shape), dtype=torch.uint8, generator=rng)

@@ -25,9 +25,9 @@ import torch
 from idpgan.config import build
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import load
-from idpgan.jobs.train import load_config, train_on
 from idpgan.metrics.utility import measure_utility
 from idpgan.synthesis.evolution.method import Evolution, EvolutionTraining
+from idpgan.trainer import load_config, train_on
 from idpgan.training.config import build_config
 from idpgan.training.state import code_digest
 

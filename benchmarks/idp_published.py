@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from sweep import finish
 
-from idpgan import jobs, load_generator
+from idpgan import load_generator, trainer
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import known_shape, load
 from idpgan.files import write_text_atomic
@@ -68,13 +68,13 @@ def cells(arguments: argparse.Namespace) -> Iterator[RunConfig]:
         common.append(f"data.root={json.dumps(str(arguments.data_root))}")
     if arguments.local:
         for projected in (["method.projection=dct"], ["method={name='idp-gan-local',projection='pixels'}"]):
-            yield jobs.load_config(CONFIGS / "mnist-idp-gan-local.toml", [*projected, *common, "privacy.epsilon=10"])
+            yield trainer.load_config(CONFIGS / "mnist-idp-gan-local.toml", [*projected, *common, "privacy.epsilon=10"])
         return
     for epsilon in arguments.epsilons:
         for batch_size in arguments.batch_sizes:
             halves = [f"privacy.epsilon1={epsilon / 2}", f"privacy.epsilon2={epsilon / 2}"]
             overrides = [*common, *halves, f"training.batch_size={batch_size}"]
-            yield jobs.load_config(CONFIGS / "mnist-idp-gan-published.toml", overrides)
+            yield trainer.load_config(CONFIGS / "mnist-idp-gan-published.toml", overrides)
 
 
 def account(config: published.PublishedRun) -> dict[str, Any]:

@@ -15,10 +15,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from idpgan import jobs
+from idpgan import trainer
+from idpgan.commands.evaluate import FORMAT as EVALUATION
 from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.files import write_text_atomic
-from idpgan.jobs.evaluate import FORMAT as EVALUATION
 from idpgan.training.config import RunConfig
 
 ROOT = Path(__file__).parents[1]
@@ -77,7 +77,7 @@ def run_of(path: Path, evaluation: dict[str, Any]) -> Path:
 
 def describe_run(run: Path, evaluation: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return what one run adds to its row; ``row`` holds what all runs of the row have in common."""
-    config = jobs.load_config(run / "config.toml")
+    config = trainer.load_config(run / "config.toml")
     privacy = read_json(run / "release" / "privacy.json")
     step, seconds = trained(run)
     name, overrides = nearest_config(config)
@@ -134,7 +134,7 @@ def nearest_config(config: RunConfig) -> tuple[str, list[str]]:
     mine = flat(config.model_dump(mode="json"))
     found: list[tuple[bool, int, str, list[str]]] = []
     for path in sorted(CONFIGS.glob("*.toml")):
-        other = jobs.load_config(path)
+        other = trainer.load_config(path)
         if other.method.name == config.method.name:
             theirs = flat(other.model_dump(mode="json"))
             keys = sorted(key for key in {*mine, *theirs} if key not in PER_RUN and mine.get(key) != theirs.get(key))

@@ -36,11 +36,10 @@ import sample_figures
 import torch
 from sweep import finish
 
+from idpgan.commands.attack import AttackOptions, attack_run
 from idpgan.config import apply_overrides, load_table
 from idpgan.data.load import describe
 from idpgan.files import write_bytes_atomic, write_text_atomic
-from idpgan.jobs.attack import attack_run, write_attack
-from idpgan.jobs.options import AttackOptions
 from idpgan.training.config import RunConfig, build_config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -182,7 +181,7 @@ def measured(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]
     if not result.exists():
         finish(config, run, arguments.data_root)
         report = attack_run(run, options)
-        write_attack(report)
+        report.write()
         write_text_atomic(result, json.dumps(summary(run, report.to_json())) + "\n")
     found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
     return found

@@ -32,10 +32,10 @@ from idpgan.config import build
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, make_grid, png_bytes, to_uint8
 from idpgan.data.load import Split, load
-from idpgan.jobs.train import resume as go_on
-from idpgan.jobs.train import start, train_on
 from idpgan.metrics.utility import measure_utility
 from idpgan.models.config import Purpose
+from idpgan.trainer import resume as go_on
+from idpgan.trainer import start, train_on
 from idpgan.training.config import build_config
 
 SIDE, CLASSES, TEST_PEOPLE = 32, ("neutral", "happiness"), 10

@@ -18,14 +18,13 @@ from measured import describe_run, origin, read_json
 from sweep import finish
 
 from idpgan import load_generator
+from idpgan.commands.evaluate import EvaluateOptions, evaluate_source
 from idpgan.config import apply_overrides, load_table
 from idpgan.data.config import DataConfig
 from idpgan.data.images import make_grid, png_bytes, to_uint8
 from idpgan.data.load import describe, load
 from idpgan.errors import InputError
 from idpgan.files import file_lock, write_bytes_atomic, write_text_atomic
-from idpgan.jobs.evaluate import evaluate_source, write_evaluation
-from idpgan.jobs.options import EvaluateOptions
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import evaluate_images
 from idpgan.run import describe_environment
@@ -228,7 +227,7 @@ def trained(cell: Cell, run: Path, arguments: argparse.Namespace) -> dict[str, A
             cache=arguments.out / "cache",
         ),
     )
-    write_evaluation(evaluated)
+    evaluated.write()
     found = describe_run(run, evaluated.to_json(), run / "evaluation.json")
     full = load_table(CONFIGS / f"{PLANS[cell.data][cell.method].config}.toml").get("training", {}).get("steps", 0)
     return {**found.pop("row"), **found, **cell._asdict(), "config_steps": full}

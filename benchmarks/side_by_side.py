@@ -24,13 +24,13 @@ def serve(config: str, settings: list[str], steps: int, threads: int) -> None:
     """Take a turn for every line that is read, and write its seconds."""
     import torch
 
-    from idpgan import jobs
+    from idpgan import trainer
     from idpgan.data.load import load
     from idpgan.device import resolve_device
     from idpgan.training.config import load_method
 
     torch.set_num_threads(threads)
-    loaded = jobs.load_config(Path(config), settings)
+    loaded = trainer.load_config(Path(config), settings)
     method = load_method(loaded.method.name).of(
         loaded, load(loaded.data), device=resolve_device(loaded.training.device)
     )

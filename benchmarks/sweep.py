@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from idpgan import jobs, load_generator
+from idpgan import load_generator, trainer
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import Split, load
 from idpgan.metrics.cache import Cache
@@ -36,16 +36,16 @@ def options(description: str | None, cells: Iterable[str], out: Path) -> argpars
 def load_config(file: str, overrides: Iterable[str], arguments: argparse.Namespace) -> RunConfig:
     """Return a config of ``configs/`` with a cell's settings, and where the data lie."""
     root = [] if arguments.data_root is None else [f"data.root={json.dumps(str(arguments.data_root))}"]
-    return jobs.load_config(CONFIGS / file, [*root, *overrides])
+    return trainer.load_config(CONFIGS / file, [*root, *overrides])
 
 
 def finish(config: RunConfig, path: Path, data_root: Path | None) -> None:
     """Train a config in ``path``: from the start, from where it was interrupted, or not at all if it is done."""
     if not (path / "config.toml").exists():
         path.parent.mkdir(parents=True, exist_ok=True)
-        jobs.start(config, path)
+        trainer.start(config, path)
     elif not (path / "release" / "privacy.json").exists():
-        jobs.resume(path, data_root)
+        trainer.resume(path, data_root)
 
 
 def cell(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.data.load import load
 from idpgan.device import resolve_device
 from idpgan.run import describe_environment
@@ -32,7 +32,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     root = [] if arguments.data_root is None else [f"data.root={json.dumps(str(arguments.data_root))}"]
-    config = jobs.load_config(arguments.config, [*root, *arguments.settings])
+    config = trainer.load_config(arguments.config, [*root, *arguments.settings])
     device = resolve_device(config.training.device)
     method = load_method(config.method.name).of(config, load(config.data), device=device)
     method.prepare()

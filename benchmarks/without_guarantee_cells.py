@@ -25,9 +25,9 @@ from idpgan.data.image_files import decode
 from idpgan.data.images import Images, make_grid, png_bytes, to_uint8, to_unit
 from idpgan.data.load import Split
 from idpgan.data.metadata import read_rows
-from idpgan.jobs.train import train_on
 from idpgan.obfuscate import METHODS, make_obfuscator
 from idpgan.publish import release
+from idpgan.trainer import train_on
 from idpgan.training.config import build_config
 
 CACHE = Path("runs/without-guarantee")

@@ -23,21 +23,21 @@ if TYPE_CHECKING:
         synthesis,
         training,
     )
-    from idpgan.jobs.attack_images import attack
-    from idpgan.jobs.fit import fit, fit_classifier
-    from idpgan.jobs.one_call import evaluate, publish_images
+    from idpgan.commands.attack_images import attack
+    from idpgan.commands.fit import fit, fit_classifier
+    from idpgan.commands.one_call import evaluate, publish_images
     from idpgan.release.classifier import load_classifier
     from idpgan.release.dataset import SyntheticDataset
     from idpgan.release.generator import load_generator
 
 __version__ = "0.2.0"
 _NAMES = {
-    "evaluate": "idpgan.jobs.one_call",
-    "fit": "idpgan.jobs.fit",
-    "fit_classifier": "idpgan.jobs.fit",
-    "publish_images": "idpgan.jobs.one_call",
+    "evaluate": "idpgan.commands.one_call",
+    "fit": "idpgan.commands.fit",
+    "fit_classifier": "idpgan.commands.fit",
+    "publish_images": "idpgan.commands.one_call",
     "SyntheticDataset": "idpgan.release.dataset",
-    "attack": "idpgan.jobs.attack_images",
+    "attack": "idpgan.commands.attack_images",
     "load_classifier": "idpgan.release.classifier",
     "load_generator": "idpgan.release.generator",
 }

@@ -205,6 +205,18 @@ def locked_folder(make: Callable[[], Path], lock: str = "") -> Iterator[Path]:
                 shutil.rmtree(folder, ignore_errors=True)  # gone already if it was moved
 
 
+def refuse_existing(target: Path) -> None:
+    """Refuse what exists already, and what would lie in a folder that does not exist.
+
+    Raises:
+        InputError: Naming it.
+    """
+    if os.path.lexists(target):
+        raise InputError(f"{target} exists already and is not written over. Choose another name or remove it.")
+    if not target.absolute().parent.is_dir():
+        raise InputError(f"the folder {target.parent} does not exist. Make it first.")
+
+
 def refuse_filled(target: Path) -> None:
     """Refuse an output folder if something lies there already; an empty folder is accepted.
 

@@ -7,8 +7,8 @@ import time
 import pytest
 import torch
 
-from idpgan.jobs import benchmark
-from idpgan.jobs.benchmark import QUICK, Contest, Row, measure
+from idpgan.commands import benchmark
+from idpgan.commands.benchmark import QUICK, Contest, Row, measure
 
 CPU = torch.device("cpu")
 

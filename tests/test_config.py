@@ -23,8 +23,8 @@ from idpgan.config import (
     packaged,
 )
 from idpgan.errors import ConfigError, DataError, InputError
-from idpgan.jobs.train import load_config
 from idpgan.privacy.guarantee import Unit
+from idpgan.trainer import load_config
 from idpgan.training.config import build_config
 
 

@@ -20,9 +20,9 @@ import idpgan
 from idpgan import attacks, audit, continual, host, metrics, models, privacy, publish, release
 from idpgan.audit.one_run import make_canaries
 from idpgan.checks import typed
+from idpgan.commands import process_ledger
 from idpgan.data.images import Images
 from idpgan.data.load import Split
-from idpgan.jobs import process_ledger
 from idpgan.privacy import Event, Noise, Relation, Unit, smooth_sensitivity
 from idpgan.privacy.sums import CellSums
 from idpgan.privacy.tiles import Tiles
@@ -120,9 +120,9 @@ def calls(folder):
         "idpgan.fit": lambda: idpgan.fit(PIXELS, LABELS, epsilon=2.0, method="gaussian", progress=False).sample(
             2, seed=1
         ),
-        "idpgan.jobs.fit.FittedGenerator": lambda: MADE.fitted.sample(4, labels=[0, 1, 0, 1], seed=1),
+        "idpgan.commands.fit.FittedGenerator": lambda: MADE.fitted.sample(4, labels=[0, 1, 0, 1], seed=1),
         "idpgan.fit_classifier": lambda: idpgan.fit_classifier(PIXELS, LABELS, epsilon=2.0, progress=False),
-        "idpgan.jobs.fit.FittedClassifier": lambda: MADE.classifier.probabilities(PIXELS),
+        "idpgan.commands.fit.FittedClassifier": lambda: MADE.classifier.probabilities(PIXELS),
         "idpgan.publish_images": lambda: (
             idpgan.publish_images(PIXELS[:2], epsilon=4.0, unit="pixel", method="lap", progress=False).images
         ),

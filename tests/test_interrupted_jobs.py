@@ -12,10 +12,10 @@ import stat
 import pytest
 import torch
 
+from idpgan import trainer
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.errors import InputError
-from idpgan.jobs import train as jobs
 from idpgan.models.checkpoint import load_generator
 from idpgan.privacy import Ledger, Noise
 from idpgan.privacy.books import checksum
@@ -74,17 +74,17 @@ def results(path):
 
 def go_on(path, config):
     """Resume a run, or start it where there is none yet; as a user would."""
-    return jobs.resume(path) if (path / "config.toml").exists() else jobs.start(config, path)
+    return trainer.resume(path) if (path / "config.toml").exists() else trainer.start(config, path)
 
 
 def stop_and_go_on(tmp_path, config, numbers, error):
-    jobs.start(config, tmp_path / "whole")
+    trainer.start(config, tmp_path / "whole")
     expected = results(tmp_path / "whole")
     for number in numbers:
         path = tmp_path / str(number)
         refusals = contextlib.suppress(Stopped, KeyboardInterrupt, OSError, InputError)
         with stopping_at(number, error) as calls, refusals:
-            jobs.start(config, path)
+            trainer.start(config, path)
         if len(calls) < number:
             return number
         finished = go_on(path, config)
@@ -109,7 +109,7 @@ def test_a_job_stopped_at_any_write_ends_as_if_it_had_not_been(tmp_path, fixed_n
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     path = tmp_path_factory.mktemp("jobs") / "run"
-    jobs.start(dp_gan(), path)
+    trainer.start(dp_gan(), path)
     return RunFolder.open(path)
 
 
@@ -128,10 +128,10 @@ def test_a_finished_run_that_is_resumed_keeps_its_release_with_the_audited_value
     document = json.loads((finished.release / "privacy.json").read_text())
     (finished.release / "privacy.json").write_text(json.dumps(document | {"audited": "for a test"}))
     before = {path.name: path.read_bytes() for path in finished.release.iterdir()}
-    assert jobs.resume(finished.path).outcome.ended == "finished"
+    assert trainer.resume(finished.path).outcome.ended == "finished"
     assert {path.name: path.read_bytes() for path in finished.release.iterdir()} == before
     (finished.release / "privacy.json").unlink()  # killed while it was released: the release is made again
-    assert jobs.resume(finished.path).released
+    assert trainer.resume(finished.path).released
     assert json.loads((finished.release / "privacy.json").read_text()) == document
 
 
@@ -159,7 +159,7 @@ def test_a_run_whose_ledger_was_edited_is_not_resumed(finished, edit):
     finished.ledger.write_text(json.dumps(data))
     try:
         with pytest.raises(InputError, match=r"cannot be used|not of one run"):
-            jobs.resume(finished.path)
+            trainer.resume(finished.path)
     finally:
         finished.ledger.write_bytes(whole)
 
@@ -170,13 +170,13 @@ def test_a_run_is_locked_before_its_ledger_is_read(finished, monkeypatch):
 
     monkeypatch.setattr(Ledger, "open", read)
     with finished.locked(), pytest.raises(InputError, match="Another process"):
-        jobs.resume(finished.path)
+        trainer.resume(finished.path)
 
 
 def test_a_run_without_its_state_is_refused_in_one_line(finished, tmp_path):
     shutil.copytree(finished.path, tmp_path / "copy", ignore=shutil.ignore_patterns("state"))
     with pytest.raises(InputError, match=r"has no state/"):
-        jobs.resume(tmp_path / "copy")
+        trainer.resume(tmp_path / "copy")
 
 
 # Every method with a one-time release -------------------------------------------------------------------------------
@@ -248,10 +248,10 @@ def test_what_a_method_released_is_taken_and_not_read_again(tmp_path, table):
 def test_a_run_goes_on_only_with_the_public_images_that_it_began_with(tmp_path, monkeypatch):
     """What is trained on them first decides over the sums of hybrid's private steps, which would get the same noise."""
     config = aggregate().model_copy(update={"data": DataConfig(public_share=0.2, confirm_public=True)})
-    path = jobs.start(config, tmp_path / "run").run.path
-    jobs.resume(path)  # negative control
+    path = trainer.start(config, tmp_path / "run").run.path
+    trainer.resume(path)  # negative control
     split = load(config.data)
     other = dataclasses.replace(split.public, images=255 - split.public.images)
-    monkeypatch.setattr(jobs, "load", lambda _: dataclasses.replace(split, public=other))
+    monkeypatch.setattr(trainer, "load", lambda _: dataclasses.replace(split, public=other))
     with pytest.raises(InputError, match="public data"):
-        jobs.resume(path)
+        trainer.resume(path)

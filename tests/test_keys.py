@@ -3,7 +3,7 @@
 import pytest
 from pydantic import Field
 
-from idpgan.jobs import keys
+from idpgan.commands import keys
 from idpgan.training.config import PrivacyConfig, RunConfig
 
 

@@ -13,9 +13,9 @@ import pytest
 import typer
 
 from idpgan.commands import app
+from idpgan.commands import keys as keys_page
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
-from idpgan.jobs import keys as keys_page
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]

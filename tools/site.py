@@ -11,7 +11,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from idpgan.jobs import keys
+from idpgan.commands import keys
 
 ROOT = Path(__file__).resolve().parent.parent
 # Pages of the site that have another place, or another name, in the repository.

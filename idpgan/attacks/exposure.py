@@ -6,7 +6,7 @@ loss) of canaries are compared with those of other members of R that no model ha
 ``log2 |R| - log2 rank``, in bits: ``log2 |R|`` for the best known of all, and 1.44 on average where nothing was
 memorized (`FLOOR`).
 
-Nothing is trained here: `idpgan.jobs.canaries` does that.
+Nothing is trained here: `idpgan.commands.canaries` does that.
 """
 
 from __future__ import annotations

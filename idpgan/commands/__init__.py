@@ -1,7 +1,11 @@
-"""The command line: one file per command that parses, calls and prints. Heavy imports wait inside the functions."""
+"""The command line: one file a command, which holds its options, what it does and how it is shown.
+
+Heavy imports wait inside the functions, so that ``--help`` is there at once.
+"""
 
 from __future__ import annotations
 
+import importlib
 import importlib.metadata
 import io
 import logging
@@ -11,10 +15,6 @@ from typing import Annotated, Any
 
 import typer
 
-from idpgan.commands.attack import attack
-from idpgan.commands.audit import audit
-from idpgan.commands.doctor import doctor
-from idpgan.commands.evaluate import evaluate
 from idpgan.commands.faults import (
     BAD,
     TERMINATED,
@@ -26,18 +26,6 @@ from idpgan.commands.faults import (
     say,
     sigterm_raises,
 )
-from idpgan.commands.init import init
-from idpgan.commands.ledger import ledger
-from idpgan.commands.methods import methods
-from idpgan.commands.obfuscate import obfuscate
-from idpgan.commands.prepare import prepare
-from idpgan.commands.publish import publish
-from idpgan.commands.rehearse import rehearse
-from idpgan.commands.report import report
-from idpgan.commands.sample import sample
-from idpgan.commands.stream import stream
-from idpgan.commands.train import train
-from idpgan.commands.verify import verify
 from idpgan.errors import InputError
 from idpgan.host import own_state
 
@@ -67,11 +55,11 @@ def _options(
 
 
 _COMMANDS = (
-    prepare, init, rehearse, train, sample, evaluate, attack, audit, report,
-    publish, obfuscate, stream, ledger, methods, verify, doctor,
+    "prepare", "init", "rehearse", "train", "sample", "evaluate", "attack", "audit", "report",
+    "publish", "obfuscate", "stream", "ledger", "methods", "verify", "doctor",
 )  # fmt: skip
-for command in _COMMANDS:
-    app.command()(guarded(command))
+for _name in _COMMANDS:  # each is a function in the file of its name; the package's attribute stays the file
+    app.command()(guarded(getattr(importlib.import_module(f"{__name__}.{_name}"), _name)))
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
 
 

@@ -1,24 +1,86 @@
-"""``idpgan audit``."""
+"""``idpgan audit``: any method by name, or a finished run's own release with its own settings.
+
+An audit of a run reads its config, and from `state/` only shapes and allocation. It constructs its neighbors and reads
+no image. Its result is therefore as public as the settings are, and may stand in the release. What trains with canaries
+(--one-run of a config, --exposure) does read images: `idpgan.commands.canaries`.
+"""
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from idpgan.commands.command import Answer, command, kept, print_lines, print_table, processes
+from idpgan.checks import whole
+from idpgan.commands.command import Answer, Device, command, given, kept, option, print_lines, print_table, processes
+from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
-from idpgan.jobs.options import ASKED, AuditOptions, given
-from idpgan.progress import Progress
-from idpgan.ranks import refuse_several
+from idpgan.files import check_writable, pasted, whole_folder, write_bytes_atomic, write_private_json
+from idpgan.host import own_state
+from idpgan.methods import METHODS, load_audit
+from idpgan.progress import Progress, silent
+from idpgan.ranks import ALONE, Ranks, refuse_several
+from idpgan.run import RunFolder
 
 if TYPE_CHECKING:
-    from idpgan.audit.cases import Audited
-    from idpgan.jobs.canaries import ExposureReport, OneRun
+    from idpgan.audit.cases import AuditCase, Audited
+    from idpgan.audit.entry import Entry, Request
+    from idpgan.release.verify import Verification
 
-_READ = "Private images were read: this result is for the curator."
+FORMAT = "idpgan audit 2"
+_ASKED = ("epsilon", "delta", "unit", "relation", "noise", "law", "pair")  # of a method, never of a run or a config
+_MOST_RUNS, _MOST_CANARIES = 10**9, 20_000  # runs per side: hours, even of one number each; per call: see `audit.cases`
+
+
+@dataclass(frozen=True)
+class AuditOptions:
+    """How to audit, and what is asked of the method that is audited."""
+
+    epsilon: float | None = option(None, "What the method is asked to keep to.")
+    delta: float | None = option(None, "Default: 1e-5 for Gaussian noise and published, else 0.")
+    unit: str | None = option(None, "pixel, column, image, label or person.")
+    relation: str | None = option(None, "replace-one or zero-out-one.")
+    runs: int | None = option(
+        None, "Runs per side, half of them counted; default: 100000, fewer where one is long (dp-gan 50000)."
+    )
+    confidence: float = option(0.95, "Of each bound.")
+    noise: str | None = option(None, "idp-gan-published: once, per_step or per_batch.")
+    law: str | None = option(None, "Kind of noise or bound, where a method has several.")
+    pair: str | None = option(None, "Publishers: the neighbors, such as extremes.")
+    release: bool = option(False, "Also fill the audited field of a run's release.")
+    seed: int | None = option(None, "Fixes the noise, to have a result again.")
+    one_run: bool = option(False, "One training with many canaries: gradients (dp-gan, hybrid) or a CONFIG's.")
+    exposure: bool = option(False, "Train CONFIG with random secrets in it: how well are they known?")
+    canaries: int | None = option(None, "Default: of --one-run 5000 gradients or 500 images, of --exposure 20.")
+    repeats: int = option(1, "How often each secret of --exposure is in the training.")
+    threads: int = option(1, "Threads, each with its own noise.")
+    device: Device = "cpu"
+
+    def __post_init__(self) -> None:
+        if not 0 < self.confidence < 1 or not 1 <= self.threads <= 256:
+            raise InputError(f"--confidence {self.confidence} must be in (0, 1), --threads {self.threads} in 1 .. 256.")
+        if self.runs is not None and not 100 <= self.runs <= _MOST_RUNS:
+            raise InputError(
+                f"--runs {str(self.runs)[:40]} must be in 100 .. {_MOST_RUNS:,}; leave it out for the usual number."
+            )
+        check_device(self.device, "--device")
+        if self.seed is not None:
+            whole(self.seed, "--seed")
+        if self.exposure and (unfit := given(self, "runs", "release", "one_run", *_ASKED)):
+            raise InputError(f"{unfit[0]} does not go with --exposure.")
+        if self.repeats != 1 and not self.exposure:
+            raise InputError("--repeats belongs to --exposure.")
+        if self.canaries is not None and not self.one_run and not self.exposure:
+            raise InputError("--canaries belongs to --one-run and --exposure.")
+        if self.one_run and (unfit := given(self, "release", "runs")):
+            raise InputError(f"{unfit[0]} does not go with --one-run.")
+        if self.one_run and self.canaries is not None and not 10 <= self.canaries <= _MOST_CANARIES:
+            raise InputError(f"--canaries {str(self.canaries)[:40]} must be in 10 .. {_MOST_CANARIES:,}.")
 
 
 @command
@@ -37,34 +99,15 @@ def audit(
 
     Example: idpgan audit laplace --epsilon 1 --runs 100000
     """
-    if options.exposure:
-        refuse_several("audit --exposure")
-        return _expose(Path(what), options, progress)
-    if options.one_run:
-        refuse_several("audit --one-run")
-        return _nothing(what) or _one_run(what, options, progress)
-    return _played(what, options, progress)
-
-
-def _nothing(what: str) -> Answer | None:
-    """Return why a method has nothing to audit, if so: this is an answer, not an error."""
-    from idpgan.jobs.audit import nothing_to_audit
-
-    sentence = nothing_to_audit(what)
-    value = {"method": what, "proven": "inf", "audited": None, "verdict": sentence}
-    return None if sentence is None else Answer(value, lambda: print(sentence))
-
-
-def _played(what: str, options: AuditOptions, progress: Progress) -> Answer | None:
-    """Play the game; None where rank 0 has the result."""
-    from idpgan.jobs.audit import follow, play, run_of, write_audit, write_into_release
-
+    if options.exposure or options.one_run:
+        refuse_several("audit --exposure" if options.exposure else "audit --one-run")
+        return _canaries(what, options, progress)
     with processes() as ranks:
         if not ranks.first:
             follow(ranks)
             return None
-        if nothing := _nothing(what):
-            return nothing
+        if sentence := nothing_to_audit(what):  # an answer, not an error
+            return _nothing(what, sentence)
         audited = play(what, options, progress, ranks)
     if run := run_of(what):
         with kept(audited.to_json()):
@@ -73,82 +116,43 @@ def _played(what: str, options: AuditOptions, progress: Progress) -> Answer | No
                 write_into_release(run, audited)
 
     def show() -> None:
-        _print(audited)
+        print_audited(audited)
         if options.release and audited.violation:
             print("Nothing was written into the release. If the violation stays, withdraw the release.")
 
     return Answer(audited, show, code=int(audited.violation))
 
 
-def _expose(config: Path, options: AuditOptions, progress: Progress) -> Answer:
-    """Train once with secrets, and say how well they are known."""
-    if not config.is_file():
+def _nothing(what: str, sentence: str) -> Answer:
+    value = {"method": what, "proven": "inf", "audited": None, "verdict": sentence}
+    return Answer(value, lambda: print(sentence))
+
+
+def _canaries(what: str, options: AuditOptions, progress: Progress) -> Answer:
+    """Train once with canaries or secrets, and say how well they are known."""
+    from idpgan.commands import canaries
+
+    config, seed, confidence = Path(what), options.seed, options.confidence
+    if options.exposure and not config.is_file():
         raise InputError(f"--exposure trains a config file, and {config} is none.")
-    _refuse_asked(str(config), options)
-    from idpgan.jobs.canaries import exposure_of
-
-    canaries, seed = 20 if options.canaries is None else options.canaries, options.seed or 0
-    found = exposure_of(config, canaries=canaries, repeats=options.repeats, seed=seed, progress=progress)
-    return Answer(found, lambda: _print_exposure(found))
-
-
-def _print_exposure(found: ExposureReport) -> None:
-    """Print how well secrets are known, by each score."""
-    from idpgan.attacks.exposure import FLOOR
-
-    lines = [f"{found.method}: {found.canaries} secrets, {found.repeats} times each; proven {found.proven}"]
-    for name, result in found.results.items():
-        fit = "" if result.fits else ", which does not fit the references: do not trust it"
-        lines.append(
-            f"{name}: mean exposure {result.by_rank.mean():.2f} bits by rank among {result.references:,} (never seen: "
-            f"{FLOOR:.2f}), most {result.by_rank.max():.2f}; {result.extrapolated.mean():.2f} by a skew-normal law"
-            f"{fit}"
-        )
-    if not found.results:
-        lines.append("No score tells one image from another, so nothing was measured.")
-    print_lines([*lines, *(f"note: {note}" for note in found.notes), _READ])
-
-
-def _refuse_asked(config: str, options: AuditOptions) -> None:
-    """Refuse what is said of methods where a config is trained with its own settings."""
-    if asked := given(options, *ASKED, "device"):
-        raise InputError(f"{asked[0]} is for methods; {config} is trained with its own settings. Leave it out.")
-
-
-def _one_run(what: str, options: AuditOptions, progress: Progress) -> Answer:
-    """Train once with canaries, and say what it shows."""
-    from idpgan.device import resolve_device
-    from idpgan.jobs.audit import case_of, run_of
-    from idpgan.jobs.canaries import gradients_once, images_once
-
-    canaries, confidence, seed = options.canaries, options.confidence, options.seed
-    if run_of(what) is None and Path(what).is_file():
-        _refuse_asked(what, options)
-        found = images_once(Path(what), canaries, confidence=confidence, seed=seed, progress=progress)
-    else:
+    if not options.exposure and (sentence := nothing_to_audit(what)):
+        return _nothing(what, sentence)
+    if run_of(what) is not None or not config.is_file():
         device = resolve_device(options.device, "--device")
-        found = gradients_once(case_of(what, options), canaries, confidence=confidence, seed=seed, device=device)
-    return Answer(found, lambda: _print_one_run(found), code=int(found.violation))
+        case = case_of(what, options)
+        once = canaries.gradients_once(case, options.canaries, confidence=confidence, seed=seed, device=device)
+        return Answer(once, lambda: print_lines(once.lines()), code=int(once.violation))
+    if asked := given(options, *_ASKED, "device"):
+        raise InputError(f"{asked[0]} is for methods; {what} is trained with its own settings. Leave it out.")
+    if options.exposure:
+        num = 20 if options.canaries is None else options.canaries
+        found = canaries.exposure_of(config, canaries=num, repeats=options.repeats, seed=seed or 0, progress=progress)
+        return Answer(found, lambda: print_lines(found.lines()))
+    once = canaries.images_once(config, options.canaries, confidence=confidence, seed=seed, progress=progress)
+    return Answer(once, lambda: print_lines(once.lines()), code=int(once.violation))
 
 
-def _print_one_run(found: OneRun) -> None:
-    """Print the bound of each attack beside what is proven."""
-    from idpgan.audit.cases import doubt
-
-    lines = [f"{found.method}, one run: proven {found.proven}"]
-    for name, result in found.results.items():
-        lines.append(
-            f"{name}: epsilon >= {result.epsilon_lower:.4f} (cap {result.cap:.2f}): {result.correct} of "
-            f"{result.guesses} guesses right about {result.canaries} canaries, confidence {result.confidence:g}"
-        )
-    lines += [f"note: {note}" for note in found.notes] + [_READ] * (not found.data_free)
-    if found.violation:
-        confidence = min(result.confidence for result in found.results.values())
-        lines.append(f"VIOLATION: a bound exceeds the proven epsilon. {doubt(confidence)}")
-    print_lines(lines)
-
-
-def _print(audited: Audited) -> None:
+def print_audited(audited: Audited) -> None:
     """Print claimed, proven and audited side by side, and what they rest on."""
     from idpgan.audit.bounds import SHARE, SHARE_MEANS, share_text
 
@@ -183,3 +187,223 @@ def _print(audited: Audited) -> None:
         f"confidence {result.confidence:g}; cap at this number of runs: {result.cap:.2f}; 'infinite' is never measured"
     )
     print_lines([*lines, *(f"note: {note}" for note in case.notes), audited.verdict])
+
+
+def run_of(what: str | Path) -> Path | None:
+    """Return the folder of a run; None for the name of a method, or a config."""
+    return Path(what) if RunFolder(Path(what)).config.is_file() else None
+
+
+def nothing_to_audit(what: str | Path) -> str | None:
+    """Return in one sentence why a method, or the method of a run, has no guarantee to audit; None if it has one."""
+    from idpgan.trainer import load_config
+
+    run = run_of(what)
+    name = load_config(RunFolder.open(run).config).method.name if run else str(what)
+    return METHODS[name].nothing_to_audit if name in METHODS else None
+
+
+def audit_entry(name: str) -> Entry:
+    """Return how a method, publisher or mechanism is audited; refuse an unknown name, and one without a guarantee."""
+    from idpgan.audit.cases import CASES
+    from idpgan.config import nearest_hint
+
+    if name in CASES and name not in METHODS:
+        return CASES[name]
+    if name not in METHODS:
+        raise InputError(f"'{name}' is neither a run nor a method. {nearest_hint(name, {**CASES, **METHODS})}")
+    if nothing := METHODS[name].nothing_to_audit:
+        raise InputError(nothing)
+    if METHODS[name].family == "publisher":
+        from idpgan.publish.plan import load_publisher
+
+        return load_publisher(name).audit
+    entry: Entry = load_audit(name)
+    return entry
+
+
+def method_case(name: str, request: Request) -> AuditCase:
+    """Return the case of a method, a publisher or a mechanism.
+
+    Raises:
+        InputError: If the name is unknown, the method has no guarantee, or does not take what was asked.
+    """
+    return audit_entry(name).case(name, request)
+
+
+def run_case(path: Path) -> AuditCase:
+    """Return the case of what a run released of its private images.
+
+    Raises:
+        InputError: If the folder is not a run, its method has no guarantee, or its release was changed.
+    """
+    from idpgan.audit.entry import RunFacts
+    from idpgan.data.load import known_shape
+    from idpgan.kinds import KINDS
+    from idpgan.release.folder import PRIVACY
+    from idpgan.release.verify import open_release
+    from idpgan.trainer import load_config
+    from idpgan.training.plan import plan_run
+
+    run = RunFolder.open(path)
+    config = load_config(run.config)
+    make = audit_entry(config.method.name).of_run
+    if make is None:
+        raise InputError(f"runs of '{config.method.name}' cannot be audited. Audit the method: give its name.")
+    if not (run.release / PRIVACY).is_file():  # settings and data size define the case
+        shape = known_shape(config.data)
+        delta = plan_run(config, shape).delta
+        facts = RunFacts(shape.image_shape, len(shape.classes), shape.num_private, delta, None, run.prepared)
+        return make(config, facts)
+    release = open_release(run.release, KINDS)
+    described, document = release.artifact.describe(), release.stated.document
+    channels, height, width = described["image_shape"]
+    facts = RunFacts(
+        image_shape=(channels, height, width),
+        num_classes=len(described["classes"]),
+        num_private=document["num_private"],
+        delta=document["delta"],
+        claimed=release.stated.report.claimed,
+        prepared=run.prepared,
+    )
+    return make(config, facts)
+
+
+def case_of(what: str, options: AuditOptions) -> AuditCase:
+    """Return the case of a run with its own settings, or of a method with the given options.
+
+    Raises:
+        InputError: As `run_case` and `method_case`, or if something is asked that does not go with it.
+    """
+    from idpgan.audit.entry import Request
+    from idpgan.privacy.guarantee import parse_relation, parse_unit
+
+    run, asked = run_of(what), given(options, *_ASKED)
+    if run is not None:
+        if asked:
+            raise InputError(f"{asked[0]} is for methods; {run} is a run and is audited with its own settings.")
+        return run_case(run)
+    if options.release:
+        raise InputError(f"--release is for runs, and {what} is none.")
+    unit = None if options.unit is None else parse_unit(options.unit)
+    relation = None if options.relation is None else parse_relation(options.relation)
+    if options.epsilon is None:
+        method_case(what, Request(1.0))  # an unknown name is reported first
+        raise InputError(f"--epsilon is missing: say what '{what}' is asked to keep to, for example --epsilon 1.")
+    request = Request(options.epsilon, options.delta, unit, relation, options.pair, options.law, options.noise)
+    return method_case(what, request)
+
+
+@own_state()
+def play(what: str, options: AuditOptions, progress: Progress = silent, ranks: Ranks = ALONE) -> Audited:
+    """Play the case of a run or a method.
+
+    ``ranks`` are the processes that share the runs, seen by rank 0; the others `follow`.
+
+    Raises:
+        InputError: As `case_of` and `AuditCase.run`, or if the result could not be written.
+        LostRankError: If another process ends.
+    """
+    from idpgan.release.outputs import check_output
+
+    if run := run_of(what):
+        if options.release:
+            check_release(run)
+        path = RunFolder.open(run).audit
+        check_output(path, FORMAT, option="the result")
+        check_writable(path)
+    with ranks.order({"what": what, "options": asdict(options)}):
+        return _play(what, options, progress, ranks)
+
+
+def follow(ranks: Ranks) -> None:
+    """Play this rank's share of the runs that rank 0 starts: nothing is written or shown here.
+
+    The case of a run is built from its folder, which every rank must see.
+
+    Raises:
+        LostRankError: If rank 0 ends without a word; it has said why.
+    """
+    for asked in ranks.orders():
+        _play(asked["what"], AuditOptions(**asked["options"]), silent, ranks)
+
+
+def _play(what: str, options: AuditOptions, progress: Progress, ranks: Ranks) -> Audited:
+    from idpgan.training.distributed import agree_on, agreed, check_own_gpu
+
+    with agreed(ranks):
+        case, device = case_of(what, options), resolve_device(options.device, "--device")
+        check_own_gpu(device, ranks)
+    agree_on("code, or another run,", json.dumps([case.proven.to_json(), case.pair.name]), ranks)
+    return case.run(
+        options.runs,
+        confidence=options.confidence,
+        seed=options.seed,
+        threads=options.threads,
+        device=device,
+        progress=progress,
+        ranks=ranks,
+    )
+
+
+def write_audit(run: Path, audited: Audited) -> Path:
+    """Write a run's audit.json; return where."""
+    path = RunFolder.open(run).audit
+    write_private_json(path, {"format": FORMAT, "data_free": True, **audited.to_json()})
+    return path
+
+
+def check_release(run: Path) -> Verification:
+    """Verify a run's release and return the result; refuse a missing or inconsistent one, naming the first problem."""
+    from idpgan.kinds import verify
+
+    folder = RunFolder.open(run).release
+    if folder.is_symlink():
+        raise InputError(f"{folder} is a symbolic link, and nothing is written through one.")
+    found = verify(folder)
+    if not found.consistent:
+        raise InputError(
+            f"{folder} does not verify, so no audited value is written into it: {found.problems[0]} If it was left so "
+            f"by a crash, remove it: idpgan train --resume {pasted(run)} writes it again."
+        )
+    return found
+
+
+def write_into_release(run: Path, audited: Audited) -> None:
+    """Put the audited value into a run's privacy.json and card.
+
+    The release is written anew from the very files that were verified, and replaced as a whole.
+
+    Raises:
+        InputError: If the release does not verify, or the audit refutes what it says.
+    """
+    from idpgan.audit.cases import doubt
+    from idpgan.release.folder import CARD, PRIVACY, card_text, remove_leftovers, seal
+    from idpgan.release.received import read_privacy
+
+    if audited.violation:
+        raise InputError(
+            "The audit exceeds the proven epsilon, so nothing was written into the release. "
+            f"{doubt(audited.result.confidence)} If it stays, withdraw the release."
+        )
+    folder = RunFolder.open(run)
+    with folder.locked():
+        remove_leftovers(folder.release)
+        found = check_release(run)
+        stated = read_privacy(folder.release / PRIVACY)
+        if found.artifact is None or found.settings is None:
+            raise TypeError("a release that verifies has an artifact and settings.")
+        document = {name: value for name, value in stated.document.items() if name != "files"}
+        report = dataclasses.replace(found.report, audited=audited.guarantee)
+        document["report"] = report.to_json()
+        before, after = (
+            card_text(each, document, found.artifact, found.settings).split("\n") for each in (found.report, report)
+        )
+        rows = dict(zip(before, after, strict=True))  # one row differs; the rest keeps its words
+        card = "\n".join(rows.get(line, line) for line in found.files[CARD].decode().split("\n"))
+        with whole_folder(folder.release) as part:
+            for name, content in found.files.items():
+                if name != CARD:
+                    (part / name).parent.mkdir(exist_ok=True)
+                    write_bytes_atomic(part / name, content)
+            seal(part, document, found.artifact, card)

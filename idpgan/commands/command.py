@@ -1,4 +1,7 @@
-"""Turns a function into a command: its options model becomes options, and its answer is printed as text or as JSON."""
+"""Turns a function into a command: its options model becomes options, and its answer is printed as text or as JSON.
+
+An options model is a frozen dataclass in the file of its command. It checks its fields; a script fills one in itself.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,25 @@ import dataclasses
 import functools
 import inspect
 import json
-import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
 
 from idpgan.errors import InputError
-from idpgan.jobs.options import FolderOptions, annotations_of
 from idpgan.progress import shown
 from idpgan.ranks import ALONE, Ranks, launched
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 Quiet = Annotated[bool, typer.Option("--no-progress", help="Show no progress.")]
+Device = Annotated[
+    str, typer.Option(help="Where to compute: auto, cpu, cuda or cuda:1; mps draws samples only (no float64).")
+]
+RANGE = "Of images that are not bytes: unit [0, 1], symmetric [-1, 1], bytes [0, 255] or auto."
+T = TypeVar("T")
 
 
 class Answer(NamedTuple):
@@ -43,8 +49,8 @@ def command(body: Callable[..., Answer | None]) -> Callable[..., None]:
     fields: dict[str, Parameter] = {}
     if "options" in own:
         model = own["options"].annotation
-        annotations = annotations_of(model)
-        fields = {field.name: _parameter(field, annotations[field.name]) for field in dataclasses.fields(model)}
+        hints = typing.get_type_hints(model, include_extras=True)
+        fields = {field.name: _parameter(field, hints[field.name]) for field in dataclasses.fields(model)}
 
     @functools.wraps(body)
     def call(**given: Any) -> None:
@@ -83,6 +89,11 @@ def command(body: Callable[..., Answer | None]) -> Callable[..., None]:
 def _parameter(field: dataclasses.Field[Any], hint: Any) -> Parameter:
     """Return the parameter of a field; a tuple of any length is a list there, as typer knows no other repeated kind."""
     kind, *extras = typing.get_args(hint) if typing.get_origin(hint) is typing.Annotated else (hint,)
+    if field.metadata:  # made by `option`
+        flags, metavar, text = (field.metadata[name] for name in ("flags", "metavar", "help"))
+        own = (f"--{field.name.replace('_', '-')}",) if kind is bool else ()  # or typer adds --no-NAME
+        text = text.replace("[", "\\[")  # or the help takes it for markup, and leaves it out
+        extras.append(typer.Option(*(flags or own), metavar=metavar, help=text))
     default: Any = Parameter.empty if field.default is dataclasses.MISSING else field.default
     if typing.get_origin(kind) is tuple:
         default = default if default is Parameter.empty else list(default)
@@ -91,26 +102,27 @@ def _parameter(field: dataclasses.Field[Any], hint: Any) -> Parameter:
     return Parameter(field.name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def ask_before_marking(options: FolderOptions, method: str) -> None:
-    """Ask on a terminal before a release without a proof makes the total of a folder's ledger infinite, for good.
+def option(default: T, text: str, *flags: str, metavar: str | None = None) -> T:
+    """Return the field of an options model that is an option of the command line, with its help.
 
-    Elsewhere, as in a script, ``--accept-unsound`` is the answer.
-
-    Raises:
-        InputError: If the answer is no; nothing was charged.
+    Without ``flags`` it is called as the field is.
     """
-    from idpgan.privacy.folder_ledger import FolderLedger
+    found: Any = dataclasses.field(default=default, metadata={"flags": flags, "metavar": metavar, "help": text})
+    return found
 
-    before = FolderLedger.read(options.ledger_path, options.name).publications
-    if not (sys.stdin.isatty() and sys.stderr.isatty()) or not all(item.sound for item in before):
-        return
-    question = (
-        f"'{method}' proves nothing. Its release stands on {options.ledger_path} for good, and makes the total of "
-        f"{options.folder} infinite ({len(before)} sound publications until now). For a trial take a copy of a few "
-        "images. Go on?"
-    )
-    if not typer.confirm(question, default=False, err=True):
-        raise InputError("nothing was published or charged.")
+
+def given(options: Any, *names: str) -> list[str]:
+    """Return the flags of those fields of an options model that do not have their defaults."""
+    defaults = {field.name: field.default for field in dataclasses.fields(options)}
+    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != defaults[name]]
+
+
+def refuse_below(options: Any, **least: int) -> None:
+    """Refuse the fields of an options model that lie below a limit; a field that is None is not checked."""
+    for name, limit in least.items():
+        value = getattr(options, name)
+        if value is not None and value < limit:
+            raise InputError(f"--{name.replace('_', '-')} {value} must be at least {limit}.")
 
 
 def print_json(value: Any) -> None:

@@ -85,17 +85,13 @@ def explain(error: BaseException) -> MachineError | None:
         reason = error.strerror or str(error) or type(error).__name__
         said = f"{name}: {reason}" if names else f"the system refused a call that names no file: {reason}"
         return MachineError(f"{said}. {_WAYS_OUT.get(error.errno or 0, '')}".rstrip())
-    text = str(error)
-    if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and _says(text, _NO_MEMORY)):
-        detail = f" ({text.splitlines()[0][:200]})" if text else ""
-        return MachineError(f"there is not enough memory{detail}. {_WAYS_OUT[errno.ENOMEM]}")
-    if isinstance(error, RuntimeError) and _says(text, _NOT_WRITTEN):
-        return MachineError(f"a file could not be written ({text.splitlines()[0][:200]}). {_WAYS_OUT[errno.ENOSPC]}")
+    text, first = str(error), f" ({str(error).splitlines()[0][:200]})" if str(error) else ""
+    of_torch = isinstance(error, RuntimeError)
+    if isinstance(error, MemoryError) or (of_torch and any(phrase in text for phrase in _NO_MEMORY)):
+        return MachineError(f"there is not enough memory{first}. {_WAYS_OUT[errno.ENOMEM]}")
+    if of_torch and any(phrase in text for phrase in _NOT_WRITTEN):
+        return MachineError(f"a file could not be written{first}. {_WAYS_OUT[errno.ENOSPC]}")
     return None
-
-
-def _says(text: str, phrases: tuple[str, ...]) -> bool:
-    return any(phrase in text for phrase in phrases)
 
 
 def one_line(text: str) -> str:

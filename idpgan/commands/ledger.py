@@ -1,17 +1,102 @@
-"""``idpgan ledger``."""
+"""``idpgan ledger``: all charges on the images of a folder, as far as they can be found, and their total.
+
+Publications and obfuscations stand on the ledgers of the folder, of the folders around it and of those inside it. A run
+has its own ledger and names its images in its config. A stream names no images, so those beside the folder are listed,
+and no total has them. Releases of the same people that a run contains count too, unless the run that charged them is
+among those found. What was found and is not in the totals is said. Nothing private is read, and nothing is written.
+"""
 
 from __future__ import annotations
 
+import datetime
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from idpgan.commands.command import Answer, command, print_table
-from idpgan.jobs.options import FolderLedgerFile
+from idpgan.commands.folder import FolderLedgerFile
+from idpgan.errors import InputError
+from idpgan.run import RunFolder
 
 if TYPE_CHECKING:
-    from idpgan.jobs.ledger import Spent
+    from idpgan.data.config import DataConfig
+    from idpgan.privacy.folder_ledger import Publication
+    from idpgan.privacy.totals import Part, Total
+    from idpgan.training.config import RunConfig
+
+UNKNOWN = (
+    "Not known here: copies of the folder, links to it and to its files, and what it cost under another name; other "
+    "machines; runs and streams that lie elsewhere (--runs DIR), were moved or deleted; ledgers under other names "
+    "(--ledger FILE); fits and releases of images in memory, from Python, which leave no trace; and who is on images "
+    "of other folders too."
+)
+_MOST_BYTES = 1 << 27
+_MADE_HERE = ("digits", "faces", "fonts")  # sources that read no folder
+
+
+@dataclass(frozen=True)
+class Spending:
+    """One publication, run or stream.
+
+    Attributes:
+        kind: "publication", "run", "stream", or "contained": in the release of a run.
+        path: Of its ledger, its run folder or its state.
+        item: What it is, with its charges.
+    """
+
+    kind: str
+    path: Path
+    item: Publication
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        from idpgan.privacy.guarantee import number_to_json
+
+        item, (unit, relation) = self.item, self.item.pair
+        return {
+            "kind": self.kind,
+            "path": str(self.path),
+            "method": item.method,
+            "unit": str(unit),
+            "relation": str(relation),
+            "epsilon": number_to_json(item.proven.epsilon),
+            "delta": item.delta,
+            "date": item.date,
+            "out": item.out,
+        }
+
+
+@dataclass(frozen=True)
+class Spent:
+    """All charges that were found for a folder.
+
+    Attributes:
+        folder: Itself, whatever link leads there.
+        spending: Oldest first.
+        totals: Of the dearest place, one for each unit that occurs but for that of streams: each has all charges that
+            bound that unit, whatever their own unit and relation, and says how many do not. For zero-out-one where any
+            charge is, as what holds for replace-one holds for it.
+        remarks: What was found and could not be counted.
+    """
+
+    folder: Path
+    spending: tuple[Spending, ...]
+    totals: tuple[Total, ...]
+    remarks: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {
+            "folder": str(self.folder),
+            "spending": [each.to_json() for each in self.spending],
+            "totals": [each.to_json() for each in self.totals],
+            "remarks": list(self.remarks),
+            "unknown": UNKNOWN,
+        }
 
 
 @command
@@ -29,13 +114,11 @@ def ledger(
 
     Example: idpgan ledger faces --runs experiments
     """
-    from idpgan.jobs.ledger import UNKNOWN, spent
-
     found = spent(folder, ledger, tuple(runs or ()))
-    return Answer(found, lambda: _print(found, UNKNOWN))
+    return Answer(found, lambda: _print(found))
 
 
-def _print(found: Spent, unknown: str) -> None:
+def _print(found: Spent) -> None:
     """Print a row for each expense, then the totals."""
     rows = []
     for row in found.spending:
@@ -50,5 +133,221 @@ def _print(found: Spent, unknown: str) -> None:
         print(f"Nothing was found that was spent on {found.folder}.")
     for total in found.totals:
         print(f"Total at the dearest place, {total.counted} of {len(found.spending)} rows: {total}")
-    for remark in (*found.remarks, unknown):
+    for remark in (*found.remarks, UNKNOWN):
         print(remark)
+
+
+def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ()) -> Spent:
+    """Find what was spent on the images of a folder.
+
+    Args:
+        folder: Of images.
+        ledger: Its ledger; None = beside it.
+        places: Folders in which runs are looked for at any depth, and streams. Besides they are looked for beside the
+            folder and in the current directory, and runs in the ``runs/`` of both and beside the folders around it too.
+
+    Raises:
+        InputError: If a folder is missing, or a ledger cannot be used.
+        DataError: If the folder cannot be listed.
+    """
+    from idpgan.privacy.folder_ledger import FolderLedger, chains, ledger_of, places_of, total
+    from idpgan.privacy.guarantee import Relation
+
+    for path in (folder, *places):
+        if not path.is_dir():
+            raise InputError(f"There is no folder {path}. Name {'the folder of images' if path == folder else 'it'}.")
+    root, remarks = folder.resolve(), list[str]()
+    found: dict[Path, list[FolderLedger]] = defaultdict(list)
+    roots = {root, *(real for _, real in places_of(root) if not real.is_relative_to(root))}  # links lead out of it
+    runs = [read for run in _runs(root, places) if (read := _read(remarks, run, roots))]
+    kinds = {read.run.path: "run" for read in runs} | {read.run.release: "contained" for read in runs}
+    for read in runs:
+        found[read.place].append(FolderLedger(read.run.path, read.place.name, (read.charges,)))
+        if contained := _contained(read, runs):
+            found[read.place].append(FolderLedger(read.run.release, read.place.name, contained))
+    own = FolderLedger.read(ledger or ledger_of(folder), root.name)
+    reached = chains(folder, own, found)
+    ledgers = {each.path: each for chain in reached for each in chain}.values()
+    rows = [Spending(kinds.get(at.path, "publication"), at.path, item) for at in ledgers for item in at.publications]
+    pairs = {row.item.pair for row in rows}
+    weakest = Relation.ZERO_OUT if Relation.ZERO_OUT in {relation for _, relation in pairs} else Relation.REPLACE_ONE
+    streams = _streams((root.parent, Path.cwd(), *places), remarks)
+    return Spent(
+        folder=root,
+        spending=tuple(sorted([*rows, *streams], key=lambda row: row.item.date)),
+        totals=tuple(total(reached, unit, weakest) for unit in sorted({unit for unit, _ in pairs})),
+        remarks=(*remarks, *_gone(root)),
+    )
+
+
+def _gone(root: Path) -> Iterator[str]:
+    """Name the ledgers beside a folder whose own folder is gone: this one may have had its name."""
+    from idpgan.data.image_files import LEDGER
+
+    for path in sorted(root.parent.glob(f"*{LEDGER}")):
+        name = path.name.removesuffix(LEDGER)
+        if not path.with_name(name).exists():
+            yield (
+                f"NOT COUNTED: {path}, whose folder is gone. If {root.name} was called {name} before, its images paid "
+                "for that too: give it its name back."
+            )
+
+
+# Runs ----------------------------------------------------------------------------------------------------------
+
+
+def _runs(root: Path, places: Sequence[Path]) -> Iterator[RunFolder]:
+    """Yield the run folders that are found, whatever they were trained on."""
+    from idpgan.release.folder import PRIVACY
+
+    bases, name = {*root.parents, Path.cwd()}, RunFolder(Path()).config.name
+    configs = [path for base in bases for path in (*base.glob(f"*/{name}"), *(base / "runs").rglob(name))]
+    configs += [path for place in places for path in place.rglob(name)]
+    for path in sorted({config.parent.resolve() for config in configs}):
+        run = RunFolder(path)
+        if run.state_dir.is_dir() or (run.release / PRIVACY).is_file():
+            yield run
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A run that read the images of ``place``, and what it charged for them."""
+
+    run: RunFolder
+    config: RunConfig
+    place: Path
+    charges: Publication
+
+
+def _read(remarks: list[str], run: RunFolder, roots: set[Path]) -> _Read | None:
+    """Return a run that read these images, if it did and charged anything."""
+    from idpgan.trainer import load_config
+
+    try:
+        config = load_config(run.config)
+        place = _read_by(run, config.data, config.data.data_root, roots)
+        public = config.data.public_root
+        if (place and config.data.public_share) or (public and _read_by(run, config.data, public.expanduser(), roots)):
+            remarks.append(f"The run {run.path} took images of it as public: nothing protects them there.")
+        unknown = not place and _is_no_folder(run, config.data)
+        charges = _charges(run, config) if place or unknown else None
+        if charges and unknown:
+            remarks.append(
+                f"NOT COUNTED: the run {run.path}, whose images {config.data.data_root} are no folder here: gone, "
+                "or arrays. If they are of this folder, it cost them too."
+            )
+        return _Read(run, config, place, charges) if place and charges else None
+    except (InputError, OSError) as error:
+        remarks.append(f"NOT COUNTED: the run {run.path}, of whichever images it is: {error}")
+        return None
+
+
+def _contained(read: _Read, runs: Sequence[_Read]) -> tuple[Publication, ...]:
+    """Return the charges that a run's release contains for the same people, without those of runs that are found."""
+    from idpgan.privacy.folder_ledger import Publication
+
+    remaining = list(read.config.contained) if read.config.counted else []
+    for named in filter(None, (read.config.data.public_generator, read.config.data.public_root)):
+        for part in _charged_at(named.expanduser(), read, runs, [each.part for each in remaining]):
+            same = next((each for each in remaining if each.part == part), None)
+            remaining = [each for each in remaining if each is not same]
+    num, date = read.charges.num, read.charges.date
+    return tuple(
+        Publication(each.part.events, each.delta, each.method, None, each.num_private or num, read.run.path.name, date)
+        for each in remaining
+    )
+
+
+def _charged_at(named: Path, read: _Read, runs: Sequence[_Read], contained: Sequence[Part]) -> tuple[Part, ...]:
+    """Return what the run that a config names has charged, if it is found and read at least the same images.
+
+    Its own charges are among those contained: it was not trained anew. What it contains itself is counted with it.
+    """
+    from idpgan.privacy.totals import Part
+
+    places = {(base / named).resolve() for base in (Path.cwd(), *read.run.path.parents)}
+    for source in runs:
+        own = Part(source.charges.events, source.charges.delta)
+        here = any(place.is_relative_to(source.run.path) for place in places)
+        if here and own in contained and read.place.is_relative_to(source.place):
+            return (own, *source.config.counted)
+    return ()
+
+
+def _read_by(run: RunFolder, data: DataConfig, place: Path, roots: set[Path]) -> Path | None:
+    """Return the folder that a run read, if it is one of these, or around one, or inside it.
+
+    A relative path was named in an unknown directory: this may be the current one, or any directory that the run lies
+    in. A built-in set reads the folder of its name, not what else lies beside that.
+    """
+    for base in () if data.name in _MADE_HERE else (Path.cwd(), *run.path.parents):
+        read = (base / place).resolve()
+        for root in roots:
+            below = root.relative_to(read).parts[:1] if root.is_relative_to(read) else ()
+            whole = data.name.endswith("folder") or (below and below[0].lower() == data.name)
+            if read.is_relative_to(root) or (below and whole):
+                return read
+    return None
+
+
+def _is_no_folder(run: RunFolder, data: DataConfig) -> bool:
+    """Whether what a run read is gone, or a file, wherever a relative path may have been named."""
+    bases = () if data.name in _MADE_HERE else (Path.cwd(), *run.path.parents)
+    return bool(bases) and not any((base / data.data_root).is_dir() for base in bases)
+
+
+def _charges(run: RunFolder, config: RunConfig) -> Publication | None:
+    """Return the charges of a run, from its ledger, or else from its release; None before the first."""
+    from idpgan.files import read_plain
+    from idpgan.privacy.books import Books
+    from idpgan.privacy.event import Event
+    from idpgan.privacy.folder_ledger import Publication
+    from idpgan.release.folder import PRIVACY
+    from idpgan.release.received import read_privacy
+
+    stated = read_privacy(run.release / PRIVACY) if (run.release / PRIVACY).is_file() else None
+    books = Books.parse(read_plain(run.ledger, _MOST_BYTES), run.ledger) if run.ledger.is_file() else None
+    if books is None and stated is None:
+        raise InputError("its ledger is gone, so that what it spent is unknown.")
+    events = tuple(books.entries) if books is not None else stated.events if stated is not None else ()
+    if not events:
+        return None
+    target = None if books is None else books.terms.target
+    delta = config.privacy.delta or (target.delta if target else 0.0)
+    if stated is not None:
+        delta = float(stated.document["delta"])
+        if not stated.report.private:  # not private, such as under a fixed noise seed
+            events += (Event.non_private("its release is not private", events[0].unit, events[0].relation),)
+    epsilon = None if target is None else target.epsilon
+    num = config.data.num_images or 0
+    return Publication(events, delta, config.method.name, epsilon, num, run.path.name, _date(run.config))
+
+
+# Streams -------------------------------------------------------------------------------------------------------
+
+
+def _streams(places: Sequence[Path], remarks: list[str]) -> list[Spending]:
+    """Return the streams that lie in some folders, whomever they count."""
+    from idpgan.continual.state import ANSWERS, price_of
+    from idpgan.privacy.folder_ledger import Publication
+
+    found = []
+    for answers in sorted({path.resolve() for place in places for path in place.glob(f"*{ANSWERS}")}):
+        state = answers.with_name(answers.name.removesuffix(ANSWERS))
+        try:
+            event = price_of(state)
+        except (InputError, OSError) as error:
+            remarks.append(f"NOT COUNTED: {error}")
+            continue
+        item = Publication((event,), 0.0, "stream", event.pure, 0, answers.name, _date(answers))
+        found.append(Spending("stream", state, item))
+    if found:
+        remarks.append(
+            f"NOT COUNTED: what streams cost ({len(found)} found). They name no images, so that whom they count is not "
+            "known; streams of the same events add up."
+        )
+    return found
+
+
+def _date(path: Path) -> str:
+    return datetime.datetime.fromtimestamp(path.stat().st_mtime, datetime.UTC).isoformat(timespec="seconds")

@@ -1,4 +1,8 @@
-"""``idpgan report``."""
+"""``idpgan report``: what is known of a run or a publication, gathered into one page for the curator.
+
+The page shows real private images beside generated ones. They are read without a charge, as `idpgan attack` and
+`idpgan evaluate` read them: what is on the page is for the curator only. Nothing else private is read.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,15 @@ from typing import Annotated
 
 import typer
 
+from idpgan.commands import audit, evaluate
 from idpgan.commands.command import Answer, command
-from idpgan.progress import Progress
+from idpgan.errors import InputError
+from idpgan.files import PRIVATE_FILE, check_writable, write_text_atomic
+from idpgan.host import own_state
+from idpgan.progress import Progress, silent
+from idpgan.run import RunFolder
+
+_HEAD_BYTES = 1000  # first bytes of a page, which contain its format
 
 
 @command
@@ -24,7 +35,55 @@ def report(
 
     Example: idpgan report runs/demo
     """
-    from idpgan.jobs.report import report as make
-
-    path = make(source, data_root, progress)
+    path = write_report(source, data_root, progress)
     return Answer({"report": str(path)}, lambda: print(f"Curator only: {path}"))
+
+
+@own_state()
+def write_report(source: Path, data_root: Path | None = None, progress: Progress = silent) -> Path:
+    """Write the report of a run or a publication; return where.
+
+    Args:
+        source: A run folder, or the output folder of `idpgan publish`.
+        data_root: Where the run's data set lies now; None = where it lay.
+        progress: Told how far the images are read.
+
+    Raises:
+        InputError: If it is neither, or its release cannot be read, or something else lies where the report is to be.
+    """
+    from idpgan.commands import folder, publish
+    from idpgan.kinds import KINDS
+    from idpgan.release.outputs import refuse_closed
+    from idpgan.report import attacked_images
+    from idpgan.report.page import FORMAT, Page, render
+    from idpgan.report.publication import Sheet, publication_page
+    from idpgan.report.run import gathered, run_page
+    from idpgan.trainer import load_config
+
+    run, curator = RunFolder(source), source / "curator"
+    if run.config.is_file():
+        path = run.report
+    elif not (curator / folder.REPORT).is_file():
+        raise InputError(
+            f"{source} is neither a run nor the output of `idpgan publish`: it holds neither config.toml nor "
+            "curator/report.json. What was given away alone has no report: see its README.md, and `idpgan verify`."
+        )
+    elif data_root is not None:
+        raise InputError(f"--data-root is for runs: the report of {source} reads nothing but that folder.")
+    else:
+        path = curator / "report.html"
+    refuse_closed(path, f"the report {path}")  # only an earlier report is overwritten
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise InputError(f"{path} is not a plain file. Move it away.")
+    if path.exists() and f'content="{FORMAT}"'.encode() not in path.read_bytes()[:_HEAD_BYTES]:
+        raise InputError(f"{path} exists and is not a report of this version of idpgan. Move it away.")
+    check_writable(path)
+    page: Page
+    if path == run.report:
+        results = {"evaluation": evaluate.FORMAT, "attack": attacked_images.FORMAT, "audit": audit.FORMAT}
+        page = run_page(gathered(run, load_config(run.config, data_root=data_root), KINDS, results), progress)
+    else:
+        sheet = Sheet(curator / folder.SHEET, folder.SHOWN, folder.COLUMNS)
+        page = publication_page(source, curator / folder.REPORT, publish.FORMAT, sheet, KINDS)
+    write_text_atomic(path, render(page), mode=PRIVATE_FILE)
+    return path

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from idpgan.commands.command import Answer, command
-from idpgan.jobs.options import Device
+from idpgan.commands.command import Answer, Device, command
 from idpgan.progress import Progress
 
 
@@ -39,10 +38,10 @@ def sample(
 
     Example: idpgan sample runs/demo --num 1000 --out synthetic.npz
     """
-    from idpgan.jobs.sample import card_of, draw
     from idpgan.privacy.guarantee import PrivacyReport
+    from idpgan.release.export import card_of, export_samples
 
-    manifest = draw(
+    manifest = export_samples(
         source,
         num,
         out,

@@ -2,18 +2,68 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from idpgan.commands.command import Answer, command, processes
+import typer
+
+from idpgan.commands.command import Answer, command, given, option, processes
 from idpgan.commands.faults import INTERRUPTED, TERMINATED
+from idpgan.device import check_device
+from idpgan.errors import ConfigError
 from idpgan.files import pasted
-from idpgan.jobs.options import TrainOptions
 from idpgan.progress import Progress
 from idpgan.ranks import refuse_several
 
 if TYPE_CHECKING:
-    from idpgan.jobs import Finished
+    from idpgan.trainer import Finished
     from idpgan.training.plan import RunPlan
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """What to train and where, or which run to continue."""
+
+    arguments: Annotated[
+        tuple[str, ...], typer.Argument(metavar="[CONFIG] [key.sub=value ...]", show_default=False)
+    ] = ()
+    out: Path | None = option(None, "Run folder; default: runs/DATA-METHOD-TIME.")
+    resume: Path | None = option(None, "Continue an interrupted run.", metavar="RUN")
+    dry_run: bool = option(False, "Print config and cost in epsilon, read no image.")
+    data_root: Path | None = option(None, "Where the data set lies (data.root).")
+    device: str | None = option(None, "Where to compute (training.device): auto, cpu, cuda or cuda:1.")
+    accept_unsound: bool = option(False, "Run a method that proves nothing.")
+    keep_names: bool = option(False, "Release class names that may be people's (data.keep_names).")
+
+    def __post_init__(self) -> None:
+        files = [text for text in self.arguments if "=" not in text]
+        if len(files) > 1:
+            raise ConfigError(
+                f"one config file at most, got {', '.join(files)}. A setting is written section.key=value."
+            )
+        if self.device is not None:
+            check_device(self.device, "--device")
+        if self.resume is not None and given(
+            self, "arguments", "accept_unsound", "keep_names", "device", "out", "dry_run"
+        ):
+            raise ConfigError("--resume continues a run as it was configured: give it alone, or with --data-root.")
+
+    @property
+    def config(self) -> Path | None:
+        """The config; None = the default."""
+        return next((Path(text) for text in self.arguments if "=" not in text), None)
+
+    @property
+    def overrides(self) -> list[str]:
+        """All settings, with those that have an option of their own last."""
+        from idpgan.training.config import at_root
+
+        settings = [text for text in self.arguments if "=" in text]
+        settings += ["privacy.accept_unsound=true"] * self.accept_unsound + ["data.keep_names=true"] * self.keep_names
+        settings += [] if self.device is None else [f"training.device={json.dumps(self.device)}"]
+        return settings + at_root(self.data_root)
 
 
 @command
@@ -26,23 +76,25 @@ def train(options: TrainOptions, progress: Progress) -> Answer | None:
 
     Example: idpgan train mnist-wgan-gp training.steps=20000 --data-root ../shared/data
     """
-    from idpgan import jobs
+    from idpgan import trainer
     from idpgan.config import dump_toml
 
     if options.dry_run:
         refuse_several("train --dry-run")
-        config = jobs.load_config(options.config, options.overrides)
-        planned = jobs.plan(config, options.out)
+        config = trainer.load_config(options.config, options.overrides)
+        planned = trainer.plan(config, options.out)
         priced = {"config": config.model_dump(mode="json"), "plan": planned.to_json()}
         return Answer(priced, lambda: print(dump_toml(config), *_describe(planned), sep="\n"))
     with processes() as ranks:
         if not ranks.first:
-            jobs.follow(ranks)
+            trainer.follow(ranks)
             return None
         if options.resume is not None:
-            finished = jobs.resume(options.resume, options.data_root, progress, ranks)
+            finished = trainer.resume(options.resume, options.data_root, progress, ranks)
         else:
-            finished = jobs.start(jobs.load_config(options.config, options.overrides), options.out, progress, ranks)
+            finished = trainer.start(
+                trainer.load_config(options.config, options.overrides), options.out, progress, ranks
+            )
     outcome, run, privacy = finished.outcome, finished.run, finished.privacy
     value: dict[str, Any] = {
         "run": str(run.path),

@@ -21,9 +21,9 @@ def verify(
 
     Example: idpgan verify runs/demo/release
     """
-    from idpgan.jobs import verify as job
+    from idpgan import kinds
 
-    found = job.verify(release)
+    found = kinds.verify(release)
     lines = [f"proven:     {found.report.proven}"]
     if found.recomputed is not None:
         lines.append(f"recomputed: epsilon = {found.recomputed:.6g}")

@@ -1,6 +1,6 @@
 """`Artifact`, the interface of everything that is given away: a generator, images or the answers of a stream.
 
-A new kind is one class that implements `Artifact`, one row in `idpgan.jobs.verify.KINDS`, and one section of the card.
+A new kind is one class that implements `Artifact`, one row in `idpgan.kinds.KINDS`, and one section of the card.
 """
 
 from __future__ import annotations

@@ -20,8 +20,18 @@ from torch import Tensor
 from idpgan.data.images import png_bytes, to_uint8
 from idpgan.data.labels import are_ambiguous, numbers, position_of
 from idpgan.data.metadata import FILE_NAME, LABEL, METADATA
+from idpgan.device import resolve_device
 from idpgan.errors import InputError
-from idpgan.files import json_text, parse_json, read_plain, sha256_file, whole_folder, write_bytes_atomic
+from idpgan.files import (
+    check_writable,
+    json_text,
+    parse_json,
+    read_plain,
+    sha256_file,
+    whole_folder,
+    write_bytes_atomic,
+)
+from idpgan.host import own_state
 from idpgan.memory import GIB, free_memory
 from idpgan.models.checkpoint import MOST_TEXT_BYTES, find_weights
 from idpgan.models.config import Purpose
@@ -58,6 +68,7 @@ class _Drawn:
     card: bytes | None
 
 
+@own_state()
 def export_samples(
     source: Path,
     num: int,
@@ -66,8 +77,8 @@ def export_samples(
     labels: Sequence[int] | str | None = None,
     seed: int | None = None,
     soft_labels: bool = False,
-    purpose: Purpose = Purpose.LOOKING,
-    device: torch.device | str = "cpu",
+    purpose: str = Purpose.LOOKING,
+    device: str = "cpu",
     module: Any = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
@@ -92,11 +103,15 @@ def export_samples(
         InputError: If an argument cannot be used, the release was changed, or anything that is to be written exists;
             nothing is written then.
     """
+    if purpose not in list(Purpose):
+        raise InputError(f"--for {purpose} is unknown: {', '.join(Purpose)}.")
+    where = resolve_device(device, "--device", float64=False)
+    check_writable(out)
     if num < 1:
         raise InputError(f"--num {num} must be at least 1.")
     _refuse_place(out)
     generator, release = open_generator(source, module)
-    generator = generator.to(device)
+    generator = generator.to(where)
     _refuse_memory(generator, num)
     chosen = _positions(generator, num, labels)
     if soft_labels and generator.teacher is None:
@@ -116,7 +131,7 @@ def export_samples(
         card = render_card(release.stated.report, document, release.settings, "samples", shown).encode()
     names = None if chosen is None else [generator.classes[place] for place in chosen.tolist()]
     pixels = to_uint8(
-        generator.sample(num, names, seed, batch_size=min(num, _BATCH), progress=progress, purpose=purpose)
+        generator.sample(num, names, seed, batch_size=min(num, _BATCH), progress=progress, purpose=Purpose(purpose))
     )
     told = generator.teacher.probabilities(pixels).cpu() if soft_labels and generator.teacher is not None else None
     drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card)

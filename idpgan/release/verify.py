@@ -116,7 +116,7 @@ def verify_release(path: Path, kinds: Mapping[str, Kind]) -> Verification:
     charged, and how many records there were, is the word of whoever made it. A proven epsilon above what the charges
     cost is accepted: the accounting may have become tighter since.
 
-    ``kinds`` says how each kind of release is read; `idpgan.jobs.verify.KINDS` has all.
+    ``kinds`` says how each kind of release is read; `idpgan.kinds.KINDS` has all.
 
     Raises:
         InputError: If privacy.json is missing, damaged or of another format.

@@ -1,14 +1,51 @@
-"""The result of attacks on somebody's images, as one page of plain words: for the curator."""
+"""The results of attacks: on a run, and on somebody's images as one page of plain words. For the curator."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from idpgan.attacks.attack import RATE, Best, Outcome, corrected
+from idpgan.attacks.attack import RATE, Best, Outcome, corrected, roc_png
+from idpgan.files import PRIVATE_FILE, write_bytes_atomic, write_private_json
+from idpgan.run import RunFolder
 
 FORMAT = "idpgan attack 1"
+CAUTION = (
+    "computed with private images: for the curator only, covered by no epsilon",
+    "an attack that fails proves nothing: stronger ones may succeed; the guarantee is the proven epsilon",
+)
 COPIES = 1  # statement beside those on attacks: are more members than others copied exactly?
+
+
+@dataclass(frozen=True)
+class AttackReport:
+    """The results of the attacks on a run.
+
+    Attributes:
+        facts: JSON values that say what was compared with what.
+        best: The strongest attack, corrected for having been chosen; None if none was run.
+    """
+
+    run: RunFolder
+    outcomes: tuple[Outcome, ...]
+    facts: dict[str, Any]
+    notes: tuple[str, ...]
+    best: Best | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of attack.json."""
+        attacks = {found.attack.name: found.to_json() for found in self.outcomes}
+        best = None if self.best is None else self.best.to_json()
+        head = {"format": FORMAT, "curator_only": True, **self.facts, "best": best}
+        return {**head, "attacks": attacks, "notes": list(self.notes)}
+
+    def write(self) -> tuple[Path, Path]:
+        """Write attack.json and attack.png (ROC curves, log-log) into the run; return where."""
+        path, picture = self.run.attack, self.run.attack.with_suffix(".png")
+        write_private_json(path, self.to_json())
+        write_bytes_atomic(picture, roc_png(self.outcomes), mode=PRIVATE_FILE)
+        return path, picture
 
 
 @dataclass(frozen=True)

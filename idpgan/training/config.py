@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
@@ -186,3 +188,8 @@ def refuse_unsound(config: RunConfig) -> None:
             f"method '{info.name}' is unsound: {info.reason}. Its proven epsilon is {info.proven}. To run it all "
             "the same, set privacy.accept_unsound = true or give --accept-unsound."
         )
+
+
+def at_root(data_root: Path | None) -> list[str]:
+    """Return the setting ``data.root``, which says where a data set lies; none if the data set has not moved."""
+    return [] if data_root is None else [f"data.root={json.dumps(str(data_root))}"]  # a JSON string is a TOML string

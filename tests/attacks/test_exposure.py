@@ -9,13 +9,13 @@ import pytest
 import torch
 from scipy.stats import norm, skewnorm
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.attacks.exposure import FLOOR, _log_tail, exposure, rank_exposure
 from idpgan.attacks.losses import loss_threshold
+from idpgan.commands.canaries import CanarySpace, expose, exposure_of, with_canaries
 from idpgan.config import dump_toml
 from idpgan.data.load import load
 from idpgan.errors import InputError
-from idpgan.jobs.canaries import CanarySpace, expose, exposure_of, with_canaries
 from idpgan.models.private_classifier import GroupNormCnn
 from idpgan.training.config import build_config
 from idpgan.training.fit import FitConfig, fit_classifier, predict
@@ -107,7 +107,7 @@ def privately(split):
         },
         "test",
     )  # fmt: skip
-    return jobs.train_on(config, split).product
+    return trainer.train_on(config, split).product
 
 
 def loss(model, images):

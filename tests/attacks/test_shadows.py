@@ -6,14 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.attacks.evaluate import evaluate_scores
 from idpgan.attacks.shadows import Density, halves, lira, rmia, vulnerable
+from idpgan.commands.attack import AttackOptions, attack_run
 from idpgan.data.load import load
 from idpgan.errors import InputError
-from idpgan.jobs.attack import attack_run
-from idpgan.jobs.options import AttackOptions
-from idpgan.jobs.train import start
+from idpgan.trainer import start
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 RECORDS, SHADOWS = 400, 16
@@ -75,14 +74,14 @@ OPTIONS = AttackOptions(attacks=("shadow-lira", "shadow-rmia"), shadows=4, sampl
 
 @pytest.fixture
 def run(tmp_path):
-    config = jobs.load_config(CONFIGS / "digits-gaussian.toml", ["release.samples=10"])
+    config = trainer.load_config(CONFIGS / "digits-gaussian.toml", ["release.samples=10"])
     start(config, tmp_path / "run")
     return tmp_path / "run"
 
 
 def test_shadows_are_kept_continued_and_share_no_bits_with_the_run(run, monkeypatch):
-    trained, train_on = [], jobs.shadows.train_on
-    target = jobs.load_config(CONFIGS / "digits-gaussian.toml")
+    trained, train_on = [], trainer.train_on
+    target = trainer.load_config(CONFIGS / "digits-gaussian.toml")
 
     def spy(config, split, progress):
         trained.append((config.training.seed, split.private.digest(), len(split.private)))
@@ -90,7 +89,7 @@ def test_shadows_are_kept_continued_and_share_no_bits_with_the_run(run, monkeypa
             raise InputError("interrupted")
         return train_on(config, split, progress)
 
-    monkeypatch.setattr("idpgan.jobs.shadows.train_on", spy)
+    monkeypatch.setattr("idpgan.trainer.train_on", spy)
     with pytest.raises(InputError, match="interrupted"):
         attack_run(run, OPTIONS)
     assert len(list((run / "shadows").iterdir())) == 2
@@ -114,7 +113,7 @@ def test_shadows_are_kept_continued_and_share_no_bits_with_the_run(run, monkeypa
 @pytest.mark.slow
 def test_sums_and_teacher_of_a_run_are_attacked(tmp_path):
     few = ["release.samples=10", "method.teacher_share=0.3", "data.holdout_share=0.85", "privacy.epsilon=0.2"]
-    config = jobs.load_config(CONFIGS / "digits-gaussian.toml", few)
+    config = trainer.load_config(CONFIGS / "digits-gaussian.toml", few)
     start(config, tmp_path / "run")
     names = ("trace", "teacher-loss", "teacher-loss-calibrated")
     report = attack_run(tmp_path / "run", AttackOptions(attacks=names, samples=60, confidence=0.9999))

@@ -19,10 +19,10 @@ from idpgan.audit.cases import CASES, AuditCase, guarantees
 from idpgan.audit.entry import Entry, Request
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import likelihood_ratio
+from idpgan.commands.audit import audit_entry, method_case, nothing_to_audit, run_case
 from idpgan.config import dump_toml
 from idpgan.data.load import known_shape
 from idpgan.errors import InputError
-from idpgan.jobs.audit import audit_entry, method_case, nothing_to_audit, run_case
 from idpgan.methods import METHODS, MethodInfo, methods_of
 from idpgan.privacy import Event, Laplace, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
@@ -115,7 +115,7 @@ def test_nothing_outside_of_a_method_switches_on_its_name_or_class():
     ]
     assert len(outside) > 50
     found = {path.relative_to(package).as_posix() for path in outside if naming(path.read_text())}
-    assert found == {"jobs/benchmark.py", "methods.py"}  # one times methods, the other is their table
+    assert found == {"commands/benchmark.py", "methods.py"}  # one times methods, the other is their table
     assert naming("if name == 'dp-gan': ...") == ["dp-gan"]
     assert naming("if name == 'dp-sgd': ...") == ["dp-sgd"]
     assert naming("def f():\n    from idpgan.synthesis.dp_gan.method import DpGan") == [

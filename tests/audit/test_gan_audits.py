@@ -10,9 +10,9 @@ import torch
 from idpgan.audit.bounds import gaussian_mu
 from idpgan.audit.entry import Request
 from idpgan.audit.statistics import Nearness
+from idpgan.commands.audit import method_case
 from idpgan.data.images import Images
 from idpgan.errors import InputError
-from idpgan.jobs.audit import method_case
 from idpgan.models.perturbed import PixelNoise
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums

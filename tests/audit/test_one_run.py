@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.audit.one_run import (
     audit_guesses,
     audit_one_run,
@@ -222,7 +222,7 @@ def wgan_gp(steps):
         "training": {"steps": steps, "batch_size": 64, "device": "cpu"},
     }
     config = build_config(table, "test")
-    return lambda split: jobs.train_on(config, split)
+    return lambda split: trainer.train_on(config, split)
 
 
 def white_box(method, canaries):

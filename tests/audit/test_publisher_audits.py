@@ -6,8 +6,8 @@ import torch
 from idpgan.audit.entry import Request
 from idpgan.audit.neighbors import brighter, full_rank
 from idpgan.audit.statistics import NoiseScale, OutputRank
+from idpgan.commands.audit import method_case
 from idpgan.errors import InputError
-from idpgan.jobs.audit import method_case
 from idpgan.privacy import Unit
 from idpgan.publish.sound.numbers import NoisyNumbers
 

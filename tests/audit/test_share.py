@@ -8,7 +8,7 @@ import pytest
 from idpgan.audit.bounds import share_text
 from idpgan.audit.cases import audited_again, stated_share
 from idpgan.audit.entry import Request
-from idpgan.jobs.audit import method_case
+from idpgan.commands.audit import method_case
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.report.epsilons import why
 

@@ -4,7 +4,7 @@ import audits
 
 from idpgan import publish
 from idpgan.audit.cases import CASES
-from idpgan.jobs.audit import nothing_to_audit
+from idpgan.commands.audit import nothing_to_audit
 from idpgan.methods import methods_of
 
 

@@ -5,7 +5,7 @@ import hashlib
 import streamed
 
 from idpgan.attacks.registry import select_attacks
-from idpgan.jobs.train import load_config
+from idpgan.trainer import load_config
 
 
 def test_photos_are_drawn_once_and_differ(tmp_path, monkeypatch):

@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.training.config import build_config
 
 DIGITS = {"data": {"name": "digits"}, "privacy": {"epsilon": 3.0, "delta": 1e-5}}
@@ -26,7 +26,7 @@ def config_of(name, **sections):
 @pytest.fixture(scope="session", params=sorted(SMALL))
 def finished(request, tmp_path_factory):
     """A finished run of each method."""
-    return jobs.start(config_of(request.param), tmp_path_factory.mktemp("classify") / request.param).run.path
+    return trainer.start(config_of(request.param), tmp_path_factory.mktemp("classify") / request.param).run.path
 
 
 @pytest.fixture

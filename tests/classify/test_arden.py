@@ -7,12 +7,12 @@ import pytest
 import torch
 
 import idpgan
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.audit.entry import Request
 from idpgan.classify.arden import fit_phone, noisy_loss, response_loss
+from idpgan.commands.audit import audit_entry
 from idpgan.data.load import Split, load
 from idpgan.errors import ConfigError, InputError
-from idpgan.jobs.audit import audit_entry
 from idpgan.models.private_classifier import SplitCnn, nullify
 from idpgan.privacy import BudgetError, Ledger, Noise, RandomizedResponse
 from idpgan.privacy.collaborative import FeatureNoise
@@ -218,7 +218,7 @@ def test_an_audit_refutes_the_claim_of_one_feature_and_not_the_proof():
 
 def test_a_run_is_released_as_what_it_is(tmp_path):
     config = config_of(2, epsilon=9.0, public=0.2)
-    path = jobs.start(config, tmp_path / "run").run.path
+    path = trainer.start(config, tmp_path / "run").run.path
     assert verdict(path) == ""
     classifier = idpgan.load_classifier(path)
     assert 8.9 < classifier.privacy.proven.epsilon <= 9.0

@@ -7,13 +7,13 @@ import torch
 from scipy.stats import kstest
 
 import idpgan
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.attacks.adversarial import accuracy
 from idpgan.audit.entry import Request
 from idpgan.classify.dssgd import Sharing
+from idpgan.commands.audit import audit_entry
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
-from idpgan.jobs.audit import audit_entry
 from idpgan.privacy import Noise
 from idpgan.training.config import build_config, load_method, refuse_unsound
 from idpgan.training.plan import plan_run
@@ -165,7 +165,7 @@ def test_a_participant_that_diverges_ends_nothing():
 
 @pytest.mark.parametrize("epsilon", [None, 3.0])
 def test_a_run_is_released_as_what_it_is(epsilon, tmp_path):
-    path = jobs.start(config_of(2, epsilon=epsilon), tmp_path / "run").run.path
+    path = trainer.start(config_of(2, epsilon=epsilon), tmp_path / "run").run.path
     assert verdict(path) == ""
     privacy = idpgan.load_classifier(path).privacy
     if epsilon is None:

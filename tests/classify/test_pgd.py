@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import idpgan
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.attacks.adversarial import accuracy, deepfool, pgd
 from idpgan.data.load import load
 from idpgan.errors import ConfigError
@@ -80,7 +80,7 @@ def test_a_resumed_training_goes_on_as_if_nothing_had_happened():
 
 
 def test_a_run_is_released_as_what_it_is(tmp_path):
-    path = jobs.start(config_of(steps=4), tmp_path / "run").run.path
+    path = trainer.start(config_of(steps=4), tmp_path / "run").run.path
     assert verdict(path) == ""
     classifier = idpgan.load_classifier(path)
     assert classifier.network == "relu-cnn"

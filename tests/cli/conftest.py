@@ -20,8 +20,7 @@ TINY = [
 @pytest.fixture(autouse=True)
 def _no_probe(monkeypatch):
     """`idpgan init` and `doctor` try no method for two seconds."""
-    monkeypatch.setattr("idpgan.jobs.init.expected_seconds", lambda *_: 100.0)
-    monkeypatch.setattr("idpgan.jobs.doctor.expected_seconds", lambda *_: 100.0)
+    monkeypatch.setattr("idpgan.training.probe.expected_seconds", lambda *_: 100.0)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.attacks.attack import choose_members
 from idpgan.attacks.registry import select_attacks
 from idpgan.data.load import load
@@ -127,7 +127,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(run, copied, tmp_path):
 
 
 def test_members_non_members_and_reference_are_disjoint():
-    split = load(jobs.load_config(CONFIGS / "digits-wgan-gp.toml", ["data.holdout_share=0.6"]).data)
+    split = load(trainer.load_config(CONFIGS / "digits-wgan-gp.toml", ["data.holdout_share=0.6"]).data)
     members, others, reference = choose_members(split, 100)
     assert len(members) == len(others) == 100
     assert torch.equal(members.images, split.private.images[:100])

@@ -8,9 +8,9 @@ import pytest
 
 from idpgan.commands import main
 from idpgan.config import dump_toml
-from idpgan.jobs import load_config
-from idpgan.jobs.verify import verify as verify_release
+from idpgan.kinds import verify as verify_release
 from idpgan.run import RunFolder
+from idpgan.trainer import load_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 SMALL = ["training.tick_steps=2", "training.steps=2", "release.samples=10"]
@@ -120,7 +120,7 @@ def test_a_data_free_audit_may_enter_the_release(run, aggregate_run, tmp_path):
 
 
 def test_a_violation_is_shown_and_does_not_enter_the_release(run, aggregate_run, tmp_path, monkeypatch):
-    from idpgan.jobs.audit import Audited
+    from idpgan.audit.cases import Audited
 
     copy = shutil.copytree(aggregate_run, tmp_path / "run")
     before = (copy / "release" / "privacy.json").read_bytes()

@@ -12,9 +12,8 @@ from PIL import Image
 from typer.main import get_command
 
 import idpgan
-from idpgan.commands import app
+from idpgan.commands import app, benchmark
 from idpgan.data.load import load
-from idpgan.jobs import benchmark
 from tests.data.layouts import declared
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idpgan.jobs import train as jobs
+from idpgan import trainer
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 AGGREGATE, DP_GAN = str(CONFIGS / "digits-aggregate.toml"), str(CONFIGS / "digits-dp-gan.toml")
@@ -84,7 +84,7 @@ def test_dry_run_and_train_refuse_the_same_before_they_read(run, folders, tmp_pa
     arguments = [argument.replace("ROOT", str(folders)) for argument in arguments]
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("idpgan.memory.free_memory", lambda device: 8 << 30)
-    monkeypatch.setattr(jobs, "load", lambda *_: pytest.fail("images were read"))
+    monkeypatch.setattr(trainer, "load", lambda *_: pytest.fail("images were read"))
     real, dry = run("train", *arguments), run("train", *arguments, "--dry-run")
     assert real == dry
     code, out, err = dry

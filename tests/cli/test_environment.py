@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 import torch
 
+from idpgan import trainer
 from idpgan.commands import faults
-from idpgan.jobs import train as jobs
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import METRICS, Evaluation
 
@@ -136,7 +136,7 @@ def test_a_folder_that_cannot_be_written_is_said_before_anything_is_computed(
         pytest.fail("computed before the place was tried")
 
     monkeypatch.setattr("tempfile.TemporaryFile", refuse)
-    for name in ("idpgan.jobs.train.load", "idpgan.data.load.load", "idpgan.models.checkpoint.load_generator"):
+    for name in ("idpgan.trainer.load", "idpgan.data.load.load", "idpgan.models.checkpoint.load_generator"):
         monkeypatch.setattr(name, computed)
     before = sorted(path.name for path in tmp_path.iterdir())
     if command == "audit":  # of a run without a guarantee it says so, and writes nothing
@@ -211,7 +211,7 @@ def test_every_command_ends_in_one_line(run, monkeypatch, error, code, word):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("idpgan.jobs.doctor.examine", fail)
+    monkeypatch.setattr("idpgan.commands.doctor.examine", fail)
     assert one_line(run("doctor"), word, code=code)
 
 
@@ -228,7 +228,7 @@ def test_a_defect_stays_a_traceback(monkeypatch, error):
     def fail(*_, **__):
         raise error
 
-    monkeypatch.setattr("idpgan.jobs.doctor.examine", fail)
+    monkeypatch.setattr("idpgan.commands.doctor.examine", fail)
     from idpgan.commands import main
 
     with pytest.raises(type(error), match="defect"):
@@ -241,7 +241,7 @@ def test_a_signal_while_images_are_read_leaves_nothing(run, tiny, tmp_path, monk
         os.kill(os.getpid(), number)
 
     before, held = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    monkeypatch.setattr(jobs, "load", stopped)
+    monkeypatch.setattr(trainer, "load", stopped)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts background jobs without it
     try:
         assert one_line(run("train", *tiny, "--out", tmp_path / "run"), "stopped by", code=code)
@@ -299,7 +299,7 @@ def test_doctor_and_rehearse_say_what_cannot_be_imported(run, monkeypatch):
     assert (code, found["torchvision"]["good"]) == (1, False)
     assert "cannot be imported" in found["torchvision"]["found"]
     assert found["numpy"]["good"]
-    monkeypatch.setattr("idpgan.jobs.rehearse.stand_ins", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr("idpgan.data.stand_ins.stand_ins", lambda *_: pytest.fail("drawn"))
     assert one_line(run("rehearse", "digits-gaussian"), "torchmetrics cannot be imported", "idpgan doctor")
 
 

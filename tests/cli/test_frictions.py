@@ -1,18 +1,17 @@
 """What a newcomer stumbled over, each with its test."""
 
-import importlib
 import shlex
 
 import pytest
 from PIL import Image
 
+from idpgan.commands import folder
+from idpgan.commands.evaluate import EvaluateOptions, data_config
+from idpgan.commands.obfuscate import ObfuscateOptions
 from idpgan.data import source
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.errors import InputError
-from idpgan.jobs.evaluate import data_config
-from idpgan.jobs.options import EvaluateOptions, ObfuscateOptions
 
-command = importlib.import_module("idpgan.commands.command")  # the package has a function of that name
 QUICK = ["digits-gaussian", "release.samples=4", "--no-progress"]
 
 
@@ -103,21 +102,21 @@ def test_a_trial_without_a_proof_is_asked_about_before_it_marks_the_ledger(tmp_p
         asked.append(text)
         return answer == "y"
 
-    monkeypatch.setattr(command.sys, "stdin", Terminal())
-    monkeypatch.setattr(command.sys, "stderr", Terminal())
-    monkeypatch.setattr(command.typer, "confirm", confirm)
+    monkeypatch.setattr(folder.sys, "stdin", Terminal())
+    monkeypatch.setattr(folder.sys, "stderr", Terminal())
+    monkeypatch.setattr(folder.typer, "confirm", confirm)
     options = ObfuscateOptions((str(tmp_path / "faces"),), "blur", tmp_path / "out", accept_unsound=True)
     if answer == "y":
-        command.ask_before_marking(options, "blur")
+        folder.ask_before_marking(options, "blur")
     else:
         with pytest.raises(InputError, match="nothing was published or charged"):
-            command.ask_before_marking(options, "blur")
+            folder.ask_before_marking(options, "blur")
     assert "total of" in asked[0]
     assert "infinite" in asked[0]
 
 
 def test_every_method_says_delta_alike_and_what_its_steps_are():
-    from idpgan.jobs.keys import render
+    from idpgan.commands.keys import render
 
     rows = [line for line in render().splitlines() if line.startswith("| `privacy.delta`")]
     assert rows

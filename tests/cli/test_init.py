@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from idpgan.commands.init import config_for
 from idpgan.config import build
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe
 from idpgan.errors import InputError
-from idpgan.jobs.init import init
 from tests.data.layouts import save
 
 
@@ -51,10 +51,10 @@ def test_it_writes_a_new_file_where_one_is_named(run, tmp_path):
     code, out, _ = run("init", "digits", "--no-probe", "--out", tmp_path / "c.toml")
     assert (code, out) == (0, f"{tmp_path / 'c.toml'} is written. Next: idpgan train {tmp_path / 'c.toml'}\n")
     assert (tmp_path / "c.toml").read_text(encoding="utf-8") == printed
-    for taken in (tmp_path / "c.toml", tmp_path, tmp_path / "none" / "c.toml"):
-        code, out, err = run("init", "digits", "--no-probe", "--out", taken)
+    for taken, words in (("c.toml", "exists already"), (".", "exists already"), ("none/c.toml", "does not exist")):
+        code, out, err = run("init", "digits", "--no-probe", "--out", tmp_path / taken)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert "Name a new file in a folder that exists" in err
+        assert words in err
     assert (tmp_path / "c.toml").read_text(encoding="utf-8") == printed
 
 
@@ -157,7 +157,7 @@ def test_another_method_is_suggested_when_it_is_asked_for(run, tmp_path, monkeyp
 
 def test_photos_and_handwriting_begin_with_other_generators():
     """A network for strokes draws ghosts of faces."""
-    faces, digits = (init(name, method="idp-gan-aggregate").table for name in ("faces", "digits"))
+    faces, digits = (config_for(name, method="idp-gan-aggregate").table for name in ("faces", "digits"))
     assert (faces["model"]["generator"], faces["method"]["features"]) == ("refined", "photos")
     assert faces["method"].get("teacher_share", 0.5) == 0.5
     assert (digits["model"]["generator"], digits["method"]["features"]) == ("warp", "random")
@@ -166,7 +166,7 @@ def test_photos_and_handwriting_begin_with_other_generators():
 @pytest.mark.parametrize("name", ["digits", "mnist", "faces"])
 def test_built_in_sources(run, tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
-    template = init(name)
+    template = config_for(name)
     (tmp_path / "config.toml").write_text(template.text)
     assert template.table["data"]["name"] == name
     assert tomllib.loads(template.text) == {key: dict(section) for key, section in template.table.items()}
@@ -178,10 +178,10 @@ def test_settings_follow_what_is_declared_and_nothing_else(tmp_path):
     one = metadata(tmp_path / "a", "file_name,mood", lambda i: ["sad", "glad"][i % 2])
     other = metadata(tmp_path / "b", "file_name,mood", lambda i: ["sad", "glad"][i % 9 == 0])
     (other / "7.png").write_bytes(b"")
-    texts = [init(str(root)).text.replace(str(root), "") for root in (one, other)]
+    texts = [config_for(str(root)).text.replace(str(root), "") for root in (one, other)]
     assert texts[0] == texts[1]
-    assert init(str(one)).private_notes != init(str(other)).private_notes
-    large = init(str(metadata(tmp_path / "c", "file_name,mood", lambda i: ["sad", "glad"][i % 2], num=61)))
+    assert config_for(str(one)).private_notes != config_for(str(other)).private_notes
+    large = config_for(str(metadata(tmp_path / "c", "file_name,mood", lambda i: ["sad", "glad"][i % 2], num=61)))
     assert large.table["data"]["num_images"] == 61
 
 
@@ -208,18 +208,18 @@ def test_what_it_cannot_begin_with_is_one_line(run, tmp_path, name):
 
 
 def test_a_config_of_the_package_is_repeated_with_its_comments():
-    template = init("digits-gaussian")
+    template = config_for("digits-gaussian")
     assert tomllib.loads(template.text) == template.table
     assert template.text.startswith("#")
     for options in ({"method": "gaussian"}, {"data_root": Path("x")}):
         with pytest.raises(InputError, match="is a config of its own"):
-            init("digits-gaussian", **options)
+            config_for("digits-gaussian", **options)
 
 
 @pytest.mark.parametrize(("people", "said"), [(("ann", "dee", "eva", "fay", "gus"), True), (tuple("vwxyz"), False)])
 def test_classes_that_are_people_are_said_to_be(tmp_path, people, said):
     names = ("ann", "bo", "cy")
     root = metadata(tmp_path, "file_name,who,person", lambda i: f"{names[i % 3]},{people[i % 5]}")
-    template = init(str(root))
+    template = config_for(str(root))
     assert template.table["data"]["classes"] == ["ann", "bo", "cy"]
     assert ("a release calls them class-0" in template.text) is said

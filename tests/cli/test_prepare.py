@@ -7,15 +7,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from idpgan.commands.prepare import PrepareOptions, _Making, prepare_photos
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
-from idpgan.jobs import prepare as jobs
-from idpgan.jobs.options import PrepareOptions
 from idpgan.progress import silent
 
 
 def prepare(source, out, size, progress=silent, **keys):
-    return jobs.prepare(source, out, PrepareOptions("x".join(map(str, size)), **keys), progress)
+    return prepare_photos(source, out, PrepareOptions("x".join(map(str, size)), **keys), progress)
 
 
 def photo(seed, width=41, height=33):
@@ -254,7 +253,7 @@ def test_no_readable_photo_is_fatal(run, tmp_path):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
 def test_interrupted_means_nothing(tmp_path, monkeypatch, error):
-    source, made, make = write(tmp_path / "photos"), [], jobs._Making.image
+    source, made, make = write(tmp_path / "photos"), [], _Making.image
 
     def some(*arguments):
         made.append(make(*arguments))
@@ -262,7 +261,7 @@ def test_interrupted_means_nothing(tmp_path, monkeypatch, error):
             raise error
         return made[-1]
 
-    monkeypatch.setattr(jobs._Making, "image", some)
+    monkeypatch.setattr(_Making, "image", some)
     with pytest.raises(error if isinstance(error, type) else OSError):
         prepare(source, tmp_path / "out", (28, 28), folders="none")
     assert [path.name for path in tmp_path.iterdir()] == ["photos"]

@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from idpgan.commands.prepare import PrepareOptions, prepare_photos
 from idpgan.data.eyes import Face
 from idpgan.data.faces import draw
-from idpgan.jobs import prepare as jobs
-from idpgan.jobs.options import PrepareOptions
 
 SIZE = 28
 
 
 def prepare(source, out, **keys):
-    return jobs.prepare(source, out, PrepareOptions(str(SIZE), align="eyes", folders="none", **keys))
+    return prepare_photos(source, out, PrepareOptions(str(SIZE), align="eyes", folders="none", **keys))
 
 
 @contextmanager
@@ -35,7 +34,7 @@ def by_brightness():
 @pytest.fixture
 def photos(tmp_path, monkeypatch):
     """Three bright photos, two of middle brightness, one dark, and one that is damaged."""
-    monkeypatch.setattr(jobs, "face_finder", by_brightness)
+    monkeypatch.setattr("idpgan.data.eyes.face_finder", by_brightness)
     rng, root = np.random.default_rng(1), tmp_path / "photos"
     root.mkdir()
     for number, least in enumerate((150, 80, 150, 0, 80, 150)):
@@ -69,7 +68,7 @@ def test_a_public_flag_cuts_the_middle_instead(tmp_path, photos):
     done = prepare(photos, tmp_path / "out", not_found="center")
     assert done.aligned == {"eyes": 3, "face": 2, "middle": 1, "none": 0}
     assert [name for name, _ in done.refused] == ["6.png"]
-    plain = jobs.prepare(photos, tmp_path / "plain", PrepareOptions(str(SIZE), folders="none"))
+    plain = prepare_photos(photos, tmp_path / "plain", PrepareOptions(str(SIZE), folders="none"))
     before, after = images(plain.out), images(done.out)
     assert {name for name in before if before[name] == after[name]} == {"3.png"}
 

@@ -7,8 +7,7 @@ import unicodedata
 import pytest
 from PIL import Image
 
-from idpgan.jobs import prepare as jobs
-from idpgan.jobs.options import PrepareOptions
+from idpgan.commands.prepare import PrepareOptions, prepare_photos
 
 
 @pytest.fixture
@@ -25,7 +24,7 @@ def prepared(photos, lines, **keys):
     table = photos.parent / "t.csv"
     table.write_text("\n".join(lines) + "\n")
     keys = {"labels": table, "grey": True} | keys
-    return jobs.prepare(photos, photos.parent / "out", PrepareOptions("28", **keys))
+    return prepare_photos(photos, photos.parent / "out", PrepareOptions("28", **keys))
 
 
 def rows(done):
@@ -112,7 +111,7 @@ def test_all_photos_that_would_get_one_name_are_told(photos):
     for name in ("a/0.bmp", "b/3.jpg"):
         Image.new("L", (40, 40)).save(photos / name)
     with pytest.raises(ValueError, match=r"a/0.bmp and a/0.png would both become a/0.png; b/3.jpg and b/3.png"):
-        jobs.prepare(photos, photos.parent / "out", PrepareOptions("28", folders="none"))
+        prepare_photos(photos, photos.parent / "out", PrepareOptions("28", folders="none"))
 
 
 def test_blanks_and_numbers_of_pandas_are_written_in_one_way(photos):
@@ -148,13 +147,13 @@ def test_which_level_is_meant_is_asked(run, years, meaning):
 
 @pytest.mark.parametrize(("folders", "expected"), [("person:1", "2019"), ("person:2", "a")])
 def test_the_level_that_is_meant_names_people(years, folders, expected):
-    done = jobs.prepare(years, years.parent / "out", PrepareOptions("28", folders=folders))
+    done = prepare_photos(years, years.parent / "out", PrepareOptions("28", folders=folders))
     assert rows(done)[:2] == ["file_name,person", f"2019/a/1.png,{expected}"]
     assert len({row.split(",")[1] for row in rows(done)[1:]}) == int(folders[-1]) + 2  # 3 years, 4 people
 
 
 def test_one_level_needs_no_number(photos):
-    assert rows(jobs.prepare(photos, photos.parent / "out", PrepareOptions("28", folders="label")))[1] == "a/0.png,a"
+    assert rows(prepare_photos(photos, photos.parent / "out", PrepareOptions("28", folders="label")))[1] == "a/0.png,a"
 
 
 LEVELS = {
@@ -174,7 +173,7 @@ def test_levels_that_do_not_fit(years, name):
     folders, spoil, expected = LEVELS[name]
     spoil(years)
     with pytest.raises(ValueError, match=expected):
-        jobs.prepare(years, years.parent / "out", PrepareOptions("28", folders=folders))
+        prepare_photos(years, years.parent / "out", PrepareOptions("28", folders=folders))
 
 
 def test_the_readable_file_of_a_shot_is_taken(run, photos):
@@ -190,7 +189,7 @@ def test_the_readable_file_of_a_shot_is_taken(run, photos):
 def test_a_preview_is_not_taken_for_a_raw_photo(photos):
     """Pillow opens such files as TIFF, and shows a picture of 160 x 120."""
     Image.new("L", (40, 40)).save(photos / "a" / "raw.dng", format="TIFF")
-    done = jobs.prepare(photos, photos.parent / "out", PrepareOptions("28", folders="none"))
+    done = prepare_photos(photos, photos.parent / "out", PrepareOptions("28", folders="none"))
     assert [name for name, _ in done.refused] == ["a/raw.png"]
 
 
@@ -219,14 +218,14 @@ def test_tables_of_the_parts_of_a_set_keep_people(photos, suffix):
             keys = ("file_name", "mood", "person")
             text = "".join(json.dumps(dict(zip(keys, name, strict=True))) + "\n" for name in names)
         (photos / part / f"metadata.{suffix}").write_text(text)
-    done = jobs.prepare(photos, photos.parent / "out", PrepareOptions("28"))
+    done = prepare_photos(photos, photos.parent / "out", PrepareOptions("28"))
     assert rows(done)[:2] == ["file_name,mood,person", "test/1.png,glad,p1"]
     assert len(rows(done)) == 7
     assert done.left_out == ()
     if suffix == "csv":
         (photos / "train" / "metadata.csv").write_text("file_name,mood\n0.png,glad\n")
         with pytest.raises(ValueError, match="must have the same columns"):
-            jobs.prepare(photos, photos.parent / "more", PrepareOptions("28"))
+            prepare_photos(photos, photos.parent / "more", PrepareOptions("28"))
 
 
 @pytest.mark.parametrize(
@@ -245,7 +244,7 @@ def test_accents_in_a_table(photos, forms):
 
 
 def test_what_is_made_is_for_its_owner_alone(photos):
-    done = jobs.prepare(photos, photos.parent / "out", PrepareOptions("28", folders="person"))
+    done = prepare_photos(photos, photos.parent / "out", PrepareOptions("28", folders="person"))
     made = [done.out, *done.out.rglob("*")]
     assert len(made) == 1 + 2 + 6 + 2
     assert {oct(path.stat().st_mode & 0o777) for path in made} == {"0o700", "0o600"}

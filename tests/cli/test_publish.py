@@ -14,15 +14,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from idpgan.commands import publish as job
+from idpgan.commands.publish import PublishOptions, publish_folder, quote
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
 from idpgan.errors import InputError
 from idpgan.files import new_folder, whole_folder
-from idpgan.jobs import publish as publications
-from idpgan.jobs.options import PublishOptions
-from idpgan.jobs.publish import publish, quote
 from idpgan.privacy.folder_ledger import FolderLedger
-from idpgan.publish import METHODS, best
+from idpgan.publish import METHODS, best, publisher
 from tests.training.toy import Stopped, stopping_at
 
 SIDES = (16, 20)
@@ -210,7 +209,7 @@ def test_stopped_at_any_write_there_is_a_paid_release_or_none(order, tmp_path, c
     while True:
         number += 1
         with stopping_at(number, error, call) as calls, contextlib.suppress(type(error)):
-            publish(asked)
+            publish_folder(asked)
         if len(calls) < number:
             break
         stands = FolderLedger.read(asked.ledger_path, "faces").publications
@@ -235,9 +234,9 @@ def test_the_charge_is_durable_before_an_image_is_published(order, monkeypatch):
         seen.append(len(FolderLedger.read(asked.ledger_path, "faces").publications))
         raise Stopped
 
-    monkeypatch.setattr("idpgan.jobs.publish.release_planned", fails)
+    monkeypatch.setattr("idpgan.publish.publisher.release_planned", fails)
     with pytest.raises(Stopped):
-        publish(asked)
+        publish_folder(asked)
     assert seen == [1]
     assert not asked.out.exists()
 
@@ -251,7 +250,7 @@ def test_the_charge_is_durable_before_a_pixel_is_read(order, monkeypatch):
 
     monkeypatch.setattr("idpgan.data.image_files.decode", fails)
     with pytest.raises(Stopped):
-        publish(asked)
+        publish_folder(asked)
     assert set(seen) == {1}
     assert not asked.out.exists()
 
@@ -262,7 +261,7 @@ def test_what_a_kill_left_is_removed_and_what_another_fills_stays(order, tmp_pat
     for folder in (*dead, *foreign):
         (folder / "curator").mkdir(parents=True)
     with new_folder(tmp_path / "a") as one, whole_folder(tmp_path / "b") as two:  # a publication, and photos prepared
-        publish(order())
+        publish_folder(order())
         assert one.exists()
         assert two.exists()
     assert not any(map(os.path.exists, dead))
@@ -275,24 +274,22 @@ def test_a_publication_that_is_killed_leaves_a_folder_that_goes_with_the_next_on
     killed.join()
     assert killed.exitcode == -signal.SIGKILL
     assert len(list(tmp_path.glob(".out.*.part"))) == 1
-    publish(order(out=tmp_path / "another"))
+    publish_folder(order(out=tmp_path / "another"))
     assert not list(tmp_path.glob("*.part"))
     assert not list(tmp_path.glob(".*.part"))
 
 
 def _die_while_computing(asked):
-    publications.release_planned = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
-    publish(asked)
+    publisher.release_planned = lambda *_, **__: os.kill(os.getpid(), signal.SIGKILL)
+    publish_folder(asked)
 
 
 def test_two_publications_of_a_folder_do_not_run_at_once(order):
     with FolderLedger.locked(order().ledger_path, "faces"), pytest.raises(InputError, match="is running"):
-        publish(order())
+        publish_folder(order())
 
 
 def test_a_folder_that_was_filled_meanwhile_is_not_replaced(order, monkeypatch):
-    from idpgan.jobs import publish as job
-
     def slow(*arguments):
         (asked.out / "mine").mkdir(parents=True)
         return original(*arguments)
@@ -300,7 +297,7 @@ def test_a_folder_that_was_filled_meanwhile_is_not_replaced(order, monkeypatch):
     asked, original = order(), job._release
     monkeypatch.setattr(job, "_release", slow)
     with pytest.raises(InputError, match="not empty"):
-        publish(asked)
+        publish_folder(asked)
     assert os.listdir(asked.out) == ["mine"]
 
 
@@ -401,7 +398,7 @@ def test_bad_input_is_one_line_and_nothing_is_charged(command, faces, tmp_path, 
 def test_places_that_lie_in_each_other_are_refused(order, tmp_path, out, ledger):
     asked = order(out=tmp_path / out, ledger=None if ledger is None else tmp_path / ledger)
     before = below(tmp_path)
-    for action in (quote, publish):
+    for action in (quote, publish_folder):
         with pytest.raises(InputError, match=r"in each other|in what is published|not empty"):
             action(asked)
     assert below(tmp_path) == before

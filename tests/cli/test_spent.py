@@ -7,12 +7,11 @@ import shutil
 
 import pytest
 
+from idpgan.commands.publish import PublishOptions, publish_folder, quote
+from idpgan.commands.stream import StreamOptions, answer_lines
 from idpgan.config import dump_toml
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
-from idpgan.jobs.options import PublishOptions, StreamOptions
-from idpgan.jobs.publish import publish, quote
-from idpgan.jobs.stream import stream
 from idpgan.privacy import Event, Ledger, Relation, Unit
 from idpgan.privacy.folder_ledger import FolderLedger, ledger_of
 from idpgan.run import RunFolder
@@ -98,12 +97,12 @@ def test_of_two_publications_at_once_the_later_one_counts_both(faces, tmp_path, 
 
     def both(ledger):
         monkeypatch.setattr(FolderLedger, "write", write)
-        publish(inner)
+        publish_folder(inner)
         write(ledger)
 
     assert quote(outer).total.guarantee.epsilon == 1
     monkeypatch.setattr(FolderLedger, "write", both)
-    assert publish(outer).quote.total.guarantee.epsilon == 2
+    assert publish_folder(outer).quote.total.guarantee.epsilon == 2
     for asked in (inner, outer):
         assert len(FolderLedger.read(asked.ledger_path, asked.name).publications) == 1
         assert quote(dataclasses.replace(asked, out=tmp_path / "c")).total.guarantee.epsilon == 3  # with a further one
@@ -127,7 +126,7 @@ ASKED = ("--out", "out", "--epsilon", 1, "--unit", "image", "--method", "lap")
     ids=["prepare", "train folder", "train face-folder", "publish", "obfuscate"],
 )
 def test_ledgers_inside_a_folder_are_no_images(run, faces, command):
-    publish(order(faces / "s1", faces.parent / "first"))
+    publish_folder(order(faces / "s1", faces.parent / "first"))
     FolderLedger(ledger_of(faces / "s2" / "a"), "a").write()
     (faces / ".s1.ledger.json.0123456789abcdef.part").write_text("{")  # of a writer that was killed
     assert {"s1.ledger.json", ".s1.ledger.json.lock"} < set(os.listdir(faces))
@@ -183,7 +182,7 @@ def test_all_that_is_found_is_listed_and_added_up(published, spent, faces, tmp_p
     published(faces / "s2", "c", epsilon=1.5)
     make_run(tmp_path / "runs" / "first", "faces", laplace(0.25), laplace(0.25))
     make_run(tmp_path / "second", faces / "s1", laplace(4.0))
-    stream(["3\n", "0\n"], StreamOptions(0.5, 20, state=tmp_path / "faces.state"), lambda _: None)
+    answer_lines(["3\n", "0\n"], StreamOptions(0.5, 20, state=tmp_path / "faces.state"), lambda _: None)
     found = spent(faces)
     assert sorted((each["kind"], each["unit"], each["epsilon"]) for each in found["spending"]) == [
         ("publication", "image", 1.0),
@@ -210,7 +209,7 @@ def test_a_stream_of_whomever_is_in_no_total_and_that_is_said(run, spent, faces,
     """One of another subject beside the folder was counted as the folder's, and two were added up."""
     make_run(tmp_path / "runs" / "first", faces, laplace(1.0))
     for number in range(others):
-        stream(["3\n"], StreamOptions(0.5, 20, state=tmp_path / f"visits{number}"), lambda _: None)
+        answer_lines(["3\n"], StreamOptions(0.5, 20, state=tmp_path / f"visits{number}"), lambda _: None)
     found = spent(faces)
     assert totals(found) == pytest.approx({("image", "zero-out-one"): 1.0})
     assert len(found["spending"]) == 1 + others
@@ -262,7 +261,7 @@ HISTORIES = {  # what happens to a folder with a publication and a run, and what
 @pytest.mark.parametrize("name", HISTORIES)
 def test_a_history_is_counted_or_said(run, spent, faces, tmp_path, name):
     happens, asked, expected, words = HISTORIES[name]
-    publish(order(faces, tmp_path / "a"))
+    publish_folder(order(faces, tmp_path / "a"))
     trained(faces, tmp_path)
     happens(tmp_path)
     found = spent(tmp_path / asked)
@@ -407,7 +406,7 @@ def test_what_was_charged_for_people_counts_for_their_images(spent, run, faces, 
 def test_an_unsound_charge_leaves_no_total(spent, faces, tmp_path):
     make_run(tmp_path / "runs" / "a", faces, Event.non_private("no proof", relation=Relation.ZERO_OUT))
     FolderLedger(ledger_of(faces), "faces").write()
-    publish(order(faces, tmp_path / "a"))
+    publish_folder(order(faces, tmp_path / "a"))
     assert set(totals(spent(faces)).values()) == {"inf"}
 
 

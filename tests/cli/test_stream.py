@@ -7,17 +7,17 @@ import sys
 
 import pytest
 
+from idpgan.commands.stream import StreamOptions, answer_lines
+from idpgan.continual.state import answers_of
 from idpgan.errors import InputError
-from idpgan.jobs.options import StreamOptions
-from idpgan.jobs.stream import answers_of, stream
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 
 TERMS = StreamOptions(1.0, 20)
 
 
 def answered(lines, terms=TERMS, **options):
     shown = []
-    stream([f"{line}\n" for line in lines], dataclasses.replace(terms, **options), shown.extend)
+    answer_lines([f"{line}\n" for line in lines], dataclasses.replace(terms, **options), shown.extend)
     return shown
 
 
@@ -55,10 +55,10 @@ def test_a_crash_between_the_files_releases_nothing_twice(tmp_path, monkeypatch,
     answered([3, 0], state=state)
     with monkeypatch.context() as patch:
         if when == "before the answers":
-            patch.setattr("idpgan.jobs.stream._File._write", crash)
+            patch.setattr("idpgan.continual.state.StreamFile._append", crash)
         emit = crash if when == "before they are shown" else shown.extend
         with pytest.raises(Crash):
-            stream(["5\n", "6\n"], dataclasses.replace(TERMS, state=state, block=2), emit)
+            answer_lines(["5\n", "6\n"], dataclasses.replace(TERMS, state=state, block=2), emit)
     assert shown == []
     again = answered([5, 6], state=state, first=3, block=1)
     assert answered([5, 6], state=state, first=3) == again
@@ -89,7 +89,7 @@ def test_an_answer_that_was_cut_by_a_crash_is_written_again(tmp_path):
 def test_a_bad_line_is_named_and_what_was_answered_before_stands(tmp_path, lines, message):
     state, shown = tmp_path / "faces.state", []
     with pytest.raises(InputError, match=message):
-        stream(lines, dataclasses.replace(TERMS, state=state), shown.extend)
+        answer_lines(lines, dataclasses.replace(TERMS, state=state), shown.extend)
     assert len(shown) == 1
     assert len(answered([1], state=state, first=2)) == 1
 
@@ -147,11 +147,11 @@ def test_a_release_is_not_written_over_and_nothing_is_read_for_it(tmp_path):
     unread = iter(lambda: pytest.fail("read"), None)
     (tmp_path / "release").mkdir()
     with pytest.raises(InputError, match="--out"):
-        stream(unread, dataclasses.replace(TERMS, out=tmp_path / "release"), print)
+        answer_lines(unread, dataclasses.replace(TERMS, out=tmp_path / "release"), print)
     with pytest.raises(InputError, match="nothing to give away"):
         answered([], out=tmp_path / "other")
     with pytest.raises(InputError, match="printable"):  # else a stream without a state would be released again
-        stream(unread, dataclasses.replace(TERMS, out=tmp_path / "third", data="a\nb"), print)
+        answer_lines(unread, dataclasses.replace(TERMS, out=tmp_path / "third", data="a\nb"), print)
     assert not (tmp_path / "other").exists()
 
 

@@ -9,13 +9,13 @@ import torch
 from idpgan.attacks.attack import Outcome
 from idpgan.attacks.evaluate import evaluate_scores
 from idpgan.attacks.registry import select_attacks
-from idpgan.commands.attack import _print as print_attacks
-from idpgan.commands.evaluate import _print as print_evaluation
-from idpgan.jobs.attack import AttackReport
+from idpgan.commands.attack import print_attacks
+from idpgan.commands.evaluate import print_evaluation
 from idpgan.metrics.accuracy import Accuracy
 from idpgan.metrics.evaluation import METRICS, Evaluation
 from idpgan.metrics.fidelity import FidelityResult
 from idpgan.metrics.utility import ClassifierScore, UtilityResult
+from idpgan.report.attacked_images import AttackReport
 from idpgan.run import RunFolder
 
 
@@ -65,10 +65,9 @@ def test_the_tables_of_an_evaluation(capsys):
 
 def test_the_table_of_an_audit(capsys):
     from idpgan.audit.entry import Request
-    from idpgan.commands.audit import _print
-    from idpgan.jobs.audit import method_case
+    from idpgan.commands.audit import method_case, print_audited
 
-    _print(method_case("scattering-linear", Request(1.0)).run(100, seed=1))
+    print_audited(method_case("scattering-linear", Request(1.0)).run(100, seed=1))
     rows = boxed(capsys.readouterr().out)
     assert max(map(len, rows)) <= 80
     assert any("audited (lower bound)" in row for row in rows)

@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.data import celeba
 from idpgan.data.config import DataConfig
 from idpgan.data.faces import draw
@@ -81,11 +81,11 @@ def test_the_lists_may_lie_in_the_root_itself(root):
 def test_the_config_runs_on_drawn_faces_in_this_layout(root, tmp_path):
     overrides = ["training.steps=2", "training.batch_size=8", "training.tick_steps=2", "model.codes=2", "model.width=8"]
     overrides += ["method.moments=4", "method.fourier=8", "privacy.delta=1e-4", "release.samples=4"]
-    settings = jobs.load_config(CONFIG, [f'data.root="{root}"', *overrides])
-    planned = jobs.plan(settings)
+    settings = trainer.load_config(CONFIG, [f'data.root="{root}"', *overrides])
+    planned = trainer.plan(settings)
     assert planned.shape.num_private == 44
     assert planned.price.epsilon <= 3
-    finished = jobs.start(settings, tmp_path / "run")
+    finished = trainer.start(settings, tmp_path / "run")
     assert finished.released
     assert finished.run.release.joinpath("samples.png").exists()
 

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import EpsImagePlugin, Image, TiffImagePlugin
 
+from idpgan.commands.folder import read_images
 from idpgan.data import folder, image_files
 from idpgan.data.image_files import decode, decoded, header
 from idpgan.data.photos import photo_pixels
 from idpgan.errors import DataError
-from idpgan.jobs.pipeline import read_images
 from idpgan.metrics import source
 from tests.data.layouts import declared
 from tests.data.test_photos import TURN, scene

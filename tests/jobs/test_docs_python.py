@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from idpgan.jobs import process_ledger
-from idpgan.jobs.verify import verify
+from idpgan.commands import process_ledger
+from idpgan.kinds import verify
 
 PAGE = (Path(__file__).parents[2] / "docs" / "guide" / "python.md").read_text(encoding="utf-8")
 

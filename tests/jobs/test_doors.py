@@ -7,8 +7,8 @@ from PIL import Image
 from torch.utils.data import DataLoader, TensorDataset
 
 import idpgan
+from idpgan.commands import process_ledger
 from idpgan.errors import InputError
-from idpgan.jobs import process_ledger
 from idpgan.metrics.evaluation import Evaluation
 
 NUM = 60
@@ -71,7 +71,7 @@ def test_evaluate_takes_files_data_sets_and_a_range_of_two_numbers(tmp_path, mon
     """What is measured is the same whatever holds it; what is measured of it does not matter here."""
     seen = []
     monkeypatch.setattr(
-        "idpgan.jobs.one_call.evaluate_images",
+        "idpgan.commands.one_call.evaluate_images",
         lambda images, split, *_, **__: seen.append((images, split.test)) or Evaluation({}, "test", ()),
     )
     np.savez(tmp_path / "made.npz", x=GREY * 1.0, y=LABELS)

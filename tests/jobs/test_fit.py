@@ -13,17 +13,17 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import idpgan
+from idpgan import trainer
+from idpgan.commands import fit as fit_module
+from idpgan.commands import process_ledger
+from idpgan.commands.process_ledger import charge, records_of
 from idpgan.data import arrays, intake
 from idpgan.data.load import load
 from idpgan.errors import InputError
-from idpgan.jobs import fit as fit_module
-from idpgan.jobs import process_ledger
-from idpgan.jobs import train as train_job
-from idpgan.jobs.process_ledger import charge, records_of
-from idpgan.jobs.train import load_config
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.metrics.evaluation import evaluate_images
 from idpgan.privacy import Event, Relation, Unit
+from idpgan.trainer import load_config
 
 NUM = 60
 GREY = (np.arange(NUM * 64).reshape(NUM, 8, 8) * 7 % 251).astype(np.uint8)
@@ -173,13 +173,13 @@ def test_the_private_folder_is_its_owners_and_keeps_no_image_and_no_noise():
 def test_images_in_the_passing_folder_go_before_the_training(monkeypatch):
     """A kill while it trains leaves no image, not even until the next call."""
     seen = []
-    train = train_job.train
+    train = trainer.train
 
     def looking(*args, **kwargs):
         seen.extend(fit_module.private_folder().rglob(f"run.*{arrays.SUFFIX}"))
         return train(*args, **kwargs)
 
-    monkeypatch.setattr("idpgan.jobs.train.train", looking)
+    monkeypatch.setattr("idpgan.trainer.train", looking)
     made = idpgan.fit(GREY, LABELS, public=(255 - GREY, LABELS), **QUICK)
     assert seen == []
     assert verify(made.release).problems == ()
@@ -230,7 +230,7 @@ def test_a_failed_fit_is_counted_where_it_charged(monkeypatch):
         raise RuntimeError("after the charge")
 
     with monkeypatch.context() as patch:
-        patch.setattr("idpgan.jobs.train.write_release", broken)
+        patch.setattr("idpgan.trainer.write_release", broken)
         with pytest.raises(RuntimeError):
             idpgan.fit(GREY, LABELS, **QUICK)
     assert idpgan.fit(GREY, LABELS, **QUICK).together.total.counted == 2

@@ -9,20 +9,19 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 import idpgan
+from idpgan.commands import fit as fit_module
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.intake import gathered
 from idpgan.data.labels import are_ambiguous, in_order, numbers, places, position_of, spelled, spellings
 from idpgan.data.load import load
 from idpgan.errors import InputError
-from idpgan.jobs import fit as fit_module
-from idpgan.jobs.init import facts_of
-from idpgan.jobs.sample import draw
 from idpgan.metrics.source import read_images
 from idpgan.models import ModelConfig, build_generator, save_generator
 from idpgan.models.own import ForeignClassifier, ForeignGenerator
 from idpgan.release.dataset import SyntheticDataset
-from idpgan.release.export import _Drawn, _write_folder, parse_labels
+from idpgan.release.export import _Drawn, _write_folder, export_samples, parse_labels
+from idpgan.synthesis.facts import facts_of
 
 EACH = 4  # images of a class
 KINDS = {
@@ -95,7 +94,7 @@ def fitted(case, monkeypatch, **more):
     monkeypatch.setattr(fit_module, "_started", lambda config, *_: load(config.data))
     given = fit_module._Given(1.0, None, "image", None, more.get("public"), None, "cpu", None, None, ())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit_module, "_new_place", lambda: case.tmp)
+        patch.setattr(fit_module.tempfile, "mkdtemp", lambda **_: str(case.tmp))
         return fit_module._train(case.X, case.y, "gaussian", "gan", given, lambda *_: None)
 
 
@@ -123,7 +122,7 @@ def of_evaluate(case, monkeypatch):
 
 
 def of_train(case, monkeypatch):
-    _, found, _ = facts_of(str(case.folder()))
+    found = facts_of(str(case.folder()))[0].settings
     config = DataConfig.model_validate({key: setting.value for key, setting in found.items()})
     assert list(map(int, config.classes)) == sorted(map(int, case.labels))
     split = load(config)
@@ -149,7 +148,7 @@ def of_npz(case, monkeypatch):
     """An export of every class in turn, read by all who read one; and a file that brings names, by value."""
     save_generator(case.tmp / "made", named(case))
     out, num = case.tmp / "drawn.npz", len(case.names)
-    draw(case.tmp / "made", num, out, seed=0)
+    export_samples(case.tmp / "made", num, out, seed=0)
     with np.load(out) as file:
         assert file["labels"].tolist() == sorted(map(int, case.labels))
     order = {label: grey for grey, label in case.grey.items()}
@@ -261,7 +260,7 @@ def test_an_export_keeps_classes_whose_names_look_like_blanks(tmp_path):
     made = build_generator(ModelConfig(width=2, latent_dim=2), (1, 8, 8), 3)
     made.classes = ("NA", "DE", "1.0")
     save_generator(tmp_path / "made", made)
-    draw(tmp_path / "made", 6, tmp_path / "out", seed=0)
+    export_samples(tmp_path / "made", 6, tmp_path / "out", seed=0)
     data = SyntheticDataset(tmp_path / "out")
     assert (data.classes, sorted(data.labels.tolist())) == (made.classes, [0, 0, 1, 1, 2, 2])
 

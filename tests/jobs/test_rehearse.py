@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from idpgan.audit.bounds import gaussian_mu
+from idpgan.commands.rehearse import RehearseOptions, attacker, rehearse_config
 from idpgan.data import load as loading
 from idpgan.data import stand_ins as drawing
 from idpgan.data.load import DataShape, Sizes, known_shape
 from idpgan.data.stand_ins import stand_ins
 from idpgan.errors import InputError
-from idpgan.jobs.options import RehearseOptions
-from idpgan.jobs.rehearse import attacker, rehearse
-from idpgan.jobs.train import load_config
+from idpgan.trainer import load_config
 from idpgan.training.plan import plan_run
 
 SHAPES = {
@@ -73,20 +72,19 @@ def test_nothing_private_is_read(monkeypatch):
     monkeypatch.setattr(loading.digits, "read", read)
     monkeypatch.setattr(drawing, "LEAST_TEST", 20)
     options = RehearseOptions(("digits-gaussian", "model.latent_dim=4", "1", "10"))
-    monkeypatch.setattr("idpgan.jobs.rehearse._Judge.accuracy_of", lambda *_: (0.5, None))
-    monkeypatch.setattr("idpgan.jobs.rehearse.evaluate_images", lambda *_, **__: _Fidelity())
-    done = rehearse(options)
+    monkeypatch.setattr("idpgan.metrics.evaluation.evaluate_images", lambda *_, **__: _Measured())
+    done = rehearse_config(options)
     assert [row.epsilon for row in done.rows] == [1, 10]
     assert done.picture[:4] == b"\x89PNG"
     assert done.num_private == known_shape(load_config(options.config).data).num_private
 
 
-class _Fidelity:
+class _Measured:
     @property
     def results(self):
-        return {"fidelity": self}
+        return {"utility": self, "fidelity": self}
 
-    kid = 0.1
+    kid, scores, accuracies = 0.1, property(lambda self: [self]), (0.5,)
 
 
 def test_what_an_attacker_can_do_is_the_bound_of_the_mechanism():
@@ -115,9 +113,9 @@ def test_what_an_attacker_can_do_is_the_bound_of_the_mechanism():
     ],
 )
 def test_what_cannot_be_rehearsed_is_refused_before_anything_is_drawn(arguments, said, monkeypatch):
-    monkeypatch.setattr("idpgan.jobs.rehearse.stand_ins", lambda *_: pytest.fail("drawn"))
+    monkeypatch.setattr("idpgan.data.stand_ins.stand_ins", lambda *_: pytest.fail("drawn"))
     with pytest.raises(InputError, match=said):
-        rehearse(RehearseOptions(arguments))
+        rehearse_config(RehearseOptions(arguments))
 
 
 def test_numbers_among_the_arguments_are_epsilons():
@@ -131,6 +129,6 @@ def test_numbers_among_the_arguments_are_epsilons():
 @pytest.mark.slow
 @pytest.mark.trained
 def test_a_larger_epsilon_is_worth_more():
-    done = rehearse(RehearseOptions(("digits-gaussian", "1", "30")))
+    done = rehearse_config(RehearseOptions(("digits-gaussian", "1", "30")))
     assert done.majority < done.rows[0].accuracy + 0.05
     assert done.rows[0].accuracy + 0.05 < done.rows[1].accuracy < done.real

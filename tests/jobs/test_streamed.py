@@ -11,17 +11,16 @@ from PIL import Image
 from idpgan import memory
 from idpgan.attacks import distances, tracing
 from idpgan.attacks.tracing import trace
+from idpgan.commands.attack import AttackOptions, attack_run
+from idpgan.commands.evaluate import EvaluateOptions, evaluate_source
 from idpgan.data.config import DataConfig
 from idpgan.data.faces import draw
 from idpgan.data.images import Images
 from idpgan.data.load import load
-from idpgan.jobs.attack import attack_run
-from idpgan.jobs.evaluate import evaluate_source
-from idpgan.jobs.options import AttackOptions, EvaluateOptions
-from idpgan.jobs.train import start
 from idpgan.metrics import features
 from idpgan.models import ModelConfig, build_generator, generator
 from idpgan.privacy import Noise
+from idpgan.trainer import start
 from idpgan.training.config import build_config
 from idpgan.training.method import ReleasedSums
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from idpgan.errors import InputError
-from idpgan.jobs.verify import opened
+from idpgan.kinds import opened
 from idpgan.metrics.source import read_images
 from idpgan.models import ModelConfig, build_generator, save_generator
 

@@ -65,11 +65,11 @@ def test_gradients_are_recorded_before_and_after_a_step_and_not_in_it():
 FIRST_STEP = """
 import sys
 from pathlib import Path
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.training.config import build_config
 table = {"method": {"name": "idp-gan-aggregate"}, "privacy": {"epsilon": 1.0, "delta": 1e-5},
          "training": {"steps": 1, "batch_size": 50, "device": "cpu"}}
-jobs.start(build_config(table, "a test"), Path(sys.argv[1]))
+trainer.start(build_config(table, "a test"), Path(sys.argv[1]))
 assert "torch" in sys.modules
 print(*{"torch._dynamo", "sympy", "sklearn"} & set(sys.modules))
 """

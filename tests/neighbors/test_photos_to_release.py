@@ -8,11 +8,10 @@ import pytest
 import torch
 from PIL import Image
 
+from idpgan.commands.prepare import PrepareOptions, prepare_photos
 from idpgan.data.eyes import Face
 from idpgan.data.load import known_shape
 from idpgan.errors import ConfigError
-from idpgan.jobs import prepare as jobs
-from idpgan.jobs.options import PrepareOptions
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.totals import steps
 from idpgan.training.config import build_config
@@ -47,7 +46,7 @@ def photo(number):
 @pytest.fixture
 def prepared(tmp_path, monkeypatch):
     """Prepare the photos with one of them changed, and return the [data] of the folder."""
-    monkeypatch.setattr(jobs, "face_finder", by_corners)
+    monkeypatch.setattr("idpgan.data.eyes.face_finder", by_corners)
 
     def make(name, change=None):
         source = tmp_path / f"{name}-photos"
@@ -57,7 +56,7 @@ def prepared(tmp_path, monkeypatch):
         if change is not None:
             change(source / f"{MANY}.png")
         options = PrepareOptions("8", grey=True, align="eyes", faces=FACES)
-        done = jobs.prepare(source, tmp_path / name, options)
+        done = prepare_photos(source, tmp_path / name, options)
         assert done.num_photos == PHOTOS * FACES
         return data_of({"name": "folder", "root": done.out, "split_by": "identity", "classes": ()})
 
@@ -145,7 +144,7 @@ def test_people_are_not_told_apart_by_photos(prepared, tmp_path, monkeypatch):
     photo(1).save(source / "1.png")
     options = PrepareOptions("8", align="eyes", faces=2, folders="person")
     with pytest.raises(ValueError, match="who is on which face is not said"):
-        jobs.prepare(tmp_path / "people", tmp_path / "out", options)
+        prepare_photos(tmp_path / "people", tmp_path / "out", options)
 
 
 def test_what_is_proven_of_photos_says_nothing_of_people_and_the_other_way_round():

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from idpgan.commands.audit import audit_entry, nothing_to_audit
 from idpgan.errors import InputError
-from idpgan.jobs.audit import audit_entry, nothing_to_audit
 from idpgan.obfuscate import METHODS, load_obfuscator, make_obfuscator
 from idpgan.obfuscate.filters import from_blocks, to_blocks
 

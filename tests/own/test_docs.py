@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import idpgan
-from idpgan.jobs.sample import draw
-from idpgan.jobs.train import load_config, start
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
+from idpgan.release.export import export_samples
+from idpgan.trainer import load_config, start
 
 PAGE = (Path(__file__).parents[2] / "docs" / "methods" / "own-generator.md").read_text(encoding="utf-8")
 FILES = dict(
@@ -38,7 +38,7 @@ def test_a_style_network_is_trained_and_drawn_from(folder):
     config = load_config(folder / "mystyle.toml", ["training.steps=3", "privacy.noise_multiplier=0.7"])
     start(config, folder / "run")
     assert verify(folder / "run").problems == ()
-    manifest = draw(folder / "run", 10, folder / "digits.npz", seed=1, module="mystyle:Style")
+    manifest = export_samples(folder / "run", 10, folder / "digits.npz", seed=1, module="mystyle:Style")
     assert manifest["num"] == 10
     style = sys.modules["mystyle"].Style
     assert idpgan.load_generator(folder / "run", module=style).sample(2, seed=0).shape == (2, 1, 8, 8)

@@ -8,16 +8,15 @@ import pytest
 import torch
 
 import idpgan
+from idpgan.commands.attack import AttackOptions, attack_run
 from idpgan.config import build
 from idpgan.errors import ConfigError, InputError
-from idpgan.jobs.attack import attack_run
-from idpgan.jobs.options import AttackOptions
-from idpgan.jobs.train import plan, start
-from idpgan.jobs.verify import opened, verify
+from idpgan.kinds import opened, verify
 from idpgan.metrics.source import read_images
 from idpgan.models.config import ModelConfig
 from idpgan.models.own import outline_of, outlined
 from idpgan.own_code import path_of, resolve
+from idpgan.trainer import plan, start
 from tests.own import networks
 from tests.own.conftest import TABLES, small
 

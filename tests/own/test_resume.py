@@ -3,11 +3,11 @@
 import pytest
 
 from idpgan.errors import InputError
-from idpgan.jobs.train import load_config, resume, start
 from idpgan.own_code import source_digest
 from idpgan.privacy.books import count
 from idpgan.privacy.ledger import Ledger
 from idpgan.synthesis.dp_gan.method import DpGan
+from idpgan.trainer import load_config, resume, start
 from tests.own.conftest import small
 
 STEPS = 6

@@ -8,17 +8,17 @@ import pytest
 import torch
 
 import idpgan
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.data.images import to_float
 from idpgan.data.load import load
 from idpgan.errors import ConfigError
-from idpgan.jobs.train import plan, resume
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models.simulators import OwnSimulator, weights_of
 from idpgan.privacy.books import count
 from idpgan.privacy.ledger import Ledger
 from idpgan.synthesis.evolution import embedding
 from idpgan.synthesis.evolution.method import Evolution
+from idpgan.trainer import plan, resume
 from idpgan.training.config import build_config
 from tests.own import simulators
 from tests.release.forging import put_file
@@ -56,7 +56,7 @@ def rng(seed=0):
 @pytest.mark.parametrize("name", ["draw", "Painter", "turner", "network"])
 def test_the_release_holds_the_images_and_no_code(tmp_path, monkeypatch, name):
     config = config_of(name, model={"license": "CC0 <b>"})
-    jobs.start(config, tmp_path / "run")
+    trainer.start(config, tmp_path / "run")
     monkeypatch.setitem(sys.modules, HERE, None)  # any import of it fails from here on
     found = verify(tmp_path / "run")
     assert (found.problems, found.artifact.unchecked) == ((), None)
@@ -78,7 +78,7 @@ def test_the_release_holds_the_images_and_no_code(tmp_path, monkeypatch, name):
 
 
 def test_a_forged_hash_is_refused(tmp_path):
-    jobs.start(config_of(), tmp_path / "run")
+    trainer.start(config_of(), tmp_path / "run")
     path = tmp_path / "run" / "release" / "config.json"
     document = json.loads(path.read_text())
     for forged in ("no hash", 3, "0" * 63):
@@ -159,7 +159,7 @@ def test_hostile_features_are_refused_in_one_line(name, told):
 
 
 def test_votes_in_features_of_the_user(tmp_path):
-    jobs.start(config_of(method={"embedding": f"{HERE}:Features"}), tmp_path / "run")
+    trainer.start(config_of(method={"embedding": f"{HERE}:Features"}), tmp_path / "run")
     found = verify(tmp_path / "run")
     assert found.problems == ()
     assert f"the embedding {HERE}:Features" in " ".join(found.report.public_assumptions)
@@ -176,7 +176,7 @@ def test_a_resume_is_never_the_same_computation(tmp_path, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(Evolution, "step", breaking)
         with pytest.raises(KeyboardInterrupt):
-            jobs.start(config_of(), tmp_path / "run")
+            trainer.start(config_of(), tmp_path / "run")
     run = resume(tmp_path / "run").run
     ledger = Ledger.open(run.ledger, config_of().identity())
     assert count(ledger.events) == 3  # two before the break, and one after it: the budget of three votes

@@ -9,8 +9,8 @@ import torch
 from scipy.stats import binomtest, spearmanr
 
 from idpgan.audit.entry import Request
+from idpgan.commands.audit import audit_entry
 from idpgan.errors import InputError
-from idpgan.jobs.audit import audit_entry
 from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish import release
 from idpgan.publish import sliding_windows as published

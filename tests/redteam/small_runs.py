@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.errors import InputError
 from idpgan.synthesis import METHODS
 from idpgan.training.config import RunConfig, build_config, load_method
@@ -98,9 +98,9 @@ def config_of(name: str) -> RunConfig:
 def start_or_resume(name: str, out: Path) -> None:
     """Begin the run, or continue it where there is one: what a user does after a crash."""
     if (out / "config.toml").is_file():
-        jobs.resume(out)
+        trainer.resume(out)
     else:
-        jobs.start(config_of(name), out)
+        trainer.start(config_of(name), out)
 
 
 # Disturbances --------------------------------------------------------------------------------------------------------

@@ -207,7 +207,7 @@ def test_the_harness_can_fail(place, monkeypatch):
     def defect(*_):
         raise KeyError("defect")
 
-    monkeypatch.setattr("idpgan.jobs.train.plan", defect)
+    monkeypatch.setattr("idpgan.trainer.plan", defect)
     began = time.monotonic()
     _, wrong = attack(range(SLICE // 2), QUICK, place)
     assert wrong

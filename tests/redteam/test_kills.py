@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from idpgan.jobs.verify import verify as verify_release
+from idpgan.kinds import verify as verify_release
 from idpgan.privacy.ledger import Ledger
 from idpgan.synthesis import METHODS
 from idpgan.training.plan import plan_run

@@ -10,9 +10,9 @@ import signal
 
 import pytest
 
+from idpgan import trainer
 from idpgan.errors import InputError
-from idpgan.jobs import train as jobs
-from idpgan.jobs.verify import verify as verify_release
+from idpgan.kinds import verify as verify_release
 from idpgan.privacy.books import checksum
 from idpgan.training.config import load_method
 from tests.redteam import small_runs
@@ -35,7 +35,7 @@ def interrupt(out):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(load_method("dp-gan"), "critic_step", stopping)
-        assert jobs.start(config, out).outcome.ended == "interrupted"
+        assert trainer.start(config, out).outcome.ended == "interrupted"
     assert len(taken) == TAKEN
     return out
 
@@ -91,7 +91,7 @@ def edit_and_resume(interrupted, folder, number):
     path.write_text(json.dumps(data))
     problem = None
     try:
-        jobs.resume(run)
+        trainer.resume(run)
     except InputError as error:
         problem = str(error)
     if problem is not None:
@@ -107,7 +107,7 @@ def edit_and_resume(interrupted, folder, number):
 
 def test_the_untouched_ledger_goes_on(interrupted, tmp_path):
     run = shutil.copytree(interrupted, tmp_path / "run")
-    assert jobs.resume(run).outcome.ended == "finished"
+    assert trainer.resume(run).outcome.ended == "finished"
     assert reads(run / "state" / "ledger.json") == small_runs.STEPS
 
 

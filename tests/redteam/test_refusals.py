@@ -6,13 +6,12 @@ import logging
 import pytest
 from PIL import Image
 
-from idpgan import jobs
+from idpgan import trainer
+from idpgan.commands.obfuscate import ObfuscateOptions, obfuscate_folder
+from idpgan.commands.publish import PublishOptions, publish_folder
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
 from idpgan.errors import InputError
-from idpgan.jobs import obfuscate as obfuscations
-from idpgan.jobs import publish as publications
-from idpgan.jobs.options import ObfuscateOptions, PublishOptions
 from idpgan.privacy.folder_ledger import FolderLedger
 from idpgan.training.config import build_config
 from tests.neighbors.folders import data_of, write_classes, write_metadata
@@ -77,7 +76,7 @@ def gaussian(data):
 def whole_run(tmp_path_factory):
     place = tmp_path_factory.mktemp("whole")
     data = data_of(write_classes(place / "faces"))
-    return documents(jobs.start(gaussian(data), place / "run").run.release)
+    return documents(trainer.start(gaussian(data), place / "run").run.release)
 
 
 @pytest.mark.parametrize("share", [1, 60, 61, 120])
@@ -86,12 +85,12 @@ def test_a_run_ends_and_releases_alike_whatever_share_of_its_files_is_empty(tmp_
     paths = sorted((tmp_path / "faces").rglob("*.png"))
     for path in paths[:share]:
         path.write_bytes(b"")
-    finished = jobs.start(gaussian(data), tmp_path / "run")
+    finished = trainer.start(gaussian(data), tmp_path / "run")
     assert documents(finished.run.release) == whole_run
     assert f"{share} of 120 files cannot be used as declared" in caplog.text
     paths[-1].unlink()  # the control: names are public, so that a file less is refused
     with pytest.raises(InputError, match="empty files of their names"):
-        jobs.start(gaussian(data), tmp_path / "again")
+        trainer.start(gaussian(data), tmp_path / "again")
 
 
 @pytest.mark.parametrize("blank", [1, 121, 239])
@@ -101,7 +100,7 @@ def test_no_share_of_blank_labels_ends_a_run(tmp_path, caplog, blank):
     header, *rows = [line.split(",") for line in table.read_text().splitlines()]
     rows = [[name, "" if index < blank else label, who] for index, (name, label, who) in enumerate(rows)]
     table.write_text("\n".join(map(",".join, [header, *rows])) + "\n")
-    assert jobs.start(gaussian(data), tmp_path / "run").released
+    assert trainer.start(gaussian(data), tmp_path / "run").released
     assert f"{blank} of 240 files cannot be used as declared" in caplog.text
 
 
@@ -111,7 +110,7 @@ def test_a_method_that_promises_nothing_says_that_there_is_nothing_to_train_on(t
         path.write_bytes(b"")
     table = {"data": data, "method": {"name": "wgan-gp"}, "training": {"steps": 1, "device": "cpu"}}
     with pytest.raises(InputError, match="0 of 87 images can be used, 1 are needed"):
-        jobs.start(build_config(table, "test"), tmp_path / "run")
+        trainer.start(build_config(table, "test"), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -127,7 +126,7 @@ def fill(folder, channels=1):
 
 def published(folder, out, **changes):
     order = {"method": "lap", "epsilon": 1e6, "unit": "pixel", "out": out} | changes
-    publications.publish(PublishOptions((str(folder),), **order))
+    publish_folder(PublishOptions((str(folder),), **order))
     return documents(out / "release")
 
 
@@ -192,7 +191,7 @@ def test_an_obfuscation_ends_alike(tmp_path, caplog, spoil, share):
         for index in range(spoiled):
             spoil(faces / f"{index}.png")
         order = ObfuscateOptions((str(faces),), "blur", tmp_path / name / "out", accept_unsound=True, device="cpu")
-        obfuscations.obfuscate(order)
+        obfuscate_folder(order)
     assert documents(tmp_path / "whole" / "out" / "release") == documents(tmp_path / "spoiled" / "out" / "release")
     assert f"{share} of {NUM} files cannot be used as declared" in caplog.text
 

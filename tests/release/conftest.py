@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from idpgan.jobs import train as jobs
+from idpgan import trainer
 from idpgan.training.config import build_config
 
 SMALL = ["training.tick_steps=10", "model.width=4", "model.latent_dim=4", "release.samples=10"]
@@ -33,7 +33,7 @@ def unreleased(tmp_path_factory):
     """A run that is ready to be released: its folder, and what `write_release` is given beside it."""
     held = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs, "write_release", lambda _, *rest: held.extend(rest))
+        patch.setattr(trainer, "write_release", lambda _, *rest: held.extend(rest))
         path = train(tmp_path_factory.mktemp("report") / "unreleased", AGGREGATE)
     return path, held
 
@@ -49,4 +49,4 @@ def train(path, settings, table=None):
     from idpgan.config import apply_overrides, load_table
 
     config = build_config(apply_overrides(load_table(None) if table is None else table, settings), "the test")
-    return jobs.start(config, path).run.path
+    return trainer.start(config, path).run.path

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from idpgan.audit.bounds import cap, epsilon_bound
 from idpgan.errors import InputError
-from idpgan.jobs.verify import KINDS, verify
+from idpgan.kinds import KINDS, verify
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import Ledger
 from idpgan.release.card import render_card

@@ -12,7 +12,7 @@ from PIL import Image
 
 from idpgan.continual import ContinualCounter
 from idpgan.errors import InputError
-from idpgan.jobs.verify import KINDS, verify
+from idpgan.kinds import KINDS, verify
 from idpgan.privacy import Budget, BudgetError, Ledger, Noise, Relation, Unit
 from idpgan.publish import METHODS, release
 from idpgan.release.images import MOST_IMAGES, ImagesArtifact

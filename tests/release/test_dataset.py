@@ -12,13 +12,13 @@ from torch.utils.data import DataLoader
 import idpgan
 from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.errors import InputError
-from idpgan.jobs.sample import draw
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models import ModelConfig, build_generator
 from idpgan.models.checkpoint import load_generator, save_generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Ledger, Relation, Unit
 from idpgan.publish import release as publish
+from idpgan.release.export import export_samples
 from idpgan.release.received import read_privacy
 from tests.release.conftest import AGGREGATE, train
 
@@ -55,8 +55,8 @@ def test_labels_are_names_or_numbers(release):
 @pytest.fixture
 def sources(release, tmp_path):
     """One set of images thrice: drawn, and exported in both forms."""
-    draw(release, 25, tmp_path / "folder", seed=4)
-    draw(release, 25, tmp_path / "images.npz", seed=4)
+    export_samples(release, 25, tmp_path / "folder", seed=4)
+    export_samples(release, 25, tmp_path / "images.npz", seed=4)
     return {
         "folder": (tmp_path / "folder", {}),
         "npz": (tmp_path / "images.npz", {}),
@@ -86,7 +86,7 @@ def test_exports_and_releases_are_torch_data_sets(sources, release, kind):
 
 
 def test_an_export_of_some_classes_keeps_their_numbers_and_their_order(release, tmp_path):
-    draw(release, 6, tmp_path / "out", labels="7,2", seed=1)
+    export_samples(release, 6, tmp_path / "out", labels="7,2", seed=1)
     data = idpgan.SyntheticDataset(tmp_path / "out")
     assert sorted(data.labels.tolist()) == [2, 2, 2, 7, 7, 7]
     assert len(data.classes) == 10
@@ -96,7 +96,7 @@ def test_an_export_of_some_classes_keeps_their_numbers_and_their_order(release, 
 def test_an_unlabeled_export_has_images_alone(tmp_path):
     model = ModelConfig(width=4, latent_dim=4, conditional=False)
     save_generator(tmp_path / "bare", build_generator(model, (1, 8, 8), 0))
-    draw(tmp_path / "bare", 3, tmp_path / "plain", seed=1)
+    export_samples(tmp_path / "bare", 3, tmp_path / "plain", seed=1)
     assert (tmp_path / "plain" / "metadata.csv").read_text() == "file_name\n0.png\n1.png\n2.png\n"
     data = idpgan.SyntheticDataset(tmp_path / "plain")
     assert (len(data), data.labels, data.classes, data.privacy) == (3, None, (), None)
@@ -107,8 +107,8 @@ def test_an_unlabeled_export_has_images_alone(tmp_path):
 
 
 def test_what_is_no_such_data_set_is_refused_in_one_line(release, tmp_path):
-    draw(release, 3, tmp_path / "out", seed=1)
-    draw(release, 3, tmp_path / "out.npz", seed=1)
+    export_samples(release, 3, tmp_path / "out", seed=1)
+    export_samples(release, 3, tmp_path / "out.npz", seed=1)
     with pytest.raises(InputError, match="num and seed are for a generator"):
         idpgan.SyntheticDataset(tmp_path / "out", num=3)
     with pytest.raises(InputError, match="does not exist"):
@@ -145,7 +145,7 @@ def shown(thing):
 def test_what_has_images_shows_them_in_a_notebook(release, tmp_path):
     generator = idpgan.load_generator(release)
     assert shown(generator) == shown(generator)
-    draw(release, 9, tmp_path / "out", seed=1)
+    export_samples(release, 9, tmp_path / "out", seed=1)
     assert shown(idpgan.SyntheticDataset(tmp_path / "out")) != shown(generator)
     pictures = torch.rand(3, 8, 9)
     published = publish(pictures, "lap", epsilon=5.0, unit="pixel")
@@ -191,7 +191,7 @@ def test_names_of_people_do_not_leave_the_house(tmp_path):
     run = train(tmp_path / "run", AGGREGATE, table)
     assert idpgan.load_generator(run).classes == ("class-0", "class-1")
     assert verify(run / "release").consistent
-    draw(run, 4, tmp_path / "out", seed=1)
+    export_samples(run, 4, tmp_path / "out", seed=1)
     given = [path for folder in (run / "release", tmp_path / "out") for path in folder.rglob("*")]
     assert [path for path in given if path.is_file() and (b"Anna" in path.read_bytes() or "Anna" in path.name)] == []
     shutil.rmtree(tmp_path / "run")

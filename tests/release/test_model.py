@@ -16,7 +16,7 @@ from idpgan import load_generator
 from idpgan.attacks import attack_model
 from idpgan.data.images import to_float
 from idpgan.errors import ConfigError, InputError
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models.own import ForeignClassifier, ForeignGenerator
 from idpgan.privacy import Event, Relation, Unit, compose_epsilon, from_opacus
 from idpgan.release import load_model, write_model

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from idpgan.errors import InputError
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.privacy import Unit
 from idpgan.publish import METHODS, release
 from idpgan.publish.plan import offer

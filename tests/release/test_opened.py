@@ -9,14 +9,13 @@ import pytest
 from safetensors.torch import load, load_file, save, save_file
 
 import idpgan
-from idpgan.commands import main
+from idpgan.commands import attack, audit, evaluate, main
+from idpgan.commands.attack import AttackOptions
+from idpgan.commands.report import write_report
 from idpgan.errors import InputError
-from idpgan.jobs import attack, audit, evaluate
-from idpgan.jobs.options import AttackOptions
-from idpgan.jobs.report import report as write_report
-from idpgan.jobs.sample import draw
-from idpgan.jobs.verify import opened, verify
+from idpgan.kinds import opened, verify
 from idpgan.publish import release as publish
+from idpgan.release.export import export_samples
 from tests.release.forging import document_of, put, put_file, raw, replaced_text, with_hash
 
 WEIGHTS = "generator.safetensors"
@@ -166,7 +165,7 @@ def refusals(folder, out):
         "load_generator": lambda: idpgan.load_generator(folder),
         "the weights themselves": lambda: idpgan.load_generator(folder / WEIGHTS),
         "SyntheticDataset": lambda: idpgan.SyntheticDataset(folder, num=2),
-        "sample": lambda: draw(folder, 2, out),
+        "sample": lambda: export_samples(folder, 2, out),
         "evaluate and attack --members": lambda: opened(folder),
     }
     said = []
@@ -179,7 +178,7 @@ def refusals(folder, out):
 
 def test_there_are_forty_and_the_untouched_one_is_drawn_from_in_silence(release, tmp_path, caplog):
     assert len(TAMPERED) >= 40
-    manifest = draw(release, 2, tmp_path / "out", seed=1)
+    manifest = export_samples(release, 2, tmp_path / "out", seed=1)
     assert manifest["privacy"] == json.loads((release / "privacy.json").read_text())["report"]
     assert len(opened(release).sample(2)) == 2
     assert caplog.text == ""
@@ -212,7 +211,7 @@ def test_the_card_and_strangers_are_warned_of_in_one_line(release, tmp_path, cap
     tamper, word = BESIDE[name]
     tamper(release)
     assert word in " ".join(verify(release).problems)
-    assert draw(release, 2, tmp_path / "out")["privacy"]["proven"]["epsilon"] == pytest.approx(10, abs=1e-3)
+    assert export_samples(release, 2, tmp_path / "out")["privacy"]["proven"]["epsilon"] == pytest.approx(10, abs=1e-3)
     (record,) = caplog.records
     assert word in record.getMessage()
     assert "\n" not in record.getMessage()
@@ -240,7 +239,7 @@ def test_bare_weights_are_drawn_from_and_nothing_is_said_to_be_proven(release, t
     idpgan.models.save_generator(bare, idpgan.load_generator(release))
     assert idpgan.load_generator(bare).privacy is None
     assert "holds no privacy.json: what protects its training images, if anything, is not known" in caplog.text
-    assert draw(bare, 2, out)["privacy"] is None
+    assert export_samples(bare, 2, out)["privacy"] is None
     assert not (out / "README.md").exists()
     assert json.loads((out / "manifest.json").read_text())["privacy"] is None
     assert "privacy unknown" in repr(idpgan.SyntheticDataset(out))
@@ -267,7 +266,7 @@ def test_no_private_image_is_read_for_a_tampered_release(aggregate_run, tmp_path
     def read(*_, **__):
         pytest.fail("private images were read")
 
-    for module in ("idpgan.jobs.evaluate", "idpgan.jobs.attack", "idpgan.report.run"):
+    for module in ("idpgan.data.load", "idpgan.report.run"):
         monkeypatch.setattr(f"{module}.load", read)
     doors = [lambda: evaluate.evaluate_source(run), lambda: attack.attack_run(run, AttackOptions())]
     if name != "no privacy.json":  # such a run has released nothing, and may be shown and audited
@@ -290,7 +289,7 @@ def test_no_private_image_is_read_for_a_tampered_release(aggregate_run, tmp_path
     ],
 )
 def test_a_manifest_that_says_less_than_its_charges_cost_is_refused(release, tmp_path, suffix, change, word):
-    draw(release, 2, tmp_path / f"out{suffix}", seed=1)
+    export_samples(release, 2, tmp_path / f"out{suffix}", seed=1)
     assert idpgan.SyntheticDataset(tmp_path / f"out{suffix}").privacy.proven.finite  # negative control
     manifest = tmp_path / "out.manifest.json" if suffix else tmp_path / "out" / "manifest.json"
     edited(manifest.name, change)(manifest.parent)

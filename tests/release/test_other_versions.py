@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from idpgan import load_generator, publish
 from idpgan.commands import app
+from idpgan.commands.audit import write_into_release
 from idpgan.continual import ContinualCounter
-from idpgan.jobs.audit import write_into_release
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.obfuscate.base import ObfuscatedArtifact, ObfuscationTable
 from idpgan.privacy.event import Event
 from idpgan.release.folder import made_with, write_release
@@ -69,7 +69,7 @@ def later(tmp_path_factory):
     for path, text in texts.items():
         path.write_text(text)
     code = (
-        "import json, sys; from pathlib import Path; from idpgan.jobs.verify import verify\n"
+        "import json, sys; from pathlib import Path; from idpgan.kinds import verify\n"
         "found = [verify(Path(path)) for path in sys.argv[1:]]\n"
         "print(json.dumps([[list(each.problems), list(each.unchecked)] for each in found]))"
     )

@@ -6,9 +6,9 @@ import shutil
 
 import pytest
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.errors import InputError
-from idpgan.jobs.sample import draw
+from idpgan.release.export import export_samples
 from idpgan.release.outputs import check_output
 
 FORM = "idpgan evaluation 1"
@@ -63,9 +63,9 @@ def test_neither_images_nor_a_run_go_into_a_release_or_a_state(aggregate_run, tm
     shutil.rmtree(copy / "release") if place == "release" else None
     out = copy / place
     with pytest.raises(InputError, match=r"of a run|in a release"):
-        jobs.plan(jobs.load_config(None), out)
+        trainer.plan(trainer.load_config(None), out)
     if out.parent.is_dir():
         with pytest.raises(InputError, match=r"of a run|in a release"):
-            draw(aggregate_run, 2, out)
-    jobs.plan(jobs.load_config(None), copy / "elsewhere")  # negative control
+            export_samples(aggregate_run, 2, out)
+    trainer.plan(trainer.load_config(None), copy / "elsewhere")  # negative control
     assert not os.path.lexists(out)

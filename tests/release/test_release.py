@@ -15,20 +15,20 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.audit.bounds import cap, epsilon_bound
+from idpgan.commands.audit import check_release, write_into_release
 from idpgan.data.images import check_class_names
 from idpgan.errors import InputError
 from idpgan.files import printable
-from idpgan.jobs.audit import check_release, write_into_release
-from idpgan.jobs.sample import draw
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models.checkpoint import CONFIG, load_generator, save_generator
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator
 from idpgan.privacy.guarantee import EXACT, FLOATING_POINT, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.noise import FIXED, SYSTEM
 from idpgan.release.card import render_card
+from idpgan.release.export import export_samples
 from idpgan.release.folder import CARD, PRIVACY, write_release
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.run import RunFolder
@@ -171,7 +171,7 @@ def test_nothing_is_written_through_a_link(ready, tmp_path, what):
 def test_resuming_a_finished_run_keeps_the_audited_value(aggregate_run, tmp_path):
     path = shutil.copytree(aggregate_run, tmp_path / "run")
     write_into_release(path, audit_of())
-    jobs.resume(path)
+    trainer.resume(path)
     assert verify(path).report.audited.epsilon == bound()
 
 
@@ -288,8 +288,8 @@ def test_no_name_adds_to_the_yaml_head(release, tmp_path, name):
     assert plain["license"] == "unknown"
     if printable(name):
         config(lambda content: content["generator"].update(classes=[name, *"abcdefghi"]))(release)
-        draw(release, 3, tmp_path / "out.npz")
-        draw(release, 3, tmp_path / "out", labels=[1])
+        export_samples(release, 3, tmp_path / "out.npz")
+        export_samples(release, 3, tmp_path / "out", labels=[1])
         found = head((tmp_path / "out" / CARD).read_text())
         assert found["configs"][0]["data_files"] == [{"split": "train", "path": ["metadata.csv", "**/*.png"]}]
         assert "configs" not in head((tmp_path / f"out.{CARD}").read_text())  # the Hub reads no such archive
@@ -304,7 +304,7 @@ def test_the_head_says_what_is_private_and_what_is_not():
 @pytest.mark.parametrize("form", ["folder", "npz"])
 def test_exported_images_have_a_card_without_commands_that_do_not_apply(release, tmp_path, form):
     out = tmp_path / ("out" if form == "folder" else "out.npz")
-    draw(release, 20, out, seed=1)
+    export_samples(release, 20, out, seed=1)
     text = (out / CARD if form == "folder" else tmp_path / f"out.{CARD}").read_text()
     for word in ("verify", "load_generator", "safetensors", "samples.png", "privacy.json"):
         assert word not in text

@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import load, save
 
 from idpgan.data.load import DataShape, Sizes
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models.checkpoint import load_generator
 from idpgan.privacy.event import Event
 from idpgan.release.settings import settings_of_run
@@ -363,15 +363,15 @@ PUBLISHED = {
 
 @pytest.mark.parametrize("noise", ["once", "per_step", "per_batch"])
 def test_a_published_run_that_paid_for_repeated_steps_is_consistent(tmp_path, monkeypatch, noise):
-    from idpgan.jobs import train as jobs
+    from idpgan import trainer
     from idpgan.training import state
 
     with monkeypatch.context() as patch:  # stopped before the release, and then continued elsewhere
-        patch.setattr(jobs, "write_release", lambda *_, **__: None)
+        patch.setattr(trainer, "write_release", lambda *_, **__: None)
         path = train(tmp_path / "run", [f"privacy.noise={noise}"], PUBLISHED)
     monkeypatch.setattr(state, "machine_fingerprint", lambda: {"torch": "another"})
     (path / "state" / "state.pt").unlink()
-    jobs.resume(path)
+    trainer.resume(path)
     folder = path / "release"
     events = [Event.from_json(item) for item in document_of(folder)["events"]]
     assert verdict(folder) == ""

@@ -2,15 +2,16 @@
 
 import pytest
 
+from idpgan.commands import attack, audit, evaluate
+from idpgan.commands.attack import AttackOptions
+from idpgan.commands.publish import PublishOptions, publish_folder
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
-from idpgan.jobs import attack, audit, evaluate, start
-from idpgan.jobs.options import AttackOptions, PublishOptions
-from idpgan.jobs.publish import publish
 from idpgan.metrics.evaluation import METRICS, Evaluation
 from idpgan.metrics.fidelity import FidelityResult
 from idpgan.metrics.inception import InceptionResult
 from idpgan.metrics.utility import ClassifierScore, UtilityResult
+from idpgan.trainer import start
 from idpgan.training.config import build_config
 from tests.data.layouts import declared
 
@@ -47,7 +48,7 @@ def evaluation(run):
     )  # fmt: skip
     found = {**dict.fromkeys(METRICS), "utility": utility, "inception": inception, "fidelity": fidelity}
     facts = {"source": "run", "kind": "generator", "num_images": 20, "seconds": 1.0, "environment": {}}
-    evaluate.write_evaluation(evaluate.Evaluated(Evaluation(found, part="test", notes=()), facts, run.evaluation))
+    evaluate.Evaluated(Evaluation(found, part="test", notes=()), facts, run.evaluation).write()
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +57,7 @@ def whole(tmp_path_factory):
     place = tmp_path_factory.mktemp("whole")
     data = declared(folder(place / "faces"), holdout_share=0.3).model_dump(mode="json", exclude_none=True)
     run = start(build_config({**SETTINGS, "data": data}, "the test"), place / "run <b>&").run
-    attack.write_attack(attack.attack_run(run.path, AttackOptions(("nearest-sample", "critic-score"), samples=40)))
+    attack.attack_run(run.path, AttackOptions(("nearest-sample", "critic-score"), samples=40)).write()
     audit.write_audit(run.path, audit.run_case(run.path).run(1000, seed=1))
     evaluation(run)
     return run
@@ -80,5 +81,5 @@ def published(tmp_path_factory):
     place = tmp_path_factory.mktemp("published")
     faces = folder(place / "faces", each=3)
     for name, method in (("first", "lap"), ("out", "dct")):
-        publish(PublishOptions((str(faces),), method, 2.0, "image", place / name))
+        publish_folder(PublishOptions((str(faces),), method, 2.0, "image", place / name))
     return place / "out"

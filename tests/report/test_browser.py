@@ -2,7 +2,7 @@
 
 import pytest
 
-from idpgan.jobs.report import report
+from idpgan.commands.report import write_report
 from tests.report import browser
 
 pytestmark = [
@@ -24,7 +24,7 @@ def chromium(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pages(whole, bare, published):
-    return {"whole": report(whole.path), "bare": report(bare.path), "published": report(published)}
+    return {"whole": write_report(whole.path), "bare": write_report(bare.path), "published": write_report(published)}
 
 
 @pytest.mark.parametrize("dark", [False, True])

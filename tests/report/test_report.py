@@ -11,9 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
+from idpgan.commands.report import write_report
 from idpgan.data.images import png_bytes
 from idpgan.errors import InputError
-from idpgan.jobs.report import report
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import _REQUIRED, Event
 from idpgan.privacy.guarantee import Relation, Unit
@@ -31,7 +31,7 @@ def copy(whole, tmp_path):
 
 
 def read(source, **options):
-    path = report(source, **options)
+    path = write_report(source, **options)
     return path.read_text()
 
 
@@ -89,9 +89,9 @@ def test_a_report_says_what_the_files_of_the_run_say(whole):
 
 
 def test_it_is_the_same_every_time_and_the_curators_alone(whole):
-    assert report(whole.path) == whole.report
+    assert write_report(whole.path) == whole.report
     first = whole.report.read_bytes()
-    report(whole.path)
+    write_report(whole.path)
     assert whole.report.read_bytes() == first
     assert stat.S_IMODE(whole.report.stat().st_mode) == 0o600
 
@@ -226,7 +226,7 @@ def test_a_publication_has_its_originals_errors_and_books(published):
     assert "All publications of the folder together: epsilon 4" in page.text
     mean = json.loads((published / "curator" / "report.json").read_text())["mean"]["mse"]
     assert f"mean squared error {mean:.3g}" in page.text
-    assert report(published) == published / "curator" / "report.html"
+    assert write_report(published) == published / "curator" / "report.html"
     assert (published / "curator" / "report.html").read_text() == text
 
 
@@ -245,19 +245,19 @@ def test_a_publication_of_an_older_version_says_what_is_missing(published, tmp_p
 def test_nothing_but_an_earlier_report_is_written_over(copy):
     copy.report.write_text("<html>mine</html>")
     with pytest.raises(InputError, match="not a report of this version of idpgan"):
-        report(copy.path)
+        write_report(copy.path)
     assert copy.report.read_text() == "<html>mine</html>"
 
 
 @pytest.mark.parametrize("what", ["release", "nothing"])
 def test_what_is_no_run_and_no_publication_is_refused(whole, what):
     with pytest.raises(InputError, match="neither a run nor the output"):
-        report(whole.path / what)
+        write_report(whole.path / what)
 
 
 def test_a_publication_takes_no_data_root(published, tmp_path):
     with pytest.raises(InputError, match="--data-root is for runs"):
-        report(published, data_root=tmp_path)
+        write_report(published, data_root=tmp_path)
 
 
 @pytest.mark.parametrize("kind", _REQUIRED)

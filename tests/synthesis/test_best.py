@@ -5,16 +5,17 @@ from pathlib import Path
 
 import pytest
 
+from idpgan.commands.doctor import capabilities
+from idpgan.commands.init import config_for
 from idpgan.config import packaged
 from idpgan.data.load import DataShape, Sizes, known_shape
 from idpgan.errors import InputError
-from idpgan.jobs import probe
-from idpgan.jobs.doctor import capabilities
-from idpgan.jobs.init import HANDWRITING, init
-from idpgan.jobs.train import load_config
 from idpgan.synthesis import starter
 from idpgan.synthesis.best import alternatives, best
+from idpgan.synthesis.facts import HANDWRITING
 from idpgan.synthesis.starter import Facts
+from idpgan.trainer import load_config
+from idpgan.training import probe
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 
@@ -115,8 +116,8 @@ def test_writing_of_large_classes_has_a_template_of_each_class():
 
 
 def test_init_says_why_how_long_and_what_else(monkeypatch):
-    monkeypatch.setattr("idpgan.jobs.init.expected_seconds", lambda *_: 90.0)
-    template = init("digits", probe=True)
+    monkeypatch.setattr("idpgan.training.probe.expected_seconds", lambda *_: 90.0)
+    template = config_for("digits", probe=True)
     assert template.table["method"]["name"] == "gaussian"
     assert "# Method by rule." in template.text
     assert template.notes[0].startswith("Method by rule: gaussian. Why: few images of a class")
@@ -125,8 +126,8 @@ def test_init_says_why_how_long_and_what_else(monkeypatch):
     assert [note.split(",")[0] for note in template.notes[2:]] == [
         "Or --method idp-gan-aggregate", "Or --method evolution",
     ]  # fmt: skip
-    assert "Method by rule" not in init("digits", method="gaussian").text
-    assert init("mnist").table["method"]["name"] == "idp-gan-aggregate"
+    assert "Method by rule" not in config_for("digits", method="gaussian").text
+    assert config_for("mnist").table["method"]["name"] == "idp-gan-aggregate"
 
 
 PEOPLE = Facts(DataShape(Sizes(0, 300, 0, 100), (1, 28, 28), (), has_people=True), 3.0, handwriting=False)
@@ -147,9 +148,8 @@ def test_a_probe_that_is_refused_says_why(monkeypatch):
     def refused(*_):
         raise InputError("one of the reasons.")
 
-    monkeypatch.setattr("idpgan.jobs.init.expected_seconds", refused)
-    monkeypatch.setattr("idpgan.jobs.doctor.expected_seconds", refused)
-    assert "how long is not known (one of the reasons)" in init("digits", probe=True).notes[1]
+    monkeypatch.setattr("idpgan.training.probe.expected_seconds", refused)
+    assert "how long is not known (one of the reasons)" in config_for("digits", probe=True).notes[1]
     assert {(each.found, each.good) for each in capabilities()} == {("one of the reasons.", False)}
 
 

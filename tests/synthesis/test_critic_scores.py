@@ -6,16 +6,17 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.data.load import load
-from idpgan.jobs.attack import NoCriticError, critic_of
+from idpgan.trainer import critic_of
 from idpgan.training.config import load_method
+from idpgan.training.method import NoCriticError
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def method_of(name, overrides, *, prepare=False):
-    config = jobs.load_config(CONFIGS / f"digits-{name}.toml", overrides)
+    config = trainer.load_config(CONFIGS / f"digits-{name}.toml", overrides)
     split = load(config.data)
     module = load_method(config.method.name)
     method = module.of(config, split, device=torch.device("cpu"))

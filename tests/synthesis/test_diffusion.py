@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from idpgan import jobs, load_generator
+from idpgan import load_generator, trainer
+from idpgan.commands.audit import run_case
 from idpgan.data.images import to_float
 from idpgan.errors import ConfigError
-from idpgan.jobs.audit import run_case
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, training_levels
 from idpgan.models.gaussian import GaussianGenerator
@@ -338,8 +338,8 @@ def test_edm_learns_and_proves_nothing():
 @pytest.fixture(scope="module")
 def released(tmp_path_factory):
     small = ["training.steps=2", "model.width=4", "model.shape=2", "method.draws=1", "release.samples=10"]
-    config = jobs.load_config(CONFIGS / "digits-diffusion.toml", [*small, "training.device=cpu"])
-    return jobs.start(config, tmp_path_factory.mktemp("release") / "run").run.path
+    config = trainer.load_config(CONFIGS / "digits-diffusion.toml", [*small, "training.device=cpu"])
+    return trainer.start(config, tmp_path_factory.mktemp("release") / "run").run.path
 
 
 def test_the_release_is_an_ordinary_one(released):

@@ -7,19 +7,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
+from idpgan.commands.audit import run_case
 from idpgan.config import load_table
 from idpgan.data.images import Images
 from idpgan.data.load import load
 from idpgan.errors import ConfigError
-from idpgan.jobs.audit import run_case
-from idpgan.jobs.train import train_on
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.gaussian import GaussianMoments
 from idpgan.synthesis.moments import MomentMap, beside_public, estimate_normals, filled, private_moments, shrunk
+from idpgan.trainer import train_on
 from idpgan.training.config import build_config
 
 SHAPE, SIZE = (1, 8, 8), 6
@@ -216,14 +216,14 @@ def config_of(**privacy):
 @pytest.mark.parametrize("relation", ["zero-out-one", "replace-one"])
 def test_a_run_ends_with_a_verified_release(tmp_path, relation):
     config = config_of(relation=relation)
-    finished = jobs.start(config, tmp_path / "run")
+    finished = trainer.start(config, tmp_path / "run")
     assert (finished.outcome.step, finished.outcome.ended, finished.released) == (0, "finished", True)
     assert verify(tmp_path / "run").problems == ()
     generator = load_generator(tmp_path / "run")
     assert generator.sample(20, seed=0).std() > 0.1
     stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
     assert 0.99 * 3.0 < stated["report"]["proven"]["epsilon"] <= 3.0
-    assert jobs.resume(tmp_path / "run").outcome.step == 0  # nothing is charged again
+    assert trainer.resume(tmp_path / "run").outcome.step == 0  # nothing is charged again
     assert json.loads((tmp_path / "run" / "release" / "privacy.json").read_text()) == stated
 
 
@@ -240,7 +240,7 @@ def test_any_size_color_unit_and_drawn_public_faces(tmp_path, unit, channels):
     table["privacy"] |= {"unit": unit, "most_per_person": 2}
     config = build_config(table, "a test")
     table["data"]["public_labels"] = dict(zip(load(config.data).classes, looks.values(), strict=True))
-    jobs.start(build_config(table, "a test"), tmp_path / "run")
+    trainer.start(build_config(table, "a test"), tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     assert load_generator(tmp_path / "run").sample(2, seed=0).shape == (2, channels, 24, 20)
     stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
@@ -271,7 +271,7 @@ def test_the_images_teach_what_a_class_is():
 
 
 def test_a_run_is_audited_with_its_own_settings(tmp_path):
-    jobs.start(config_of(), tmp_path / "run")
+    trainer.start(config_of(), tmp_path / "run")
     case = run_case(tmp_path / "run")
     audited = case.run(4000, seed=1)
     assert case.method == "gaussian"

@@ -5,11 +5,11 @@ import json
 import pytest
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
+from idpgan.commands.audit import run_case
 from idpgan.data.faces import draw
 from idpgan.data.images import Images
-from idpgan.jobs.audit import run_case
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models import ModelConfig, build_generator, load_generator
 from idpgan.models.gaussian import low_spectrum
 from idpgan.privacy import Relation, Unit
@@ -225,12 +225,12 @@ def test_a_neighbor_of_an_odd_image_reaches_the_sensitivity():
 def test_a_run_is_paid_verified_audited_and_resumed(tmp_path, shape, unit):
     table = table_of(unit, method={"symmetric": True})
     table["model"] = {"generator": "gaussian", "latent_dim": 10, "shape": shape}
-    jobs.start(build_config(table, "a test"), tmp_path / "run")
+    trainer.start(build_config(table, "a test"), tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
     assert 0.99 * 3.0 < stated["report"]["proven"]["epsilon"] <= 3.0
     first = load_generator(tmp_path / "run").sample(3, seed=1)
-    assert jobs.resume(tmp_path / "run").outcome.step == 0  # nothing is charged again
+    assert trainer.resume(tmp_path / "run").outcome.step == 0  # nothing is charged again
     assert torch.equal(load_generator(tmp_path / "run").sample(3, seed=1), first)
     assert run_case(tmp_path / "run").proven.epsilon == pytest.approx(stated["report"]["proven"]["epsilon"])
 
@@ -238,11 +238,11 @@ def test_a_run_is_paid_verified_audited_and_resumed(tmp_path, shape, unit):
 def test_a_run_folder_without_the_key_is_resumed_as_it_was(tmp_path):
     run = tmp_path / "run"
     table = table_of() | {"model": {"generator": "gaussian", "latent_dim": 10}}
-    jobs.start(build_config(table, "a test"), run)
+    trainer.start(build_config(table, "a test"), run)
     first = load_generator(run).sample(3, seed=1)
     config = run / "config.toml"
     text = config.read_text()
     assert "symmetric = false" in text
     config.write_text(text.replace("symmetric = false\n", ""))
-    assert jobs.resume(run).outcome.step == 0
+    assert trainer.resume(run).outcome.step == 0
     assert torch.equal(load_generator(run).sample(3, seed=1), first)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import kstest, laplace, norm
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.config import build
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_float
@@ -329,4 +329,4 @@ def test_what_cannot_be_done_is_refused_before_anything_is_read(change, message)
 
 def test_epsilon_has_no_default():
     with pytest.raises(ConfigError, match=r"privacy\.epsilon"):
-        jobs.load_config(None, ["method={name='idp-gan-local'}", "privacy={label_epsilon=1}"])
+        trainer.load_config(None, ["method={name='idp-gan-local'}", "privacy={label_epsilon=1}"])

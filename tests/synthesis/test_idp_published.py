@@ -8,7 +8,7 @@ import weakref
 import pytest
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.config import build
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, attribute_classes, to_float
@@ -456,12 +456,12 @@ def test_a_critic_with_unbounded_last_features_is_refused():
 
 def test_privacy_keys_have_no_defaults_and_the_method_needs_accept_unsound():
     with pytest.raises(ConfigError, match=r"privacy\.epsilon1"):
-        jobs.load_config(None, ["method={name='idp-gan-published'}", "privacy={epsilon2=1,noise='once'}"])
+        trainer.load_config(None, ["method={name='idp-gan-published'}", "privacy={epsilon2=1,noise='once'}"])
     overrides = ["method={name='idp-gan-published'}", "privacy={epsilon1=1,epsilon2=1,noise='once'}"]
     with pytest.raises(ConfigError, match="is unsound"):
-        jobs.start(jobs.load_config(None, overrides))
+        trainer.start(trainer.load_config(None, overrides))
     with pytest.raises(ConfigError, match="what a run costs depends on its number and size of images"):
-        jobs.plan(config().model_copy(update={"data": DataConfig(name="folder", root="nowhere")}))
+        trainer.plan(config().model_copy(update={"data": DataConfig(name="folder", root="nowhere")}))
 
 
 @pytest.mark.parametrize(("count", "total"), [(24, 30), (20, 11)])

@@ -7,12 +7,12 @@ import json
 import pytest
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
+from idpgan.commands.audit import run_case
 from idpgan.data.images import Images
 from idpgan.data.load import Split, load
 from idpgan.errors import ConfigError
-from idpgan.jobs.audit import run_case
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.models.gaussian import softly_clamped
 from idpgan.privacy import Noise, Relation, Unit
@@ -209,7 +209,7 @@ def table_of(*, steps=3, model=None, privacy=None, data=None, **method):
 def test_a_run_ends_with_a_verified_release(tmp_path, steps, share, shape, method):
     table = table_of(steps=steps, model={"shape": shape}, teacher_share=share, candidates=2, **method)
     config = build_config(table, "a test")
-    finished = jobs.start(config, tmp_path / "run")
+    finished = trainer.start(config, tmp_path / "run")
     assert (finished.outcome.step, finished.outcome.ended, finished.released) == (steps, "finished", True)
     assert verify(tmp_path / "run").problems == ()
     generator = load_generator(tmp_path / "run")
@@ -217,7 +217,7 @@ def test_a_run_ends_with_a_verified_release(tmp_path, steps, share, shape, metho
     stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
     assert 0.99 * 8.0 < stated["report"]["proven"]["epsilon"] <= 8.0
     assert "the feature map (photos features)" in stated["report"]["public_assumptions"][0]
-    assert jobs.resume(tmp_path / "run").outcome.step == steps  # nothing is charged again
+    assert trainer.resume(tmp_path / "run").outcome.step == steps  # nothing is charged again
     assert json.loads((tmp_path / "run" / "release" / "privacy.json").read_text()) == stated
 
 
@@ -230,7 +230,7 @@ def test_color_unit_and_drawn_public_faces(tmp_path, unit, channels, shape):
     data |= {"public": "faces", "public_images": 50, "public_crop": 0.6}  # unlabeled: a center and a scale
     table = table_of(steps=1, model={"shape": shape}, data=data, privacy={"unit": unit, "most_per_person": 2})
     config = build_config(table, "a test")
-    jobs.start(config, tmp_path / "run")
+    trainer.start(config, tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     assert load_generator(tmp_path / "run").sample(2, seed=0).shape == (2, channels, 28, 28)
     other = build_config(table | {"method": table["method"] | {"metric": "public"}}, "a test")
@@ -323,7 +323,7 @@ def test_public_images_set_center_and_scale():
 @pytest.mark.parametrize("shape", [0, 2])
 def test_a_run_is_audited_with_its_own_settings(tmp_path, shape):
     config = build_config(table_of(steps=0, model={"shape": shape}), "a test")
-    jobs.start(config, tmp_path / "run")
+    trainer.start(config, tmp_path / "run")
     case = run_case(tmp_path / "run")
     assert set(case.events) == set(plan_run(config, load(config.data).shape).events)
     assert len(case.events) == (2 if shape else 1)

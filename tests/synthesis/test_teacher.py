@@ -10,23 +10,23 @@ import numpy as np
 import pytest
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
+from idpgan.commands.audit import run_case
 from idpgan.data.images import png_bytes, to_uint8
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
-from idpgan.jobs.audit import run_case
-from idpgan.jobs.sample import draw
-from idpgan.jobs.train import train_on
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.models.checkpoint import WEIGHTS, build_described, describe, weight_bytes
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan
+from idpgan.release.export import export_samples
 from idpgan.release.generator import SAMPLES, GeneratorArtifact
 from idpgan.synthesis.follow import running_sums
 from idpgan.synthesis.teacher import Lessons, balanced
+from idpgan.trainer import train_on
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 from idpgan.training.samples import class_grid
@@ -223,7 +223,7 @@ def test_a_balanced_teacher_finds_all_classes_equally_often():
 
 @pytest.mark.parametrize("kind", [{}, AGGREGATE])
 def test_a_run_with_a_teacher_is_released_verified_and_resumed(tmp_path, kind):
-    jobs.start(config_of(**kind), tmp_path / "run")
+    trainer.start(config_of(**kind), tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     generator = load_generator(tmp_path / "run")
     assert generator.candidates == 3
@@ -231,7 +231,7 @@ def test_a_run_with_a_teacher_is_released_verified_and_resumed(tmp_path, kind):
     stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
     assert 0.99 * 8 < stated["report"]["proven"]["epsilon"] <= 8
     before = (tmp_path / "run" / "release" / "generator.safetensors").read_bytes()
-    jobs.resume(tmp_path / "run")
+    trainer.resume(tmp_path / "run")
     assert (tmp_path / "run" / "release" / "generator.safetensors").read_bytes() == before
 
 
@@ -259,7 +259,7 @@ def test_a_grid_of_other_candidates_is_the_generators_and_any_other_picture_is_n
 
 @pytest.mark.parametrize("change", [{"candidates": 4}, None])
 def test_a_release_with_another_teacher_than_the_settings_say_is_found(tmp_path, change):
-    jobs.start(config_of(), tmp_path / "run")
+    trainer.start(config_of(), tmp_path / "run")
     path = tmp_path / "run" / "release" / "config.json"
     document = json.loads(path.read_text())
     if change is None:
@@ -299,7 +299,7 @@ def test_the_teacher_tells_the_classes_of_generated_digits_apart():
 
 
 def test_a_run_is_audited_with_teacher_and_sums_together(tmp_path):
-    jobs.start(config_of(), tmp_path / "run")
+    trainer.start(config_of(), tmp_path / "run")
     case = run_case(tmp_path / "run")
     few = dataclasses.replace(case, runs=600, rows=300).run(600, seed=1)
     assert len(case.events) == 2
@@ -345,9 +345,9 @@ def test_null_records_teach_nothing():
 
 
 def test_soft_labels_are_exported_with_the_images(tmp_path):
-    jobs.start(config_of(), tmp_path / "run")
-    draw(tmp_path / "run", 12, tmp_path / "some.npz", seed=1, soft_labels=True)
-    manifest = draw(tmp_path / "run", 12, tmp_path / "folder", seed=1, soft_labels=True)
+    trainer.start(config_of(), tmp_path / "run")
+    export_samples(tmp_path / "run", 12, tmp_path / "some.npz", seed=1, soft_labels=True)
+    manifest = export_samples(tmp_path / "run", 12, tmp_path / "folder", seed=1, soft_labels=True)
     with np.load(tmp_path / "some.npz") as file:
         arrays = dict(file)
     teacher = load_generator(tmp_path / "run").teacher
@@ -358,7 +358,7 @@ def test_soft_labels_are_exported_with_the_images(tmp_path):
     for row, told in zip(rows, arrays["probabilities"], strict=True):
         assert (tmp_path / "folder" / row.pop("file_name")).is_file()
         assert [float(value) for value in row.values()] == pytest.approx(told.tolist(), rel=1e-4, abs=1e-6)
-    jobs.start(config_of(0.0), tmp_path / "untaught")
+    trainer.start(config_of(0.0), tmp_path / "untaught")
     with pytest.raises(InputError, match="no teacher"):
-        draw(tmp_path / "untaught", 2, tmp_path / "none", soft_labels=True)
+        export_samples(tmp_path / "untaught", 2, tmp_path / "none", soft_labels=True)
     assert not (tmp_path / "none").exists()

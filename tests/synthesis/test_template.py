@@ -6,13 +6,13 @@ import json
 import pytest
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
+from idpgan.commands.audit import run_case
 from idpgan.data.faces import draw
 from idpgan.data.images import to_float
 from idpgan.data.load import load
 from idpgan.errors import ConfigError
-from idpgan.jobs.audit import run_case
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
@@ -190,7 +190,7 @@ def test_a_run_is_paid_verified_audited_and_resumed(tmp_path, unit, templates):
     table = table_of(unit, method={"templates": templates} | teacher)
     table["data"]["channels"] = 3 if templates == "class" else 1
     config = build_config(table, "a test")
-    jobs.start(config, tmp_path / "run")
+    trainer.start(config, tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
     assert 0.99 * 3.0 < stated["report"]["proven"]["epsilon"] <= 3.0
@@ -201,7 +201,7 @@ def test_a_run_is_paid_verified_audited_and_resumed(tmp_path, unit, templates):
     generator = load_generator(tmp_path / "run")
     assert generator.mean.shape == (2, SIZE + 2 * COUNT)
     first = generator.sample(3, seed=1)
-    assert jobs.resume(tmp_path / "run").outcome.step == 0  # nothing is charged again
+    assert trainer.resume(tmp_path / "run").outcome.step == 0  # nothing is charged again
     assert torch.equal(load_generator(tmp_path / "run").sample(3, seed=1), first)
     assert run_case(tmp_path / "run").proven.epsilon == pytest.approx(stated["report"]["proven"]["epsilon"])
 

@@ -15,10 +15,10 @@ from idpgan.attacks import distances
 from idpgan.attacks.attack import Knowledge, Membership, run_attack
 from idpgan.attacks.registry import select_attacks
 from idpgan.audit.distinguish import audit
+from idpgan.commands import audit as audit_job
+from idpgan.commands.audit import AuditOptions
+from idpgan.commands.publish import PublishOptions, publish_folder
 from idpgan.data.images import Images
-from idpgan.jobs import audit as audit_job
-from idpgan.jobs import publish as publish_job
-from idpgan.jobs.options import AuditOptions, PublishOptions
 from idpgan.privacy import Noise
 from idpgan.publish import publisher, release
 from idpgan.publish.publisher import publish_shares
@@ -34,14 +34,14 @@ def commands(ranks: Ranks, folder: Path) -> dict[str, Any]:
     """Publish, audit and attack, one after the other; at last the other rank is killed in a publication."""
     found: dict[str, Any] = {"published": _published(ranks), "attacks": _attacked(ranks)}
     found |= {"noiseless": _noiseless(ranks), "learned": _learned(ranks), "laplace": _laplace(ranks)}
-    _led(ranks, lambda: publish_job.publish(order(folder, "whole"), ranks=ranks), publish_job.follow)
+    _led(ranks, lambda: publish_folder(order(folder, "whole"), ranks=ranks), publish_shares)
     found |= _other_code(ranks)
     torch.save(found, folder / f"found{ranks.rank}.pt")
     if not ranks.first:
         ranks.gather_rows = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
-        publish_job.follow(ranks)
+        publish_shares(ranks)
     try:
-        publish_job.publish(order(folder, "torn"), ranks=ranks)
+        publish_folder(order(folder, "torn"), ranks=ranks)
     except LostRankError as error:
         return {"lost": str(error)}
     return {}

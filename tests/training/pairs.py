@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.errors import InputError
-from idpgan.jobs import train as train_job
 from idpgan.models.optimizers import SGD
 from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit
 from idpgan.privacy.tiles import Tiles
@@ -230,7 +229,7 @@ def runs(ranks: Ranks, folder: Path, names: list[str]) -> dict[str, Any]:
 
 
 def _run(ranks: Ranks, path: Path, name: str, spoil: Callable[[Any], None] | None = None) -> str:
-    load, made = train_job.load_method, []
+    load, made = trainer.load_method, []
 
     def kept(method: str) -> Callable[..., Any]:
         def make(*arguments: Any, **options: Any) -> Any:
@@ -241,16 +240,16 @@ def _run(ranks: Ranks, path: Path, name: str, spoil: Callable[[Any], None] | Non
 
         return make
 
-    train_job.load_method = kept
+    trainer.load_method = kept
     try:
         if ranks.first:
-            jobs.start(config_of(name), path, ranks=ranks)
+            trainer.start(config_of(name), path, ranks=ranks)
             ranks.end()
             ranks.busy = False  # another run begins
         else:
-            jobs.follow(ranks)
+            trainer.follow(ranks)
     finally:
-        train_job.load_method = load
+        trainer.load_method = load
     return distributed._digest(made[0].state())
 
 
@@ -312,7 +311,7 @@ def no_steps(ranks: Ranks, folder: Path) -> dict[str, Any]:
     table = {"model": {"generator": "gaussian"}, "method": {"name": "gaussian"}, "privacy": {"epsilon": 1.0}}
     table["privacy"]["delta"] = 1e-5
     if ranks.first:
-        jobs.start(build_config(table, "a test"), folder / "run", ranks=ranks)
+        trainer.start(build_config(table, "a test"), folder / "run", ranks=ranks)
     else:
-        jobs.follow(ranks)
+        trainer.follow(ranks)
     return {}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.privacy.folder_ledger import FolderLedger
 from idpgan.ranks import ALONE, Ranks
 from tests.training import commands

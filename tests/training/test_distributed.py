@@ -7,9 +7,9 @@ import json
 import pytest
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.errors import InputError
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.privacy import DPSGDPlan, Noise
 from idpgan.ranks import ALONE, Ranks, launched, refuse_several
 from idpgan.synthesis.networks import Adam, Generators
@@ -82,7 +82,7 @@ def check(path, first, second, name, tmp_path):
     assert first == second
     assert verify(path).problems == ()
     assert json.loads((path / "environment.json").read_text())["processes"] == 2
-    alone = jobs.start(config_of(name), tmp_path / "alone").run
+    alone = trainer.start(config_of(name), tmp_path / "alone").run
     assert charges(path) == charges(alone.path)
 
 
@@ -107,7 +107,7 @@ def test_a_killed_rank_ends_the_run_and_what_was_saved_goes_on_alone(tmp_path, v
     results = in_pair(pairs.killed, tmp_path / "pair", tmp_path, 5, victim)
     assert results[victim] == {}
     assert results[1 - victim]["error"] == "LostRankError"
-    finished = jobs.resume(tmp_path / "run")
+    finished = trainer.resume(tmp_path / "run")
     assert (finished.outcome.ended, finished.outcome.step) == ("finished", 6)
     ledger = json.loads((tmp_path / "run" / "state" / "ledger.json").read_text())
     assert sum(entry["count"] for entry in ledger["repeated"]) == 2  # steps 4 and 5 were charged, and taken again

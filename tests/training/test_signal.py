@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.commands import main
 from idpgan.data.load import DataShape, Sizes
 from idpgan.training.plan import plan_run
@@ -25,7 +25,7 @@ METHODS = (
 
 
 def signal(name, shape, *overrides):
-    return plan_run(jobs.load_config(CONFIGS / f"digits-{name}.toml", overrides), shape).signal
+    return plan_run(trainer.load_config(CONFIGS / f"digits-{name}.toml", overrides), shape).signal
 
 
 @pytest.mark.parametrize("name", METHODS)

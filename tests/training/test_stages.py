@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from idpgan.jobs.train import load_config, start
+from idpgan.trainer import load_config, start
 
 TEACHER = {"features", "features for the teacher", "teacher"}
 STAGES = {

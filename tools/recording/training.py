@@ -118,9 +118,12 @@ def training_cases(tree: Path) -> Iterator[Case]:
             wild = [*WILD.replace("DATA", str(box.data)).format(side=32).split(), "data.image_size=32"]
             given = [*(wild if "faces-wild" in config else []), *FEW.get(config, "").split()]
             box.run("train", config, *given, "--dry-run", "--json")
-            from idpgan import jobs
+            try:
+                from idpgan import trainer
+            except ImportError:  # before the house
+                from idpgan import jobs as trainer
 
-            box.say("identity", jobs.load_config(Path(config), []).identity())
+            box.say("identity", trainer.load_config(Path(config), []).identity())
 
         return act
 

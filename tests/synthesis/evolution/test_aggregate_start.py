@@ -6,13 +6,13 @@ import json
 import pytest
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.audit.entry import Request
+from idpgan.commands.audit import run_case
 from idpgan.data.images import to_uint8
 from idpgan.data.load import load
 from idpgan.errors import ConfigError
-from idpgan.jobs.audit import run_case
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models import build_generator
 from idpgan.privacy import Budget, BudgetError, Ledger, Noise, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
@@ -74,7 +74,7 @@ def test_sums_votes_and_teacher_together_cost_what_was_asked(keys):
 
 def test_a_run_ends_with_a_verified_release_whose_audit_stays_below_the_proof(tmp_path):
     config = config_of()
-    jobs.start(config, tmp_path / "run")
+    trainer.start(config, tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
     assert [(event["kind"], event["count"]) for event in stated["events"]] == [("gaussian", 1), ("gaussian", 3)]

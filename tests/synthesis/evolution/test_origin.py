@@ -7,17 +7,17 @@ import shutil
 import pytest
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.data.load import known_shape
 from idpgan.errors import ConfigError, InputError
-from idpgan.jobs.origin import of_generator
-from idpgan.jobs.train import load_config
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models import ModelConfig, build_generator, load_generator, save_generator
 from idpgan.models.checkpoint import WEIGHTS, build_described, describe, origin_weights
 from idpgan.models.config import Origin
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.models.simulators import GeneratorSimulator
+from idpgan.origin import of_generator
+from idpgan.trainer import load_config
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 from tests.synthesis.evolution.test_run import FACES, config_of, table_of
@@ -43,7 +43,7 @@ def first(tmp_path_factory):
         "training": {"device": "cpu"},
         "release": {"samples": 10},
     }
-    jobs.start(build_config(table, "a test"), run)
+    trainer.start(build_config(table, "a test"), run)
     return run
 
 
@@ -59,7 +59,7 @@ def read(path, generator, **sections):
 def test_the_release_holds_the_generator_and_says_what_is_proven_of_it(tmp_path, first):
     shutil.copytree(first, tmp_path / "first")
     config = read(tmp_path / "c.toml", tmp_path / "first")
-    jobs.start(config, tmp_path / "run")
+    trainer.start(config, tmp_path / "run")
     (tmp_path / "first").rename(tmp_path / "gone")
     assert verify(tmp_path / "run").problems == ()
     generator = load_generator(tmp_path / "run")
@@ -121,7 +121,7 @@ def test_other_weights_than_those_of_the_config_are_refused(tmp_path, first):
     content[-1] ^= 1
     weights.write_bytes(content)
     with pytest.raises(ConfigError, match=r"other weights than model\.origin names"):
-        jobs.start(config, tmp_path / "run")
+        trainer.start(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
     with pytest.raises(ConfigError, match="does not verify"):
         read(tmp_path / "c.toml", tmp_path / "first")

@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from idpgan import jobs
+from idpgan import trainer
+from idpgan.commands.audit import run_case
 from idpgan.data.load import known_shape, load
 from idpgan.errors import ConfigError
-from idpgan.jobs.audit import run_case
-from idpgan.jobs.train import load_config
-from idpgan.jobs.train import plan as price
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.privacy import Noise
 from idpgan.synthesis.evolution.method import Evolution
+from idpgan.trainer import load_config
+from idpgan.trainer import plan as price
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 
@@ -40,7 +40,7 @@ def config_of(**sections):
 
 
 def test_a_run_ends_with_a_verified_release_that_draws_more(tmp_path):
-    finished = jobs.start(config_of(), tmp_path / "run")
+    finished = trainer.start(config_of(), tmp_path / "run")
     assert (finished.outcome.step, finished.outcome.ended, finished.released) == (3, "finished", True)
     assert verify(tmp_path / "run").problems == ()
     generator = load_generator(tmp_path / "run")
@@ -56,7 +56,7 @@ def test_a_run_ends_with_a_verified_release_that_draws_more(tmp_path):
 
 
 def test_forged_members_are_found_out(tmp_path):
-    jobs.start(config_of(), tmp_path / "run")
+    trainer.start(config_of(), tmp_path / "run")
     weights = tmp_path / "run" / "release" / "generator.safetensors"
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
@@ -71,7 +71,7 @@ def test_drawn_faces_by_unit_and_relation(tmp_path, unit, relation):
     privacy = {"unit": unit, "relation": relation, "most_per_person": 3}
     training = {"steps": 2}
     config = config_of(data=FACES, model=model, privacy=privacy, training=training)
-    jobs.start(config, tmp_path / "run")
+    trainer.start(config, tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
     assert (stated["unit"], stated["relation"]) == (unit, relation)
@@ -81,7 +81,7 @@ def test_drawn_faces_by_unit_and_relation(tmp_path, unit, relation):
 def test_public_images_are_moved_and_only_those_of_members_are_released(tmp_path, channels):
     data = FACES | {"channels": channels, "public": "faces", "public_images": 50}
     config = config_of(data=data, model={"simulator": "public", "codes": 8}, training={"steps": 2})
-    jobs.start(config, tmp_path / "run")
+    trainer.start(config, tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     generator = load_generator(tmp_path / "run")
     assert generator.simulator.photos.shape == (16, channels, 24, 20)

@@ -7,23 +7,23 @@ import shutil
 
 import pytest
 
-from idpgan import jobs
+from idpgan import trainer
 from idpgan.commands import main
 from idpgan.config import dump_toml
 from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
-from idpgan.jobs.sample import draw
-from idpgan.jobs.train import load_config
-from idpgan.jobs.verify import verify
+from idpgan.kinds import verify
 from idpgan.models import load_generator, save_generator
 from idpgan.privacy import BudgetError, Event, Guarantee, Ledger, Noise, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.totals import Part, total
 from idpgan.publish import release
 from idpgan.release.contained import contained_in
+from idpgan.release.export import export_samples
 from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder
+from idpgan.trainer import load_config
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 from tests.neighbors.folders import data_of, write_classes
@@ -46,7 +46,7 @@ FIRST = {
 def first(tmp_path_factory):
     """A run at epsilon 5 on the digits."""
     run = tmp_path_factory.mktemp("first") / "run"
-    jobs.start(build_config(FIRST, "a test"), run)
+    trainer.start(build_config(FIRST, "a test"), run)
     return run
 
 
@@ -54,7 +54,7 @@ def first(tmp_path_factory):
 def second(tmp_path_factory, first):
     """A run at epsilon 5 on the same digits, whose release holds the generator of the first."""
     folder = tmp_path_factory.mktemp("second")
-    jobs.start(config_of(folder, data={"public_generator": first}), folder / "run")
+    trainer.start(config_of(folder, data={"public_generator": first}), folder / "run")
     return folder / "run"
 
 
@@ -62,7 +62,7 @@ def second(tmp_path_factory, first):
 def drawn(tmp_path_factory, first):
     """Images that were drawn from the first run's generator."""
     out = tmp_path_factory.mktemp("drawn") / "images"
-    draw(first, 60, out, seed=1)
+    export_samples(first, 60, out, seed=1)
     (out / "metadata.csv").unlink()  # the folders say what the classes are
     return out
 
@@ -191,7 +191,7 @@ def test_a_total_that_was_edited_down_is_found_out(second, tmp_path, forge, word
 
 def test_a_declaration_decides_and_stands_on_the_card(first, tmp_path):
     config = config_of(tmp_path, data={"public_generator": first, "public_disjoint": True})
-    jobs.start(config, tmp_path / "run")
+    trainer.start(config, tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     report = said_in(tmp_path / "run" / "release")
     assert "total" not in report
@@ -199,7 +199,7 @@ def test_a_declaration_decides_and_stands_on_the_card(first, tmp_path):
     card = (tmp_path / "run" / "release" / "README.md").read_text()
     assert "that nobody of the private images is among the 1295 images" in card
     assert "in total" not in card
-    assert jobs.plan(config).total is None
+    assert trainer.plan(config).total is None
     assert len(config.contained) == 1  # carried along: the next one has other private images
     assert "contained" not in json.loads(RunFolder.open(tmp_path / "run").ledger.read_text())
 
@@ -213,9 +213,9 @@ def test_no_image_decides_what_counts_and_no_digest_of_one_is_released(tmp_path,
             (tmp_path / name / "cat" / "003.png").write_bytes(b"")
         table = FIRST | {"data": data_of(keys)}
         made = tmp_path / f"{name}-first"
-        jobs.start(build_config(table, "a test"), made)
+        trainer.start(build_config(table, "a test"), made)
         data = json.loads(json.dumps(table["data"], default=str)) | {"public_generator": tmp_path / "whole-first"}
-        plan = jobs.plan(config_of(tmp_path, table_of(model={"simulator": "generator"}, data=data)))
+        plan = trainer.plan(config_of(tmp_path, table_of(model={"simulator": "generator"}, data=data)))
         totals.append((plan.total, plan.price.epsilon, plan.price.events))
     assert totals[0] == totals[1]
     assert totals[0][0].epsilon > totals[0][1]
@@ -236,13 +236,13 @@ def test_a_chain_is_followed_whatever_was_declared_on_the_way(drawn, tmp_path):
     """The second says that nobody of its own images is in the first; the third has those of the first again."""
     data = DIGITS | {"public_root": drawn, "public_disjoint": True}
     table = FIRST | {"data": data, "model": {"generator": "gaussian", "latent_dim": 8}}
-    jobs.start(config_of(tmp_path, table), tmp_path / "second")
+    trainer.start(config_of(tmp_path, table), tmp_path / "second")
     assert "total" not in said_in(tmp_path / "second" / "release")
     third = config_of(tmp_path, data={"public_generator": tmp_path / "second"})
     assert [each.method for each in third.contained] == ["gaussian", "gaussian"]
-    total_of_three = jobs.plan(third).total
+    total_of_three = trainer.plan(third).total
     assert total_of_three.epsilon == pytest.approx(9.65, abs=0.05)
-    jobs.start(third, tmp_path / "third")
+    trainer.start(third, tmp_path / "third")
     assert verify(tmp_path / "third").problems == ()
     assert [each["epsilon"] for each in said_in(tmp_path / "third" / "release")["contained"]] == [
         pytest.approx(5, rel=1e-3)
@@ -254,7 +254,7 @@ def test_a_new_run_does_not_trust_what_another_config_says_of_a_folder(drawn, tm
     text = dump_toml(config.model_copy(update={"contained": ()}))
     (tmp_path / "edited.toml").write_text(text + "contained = []\n" if "contained" not in text else text)
     with pytest.raises(ConfigError, match="does not say what that one contains"):
-        jobs.plan(load_config(tmp_path / "edited.toml"))
+        trainer.plan(load_config(tmp_path / "edited.toml"))
 
 
 GAUSSIAN = {"kind": "gaussian", "unit": "image", "relation": "zero-out-one", "noise_multiplier": 1.0}
@@ -296,7 +296,7 @@ def test_many_kinds_of_charges_are_carried_as_one(second):
 
 def test_drawn_images_as_a_public_folder_cost_what_their_generator_cost(drawn, tmp_path):
     config = config_of(tmp_path, data={"public_root": drawn})
-    jobs.start(config, tmp_path / "run")
+    trainer.start(config, tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     report = said_in(tmp_path / "run" / "release")
     assert report["total"]["epsilon"] == pytest.approx(7.54, abs=0.005)
@@ -311,9 +311,9 @@ def test_a_publication_as_a_public_folder_costs_what_it_cost(tmp_path):
     )
     data = faces | {"public_root": tmp_path / "published" / "images"}
     with pytest.raises(ConfigError, match=r"nothing is proven for unit image.*public_disjoint = true"):
-        jobs.plan(config_of(tmp_path, data=data, model={"conditional": False}))  # its unit is less than an image
+        trainer.plan(config_of(tmp_path, data=data, model={"conditional": False}))  # its unit is less than an image
     config = config_of(tmp_path, data=data | {"public_disjoint": True}, model={"conditional": False})
-    assert jobs.plan(config).total is None
+    assert trainer.plan(config).total is None
     assert config.contained[0].method == "lap"
 
 
@@ -326,7 +326,7 @@ def test_any_other_public_folder_is_public_by_the_word_of_who_names_it(drawn, tm
         data = {"public_root": tmp_path / "plain", "public_disjoint": disjoint}
         config = config_of(tmp_path, data=data)
         assert config.contained == ()
-        jobs.start(config, tmp_path / f"{disjoint}")
+        trainer.start(config, tmp_path / f"{disjoint}")
         assert verify(tmp_path / f"{disjoint}").problems == ()
         words[disjoint] = (tmp_path / f"{disjoint}" / "release" / "README.md").read_text()
     assert "that the images of data.public\\_root are public: the word of whoever made this release" in words[False]
@@ -344,7 +344,7 @@ def test_hybrid_counts_what_its_public_images_contain(drawn, tmp_path):
         "privacy": {"epsilon": 5.0, "delta": 1e-5, "sample_rate": 1.0},
         "training": {"device": "cpu", "steps": 3, "batch_size": 1290},
     }
-    plan = jobs.plan(config_of(tmp_path, table))
+    plan = trainer.plan(config_of(tmp_path, table))
     assert (plan.price.unit, plan.price.relation) == (Unit.IMAGE, Relation.ZERO_OUT)
     assert 7 < plan.total.epsilon < 10
     assert plan.price.epsilon <= 5
@@ -357,10 +357,10 @@ def test_a_reference_generator_comes_into_no_release(first, tmp_path):
     save_generator(reference, load_generator(first), extra={"curator_only": True})
     with pytest.raises(InputError, match="is not a release"):
         config_of(tmp_path, data={"public_generator": reference})
-    draw(reference, 20, tmp_path / "images", seed=1)
+    export_samples(reference, 20, tmp_path / "images", seed=1)
     (tmp_path / "images" / "metadata.csv").unlink()
     with pytest.raises(ConfigError, match=r"of which nothing is proven.*public_disjoint = true"):
-        jobs.plan(config_of(tmp_path, data={"public_root": tmp_path / "images"}))
+        trainer.plan(config_of(tmp_path, data={"public_root": tmp_path / "images"}))
 
 
 def test_a_generator_of_ones_own_without_a_release_is_refused(first, tmp_path):
@@ -372,25 +372,25 @@ def test_a_generator_of_ones_own_without_a_release_is_refused(first, tmp_path):
 def test_what_proves_nothing_needs_the_declaration(tmp_path):
     small = {"model": {"generator": "dcgan", "width": 4, "latent_dim": 4}, "method": {"name": "wgan-gp"}}
     small |= {"training": {"device": "cpu", "steps": 1, "batch_size": 10}, "release": {"samples": 10}}
-    jobs.start(build_config({"data": DIGITS} | small, "a test"), tmp_path / "unsound")
+    trainer.start(build_config({"data": DIGITS} | small, "a test"), tmp_path / "unsound")
     data = {"public_generator": tmp_path / "unsound"}
     for more in ({}, {"confirm_public": True}):
         with pytest.raises(ConfigError, match=r"of which nothing is proven.*public_disjoint = true"):
-            jobs.plan(config_of(tmp_path, data=data | more))
+            trainer.plan(config_of(tmp_path, data=data | more))
     config = config_of(tmp_path, data=data | {"public_disjoint": True})
-    assert jobs.plan(config).total is None
+    assert trainer.plan(config).total is None
     assert config.contained[0].events[0]["kind"] == "non-private"
 
 
 def test_a_release_with_noise_of_a_fixed_seed_proves_nothing(tmp_path, monkeypatch):
     monkeypatch.setattr(Noise, "system", classmethod(lambda cls: Noise.fixed(1)))
-    jobs.start(build_config(FIRST, "a test"), tmp_path / "fixed")
+    trainer.start(build_config(FIRST, "a test"), tmp_path / "fixed")
     monkeypatch.undo()
     assert verify(tmp_path / "fixed").problems == ()
     data = {"public_generator": tmp_path / "fixed"}
     with pytest.raises(ConfigError, match="of which nothing is proven"):
-        jobs.plan(config_of(tmp_path, data=data))
-    assert jobs.plan(config_of(tmp_path, data=data | {"public_disjoint": True})).total is None
+        trainer.plan(config_of(tmp_path, data=data))
+    assert trainer.plan(config_of(tmp_path, data=data | {"public_disjoint": True})).total is None
 
 
 # People --------------------------------------------------------------------------------------------------------
@@ -399,24 +399,24 @@ def test_a_release_with_noise_of_a_fixed_seed_proves_nothing(tmp_path, monkeypat
 def test_an_image_becomes_a_person_by_the_cap(tmp_path):
     faces = {name: value for name, value in FACES.items() if name != "image_size"} | {"image_size": [24, 20]}
     table = FIRST | {"data": faces, "privacy": {"epsilon": 0.5, "delta": 1e-5}}
-    jobs.start(build_config(table, "a test"), tmp_path / "first")
+    trainer.start(build_config(table, "a test"), tmp_path / "first")
     people = {"public_generator": tmp_path / "first"}
     person = {"unit": "person", "delta": 1e-3, "most_per_person": 12}
     sections = {"data": faces | people, "model": {"conditional": False}}
     config = config_of(tmp_path, **sections, privacy=person)
-    plan = jobs.plan(config)
+    plan = trainer.plan(config)
     own = Part(plan.events, 1e-3)
     parts = own, config.contained[0].part
     expected = total([parts], Unit.PERSON, Relation.ZERO_OUT, delta=1e-3, most_per_person=12).guarantee
     assert plan.total == expected
     assert plan.total.epsilon > 5 + 12 * 0.5
     assert plan.total.delta == 1e-3 + 1e-5
-    report = jobs.start(config, tmp_path / "second").privacy
+    report = trainer.start(config, tmp_path / "second").privacy
     assert isinstance(report.total, Guarantee)
     assert verify(tmp_path / "second").problems == ()
     assert any("the cap of 12 images of one person in the contained" in text for text in report.public_assumptions)
     with pytest.raises(ConfigError, match=r"somebody has \d+ private images"):
-        jobs.start(config_of(tmp_path, **sections, privacy=person | {"most_per_person": 2}), tmp_path / "third")
+        trainer.start(config_of(tmp_path, **sections, privacy=person | {"most_per_person": 2}), tmp_path / "third")
     assert not (tmp_path / "third").exists()
 
 
@@ -424,7 +424,7 @@ def test_deltas_together_stay_below_one_over_n(first, tmp_path):
     data = {"public_generator": first}
     relation = {"relation": "replace-one", "delta": 7.7e-4}  # 1 / 1295 = 7.72e-4
     with pytest.raises(InputError, match="together with that of the contained releases"):
-        jobs.plan(config_of(tmp_path, data=data, privacy=relation))
-    plan = jobs.plan(config_of(tmp_path, data=data, privacy=relation | {"delta": 1e-5}))
+        trainer.plan(config_of(tmp_path, data=data, privacy=relation))
+    plan = trainer.plan(config_of(tmp_path, data=data, privacy=relation | {"delta": 1e-5}))
     assert plan.total.delta == 2e-5
     assert plan.total.epsilon > 5 + 2 * 5

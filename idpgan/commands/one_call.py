@@ -11,6 +11,9 @@ from typing import Any
 import torch
 
 from idpgan.checks import whole
+from idpgan.commands.fit import FittedGenerator
+from idpgan.commands.process_ledger import charge, records_of
+from idpgan.commands.publish import BEST, Published, PublishOptions, publish_folder
 from idpgan.config import nearest_hint
 from idpgan.data.images import to_unit
 from idpgan.data.intake import Range, gathered, is_npz
@@ -18,11 +21,7 @@ from idpgan.data.load import Split
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.host import own_state
-from idpgan.jobs.fit import FittedGenerator
-from idpgan.jobs.options import PublishOptions
-from idpgan.jobs.process_ledger import charge, records_of, say
-from idpgan.jobs.publish import BEST, Published, publish
-from idpgan.jobs.verify import opened
+from idpgan.kinds import opened
 from idpgan.metrics.evaluation import METRICS, Evaluation, default_metrics, evaluate_images
 from idpgan.metrics.features import RECIPES
 from idpgan.metrics.source import read_images
@@ -87,16 +86,15 @@ def publish_images(
         if pixel_range is not None:
             raise InputError("pixel_range is for images in memory: files say it themselves. Leave it out.")
         settings = tuple(f"{key}={value}" for key, value in options.items())
-        asked: Any = {"delta": delta, "accept_unsound": accept_unsound, "device": device}
-        named = PublishOptions((str(images), *settings), method, epsilon, unit, Path(out), **asked)
+        others: Any = {"delta": delta, "accept_unsound": accept_unsound, "device": device}
+        named = PublishOptions((str(images), *settings), method, epsilon, unit, Path(out), **others)
         before = len(FolderLedger.read(named.ledger_path, named.name).publications)
         try:
             with shown(off=not progress) as show:
-                return publish(named, show)
+                return publish_folder(named, show)
         finally:
             for paid in FolderLedger.read(named.ledger_path, named.name).publications[before:]:
-                if together := charge(records_of(named.folder), paid.events, paid.delta, *paid.pair):
-                    say(together)
+                charge(records_of(named.folder), paid.events, paid.delta, *paid.pair)
     with shown(off=not progress) as show:
         held = gathered(images, pixel_range=pixel_range, labeled=False, progress=show)
     values = to_unit(held.images).to(resolve_device(device, "device"))
@@ -121,7 +119,6 @@ def publish_images(
     finally:
         together = charge(records_of(held), ledger.events, delta, one, Relation.REPLACE_ONE)
     if together is not None:
-        say(together)
         made = dataclasses.replace(made, notes=(*made.notes, str(together)))
     if out is not None:
         made.write(Path(out))

@@ -36,8 +36,8 @@ def expected_seconds(config: RunConfig, shape: DataShape) -> float:
     except RuntimeError as error:  # of torch: no memory, say
         raise InputError(f"{config.method.name} cannot be tried here ({str(error).splitlines()[0]}).") from error
     slope = max(second - first, 0.0) / (more - few)
-    taught = _BALANCED if getattr(config.method, "teacher_share", 0) else 0
-    return max(first - slope * few, 0.0) + slope * (shape.num_private + taught) + step * config.training.steps
+    for_teacher = _BALANCED if getattr(config.method, "teacher_share", 0) else 0
+    return max(first - slope * few, 0.0) + slope * (shape.num_private + for_teacher) + step * config.training.steps
 
 
 def _timed(config: RunConfig, shape: DataShape, num: int, until: float) -> tuple[float, float]:

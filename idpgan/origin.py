@@ -92,7 +92,7 @@ def of_public_folder(root: Path) -> tuple[Contained, ...]:
 
 
 def _verified(path: Path, key: str) -> Verification:
-    from idpgan.jobs.verify import verify  # imports every kind of release, and most runs need none
+    from idpgan.kinds import verify  # imports every kind of release, and most runs need none
 
     found = verify(path)
     if found.problems:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import pickle
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from safetensors import SafetensorError
 
 from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.load import Split, known_shape, load
@@ -18,9 +21,8 @@ from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import append_line, check_writable
 from idpgan.host import own_state
-from idpgan.jobs.options import at_root
-from idpgan.jobs.origin import check_total, with_releases
 from idpgan.models.generator import Generator
+from idpgan.origin import check_total, with_releases
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
@@ -29,26 +31,29 @@ from idpgan.release.folder import PRIVACY, write_release
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.settings import settings_of_run
 from idpgan.run import RunFolder, describe_environment, passing_folder, refuse_used
-from idpgan.training.config import RunConfig, build_config, load_method, refuse_unsound
+from idpgan.training.config import RunConfig, at_root, build_config, load_method, refuse_unsound
 from idpgan.training.distributed import agree_on, agreed, check_own_gpu, do_as_told, hear_config, tell_config
 from idpgan.training.loop import Outcome, train
-from idpgan.training.method import Method, SharesSteps, Tick
+from idpgan.training.method import CriticScores, HasCritic, Method, NoCriticError, SharesSteps, Tick
 from idpgan.training.plan import RunPlan, plan_run
 from idpgan.training.samples import SampleGrid
 from idpgan.training.state import run_fingerprint
 from idpgan.training.stats import TensorBoardScalars
 
 _LOGGED = 20  # null records that are named in log.txt
+_UNREADABLE = (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError, SafetensorError)
 _LOG = logging.getLogger(__name__)
 
 
-def load_config(path: Path | None, overrides: Sequence[str] = ()) -> RunConfig:
+def load_config(path: Path | None, overrides: Sequence[str] = (), data_root: Path | None = None) -> RunConfig:
     """Read a TOML file (None = the embedded default), apply ``section.key=value`` settings, build the method's config.
+
+    ``data_root`` says where the data set lies now; None = where the file says.
 
     Raises:
         ConfigError: On the first problem in the config.
     """
-    where = "the default config" if path is None else str(path)
+    where, overrides = "the default config" if path is None else str(path), [*overrides, *at_root(data_root)]
     return build_config(with_releases(apply_overrides(load_table(path), overrides)), where, overrides)
 
 
@@ -112,7 +117,8 @@ def start(
     if planned.signal is not None and planned.signal.warning:
         _LOG.warning("%s", planned.signal.warning)
     ledger = Ledger.of(planned.price, config.identity())
-    split, method = _shared(config, ledger, ranks, planned)  # refusals come before the folder exists
+    with tell_config(ranks, dump_toml(config)):  # refusals come before the folder exists
+        split, method = _load_and_build(config, ledger, ranks, planned)
     read()
     environment = describe_environment(str(resolve_device(config.training.device))) | {"processes": ranks.size}
     toml = dump_toml(config)
@@ -127,7 +133,7 @@ def start(
             append_line(run.log, f"null record: {file.reason}")
         if len(split.refused) > _LOGGED:
             append_line(run.log, f"null records: {len(split.refused):,} in all, of which these were the first.")
-        return _train(config, split, method, run, ledger, progress, ranks)
+        return _train_and_release(split, method, run, ledger, progress, ranks)
 
 
 @own_state()
@@ -141,12 +147,13 @@ def resume(path: Path, data_root: Path | None = None, progress: Progress = silen
     """
     run = RunFolder.open(path)
     with run.locked():  # before anything is read that another process may be writing
-        config = load_config(run.config, at_root(data_root))
+        config = load_config(run.config, data_root=data_root)
         planned = plan_run(config, known_shape(config.data))
         ledger = Ledger.open(run.ledger, config.identity(), planned.price)
         planned.check()
-        split, method = _shared(config, ledger, ranks, planned)
-        return _train(config, split, method, run, ledger, progress, ranks)
+        with tell_config(ranks, dump_toml(config)):
+            split, method = _load_and_build(config, ledger, ranks, planned)
+        return _train_and_release(split, method, run, ledger, progress, ranks)
 
 
 def follow(ranks: Ranks) -> None:
@@ -158,20 +165,14 @@ def follow(ranks: Ranks) -> None:
     content = hear_config(ranks)
     if content is not None:
         config = build_config(with_releases(tomllib.loads(content)), "the config of rank 0")
-        _, method = _meet(config, None, ranks)
+        _, method = _load_and_build(config, None, ranks)
         do_as_told(method, ranks)
 
 
-def _shared(config: RunConfig, ledger: Ledger, ranks: Ranks, planned: RunPlan) -> tuple[Split, Method]:
-    """Load the data and make the method, on rank 0 and on all other ranks with it."""
-    with tell_config(ranks, dump_toml(config)):
-        return _meet(config, ledger, ranks, planned)
-
-
-def _meet(
+def _load_and_build(
     config: RunConfig, ledger: Ledger | None, ranks: Ranks, planned: RunPlan | None = None
 ) -> tuple[Split, Method]:
-    """Load the data and make the method on this rank; without a ledger its charges are not kept."""
+    """Load the data and make the method, on all ranks at once; without a ledger the charges are not kept."""
     with agreed(ranks):
         device = resolve_device(config.training.device)
         check_own_gpu(device, ranks)
@@ -189,7 +190,7 @@ def _meet(
                     f"started {ranks.size}. Start it without torchrun."
                 )
             method.share_steps(ranks)
-    agree_on("data, code or device", json.dumps(_fingerprint(config, split, device)), ranks)
+    agree_on("data, code or device", json.dumps(_fingerprint(config, split)), ranks)
     return split, method
 
 
@@ -224,42 +225,36 @@ def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Me
     with passing_folder() as folder:  # of weights that were fitted to private images
         run = RunFolder.create(folder / "reference", dump_toml(config))
         ledger.path = run.ledger
-        outcome = train(
-            method,
-            config=config.training,
-            ledger=ledger,
-            run=run,
-            fingerprint=_fingerprint(config, split, device),
-            delta=planned.delta,
-            progress=progress,
-        )
+        outcome = _steps(split, method, run, ledger, progress)
     if outcome.ended == "interrupted":
         raise InputError("The training was interrupted, so that nothing was attacked.")
     return method
 
 
-def _fingerprint(config: RunConfig, split: Split, device: torch.device) -> dict[str, str]:
+def _fingerprint(config: RunConfig, split: Split) -> dict[str, str]:
     """Return what must be equal in every continuation of a run."""
     return run_fingerprint(
         config=config.identity(),
         private_data=split.digest,
         public_data=split.public.digest(),
-        device=device,
+        device=resolve_device(config.training.device),
         own_code=config.own_code,
     )
 
 
-def _train(
-    config: RunConfig,
-    split: Split,
-    method: Method,
-    run: RunFolder,
-    ledger: Ledger,
-    progress: Progress,
-    ranks: Ranks,
+def _steps(split: Split, method: Method, run: RunFolder, ledger: Ledger, progress: Progress, **more: Any) -> Outcome:
+    """Take the steps of a method in a folder."""
+    planned: RunPlan = method.plan
+    config, fingerprint = planned.config, _fingerprint(planned.config, split)
+    told: Any = {"config": config.training, "delta": planned.delta, "fingerprint": fingerprint, **more}
+    return train(method, ledger=ledger, run=run, progress=progress, **told)
+
+
+def _train_and_release(
+    split: Split, method: Method, run: RunFolder, ledger: Ledger, progress: Progress, ranks: Ranks
 ) -> Finished:
     planned: RunPlan = method.plan
-    device = resolve_device(config.training.device)
+    config: RunConfig = planned.config
     grid = SampleGrid(run.samples, num=config.release.samples)
 
     def show(tick: Tick) -> None:
@@ -267,17 +262,7 @@ def _train(
             grid(tick)
 
     with contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
-        outcome = train(
-            method,
-            config=config.training,
-            ledger=ledger,
-            run=run,
-            fingerprint=_fingerprint(config, split, device),
-            delta=planned.delta,
-            on_tick=[show, tensorboard],
-            progress=progress,
-            ranks=ranks,
-        )
+        outcome = _steps(split, method, run, ledger, progress, on_tick=[show, tensorboard], ranks=ranks)
         released = outcome.ended != "interrupted"
         privacy = method.privacy() if released else None
         kept = (run.release / PRIVACY).exists()  # an existing release may hold an audited value
@@ -287,3 +272,50 @@ def _train(
         append_line(run.log, outcome.message)
     warning = None if planned.signal is None else planned.signal.warning
     return Finished(run, outcome, released, privacy, warning, len(split.holdout) > 0, config.release.license)
+
+
+# The method of a finished run, for an attacker with the curator's access -------------------------------------------
+
+
+def saved_state(run: RunFolder) -> dict[str, Any] | None:
+    """Read a run's state, tensors on the CPU; None for a copy without state/. A damaged one is refused."""
+    if not run.state.is_file():
+        return None
+    try:
+        content = torch.load(run.state, map_location="cpu", weights_only=True)
+        state, fingerprint = dict(content["method"]), content["fingerprint"]
+        if content["prepared"] is not None:
+            from safetensors.torch import load_file
+
+            state["prepared"] = load_file(run.prepared)
+    except _UNREADABLE as error:
+        reason = str(error).split("\n")[0][:200]
+        raise InputError(f"{run.state_dir} cannot be read ({reason}). Restore it from a copy, or remove it.") from error
+    return {"method": state, "fingerprint": fingerprint}
+
+
+def method_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None, device: torch.device) -> Method:
+    """Build a run's method again, as it was when its training ended.
+
+    ``state`` is what `saved_state` returned; the method wants to see the shapes of ``split``.
+
+    Raises:
+        NoCriticError: If the state is not there, or was written by another version.
+    """
+    if state is None:
+        raise NoCriticError("the run's state/ is not there, which holds the critic")
+    plan = plan_run(config, split.shape)
+    ledger = Ledger(plan.unit, plan.relation)  # never charged: the method is built only to be asked
+    method: Method = load_method(config.method.name)(plan, split, ledger=ledger, device=device)
+    try:
+        method.load_state(state["method"])
+    except (KeyError, RuntimeError, TypeError) as error:
+        raise NoCriticError("the run's state/ was written by another version of idpgan") from error
+    return method
+
+
+def critic_of(method: Method) -> CriticScores:
+    """Return how real a method's critic finds images; `NoCriticError` if the critic does not see single images."""
+    if not isinstance(method, HasCritic):
+        raise NoCriticError("this method's critic does not score images")
+    return method.critic_scores

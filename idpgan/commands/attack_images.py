@@ -21,26 +21,25 @@ from idpgan.attacks.attack import Attack, Knowledge, Membership, best_of, correc
 from idpgan.attacks.distances import nearest_neighbors
 from idpgan.attacks.independence import check_independent
 from idpgan.attacks.registry import select_attacks
+from idpgan.checks import whole
+from idpgan.commands.fit import FittedGenerator
 from idpgan.data.images import Images
 from idpgan.data.intake import Range
 from idpgan.data.metadata import METADATA, read_rows
-from idpgan.device import resolve_device
+from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
-from idpgan.files import check_writable, write_private_json
 from idpgan.host import own_state
-from idpgan.jobs.attack import CAUTION
-from idpgan.jobs.fit import FittedGenerator
-from idpgan.jobs.options import AttackOptions, given
-from idpgan.jobs.verify import opened
+from idpgan.kinds import opened
 from idpgan.metrics.source import read_images
 from idpgan.progress import Progress, silent
-from idpgan.release.outputs import check_output
-from idpgan.report.attacked_images import COPIES, FORMAT, ImagesAttack
+from idpgan.report.attacked_images import CAUTION, COPIES, ImagesAttack
 from idpgan.run import describe_environment
 
+SAMPLES = 10_000  # that are drawn, unless told
 LEAST_SAMPLES, LEAST_REFERENCE = 3, 40
 _COINCIDENCE = 0.01  # share of images that may be equal by chance: tiny or drawn ones
-_FACTS = "synthetic", "members", "others", "reference"
+_SIDES = "synthetic", "members", "others", "reference"
+_POSSIBLE = {"samples", "sample_labels", "reference", "reference_samples", "reference_labels"}  # to be known
 
 
 @own_state()
@@ -52,7 +51,7 @@ def attack(
     *,
     attacks: Sequence[str] | str = "all",
     most: int = 10_000,
-    samples: int = 10_000,
+    samples: int = SAMPLES,
     confidence: float = 0.95,
     seed: int = 0,
     pixel_range: Range = None,
@@ -86,84 +85,47 @@ def attack(
         >>> found.leak, found.best.auc.value
         (True, 1.0)
     """
-    names = (attacks,) if isinstance(attacks, str) else tuple(attacks)
-    options = AttackOptions(attacks=names, most=most, samples=samples, confidence=confidence, seed=seed, device=device)
-    given_as = dict(zip(_FACTS, (synthetic, members, others, reference), strict=True))
-    sources = {name: source for name, source in given_as.items() if source is not None}
-    return _attack(sources, pixel_range, options, progress)
-
-
-@own_state()
-def attack_foreign(synthetic: Path, options: AttackOptions, progress: Progress = silent) -> ImagesAttack:
-    """Attack a folder, an npz file or what draws images, with the members and others of the options; see `attack`.
-
-    Raises:
-        InputError: As `attack`; or if the result could not be written.
-    """
-    if options.members is None or options.others is None:
-        raise InputError(
-            "--members and --others go together: name the images that were used, and images of the same kind that were "
-            "not."
-        )
-    if unfit := given(options, "train_reference", "shadows", "data_root", "most_costly"):
-        raise InputError(f"{unfit[0]} is for runs, and with --members only images are attacked. Leave it out.")
-    sources = dict(zip(_FACTS, (synthetic, options.members, options.others, options.reference), strict=True))
-    read = {name: source for name, source in sources.items() if source is not None}
-    if options.out is not None:
-        check_output(options.out, FORMAT, tuple(read.values()))
-        check_writable(options.out)
-    return _attack(read, options.pixel_range, options, progress)
-
-
-def write_images_attack(found: ImagesAttack, out: Path | None) -> None:
-    """Write the result as JSON, for the curator only, if a file was named."""
-    if out is not None:
-        write_private_json(out, found.to_json())
-
-
-def _attack(sources: dict[str, Any], pixel_range: Range, options: AttackOptions, progress: Progress) -> ImagesAttack:
-    started, device = time.monotonic(), resolve_device(options.device, "--device")
-    rows = [row for row in select_attacks(options.attacks) if set(row.needs) <= _POSSIBLE]
+    check_device(device, "device")
+    for name, value, least in (("seed", seed, 0), ("samples", samples, LEAST_SAMPLES), ("most", most, 2)):
+        whole(value, name, least)
+    if not 0 < confidence < 1:
+        raise InputError(f"confidence = {confidence} must be in (0, 1).")
+    given = dict(zip(_SIDES, (synthetic, members, others, reference), strict=True))
+    sources = {name: source for name, source in given.items() if source is not None}
+    started, where = time.monotonic(), resolve_device(device, "device")
+    names = (attacks,) if isinstance(attacks, str) else attacks
+    rows = [row for row in select_attacks(names) if set(row.needs) <= _POSSIBLE]
     people: dict[str, int] = {}
-    drawn: Any = {"num": options.samples or 10_000, "seed": options.seed, "device": device}
-    read = {
-        name: _read(name, source, people, pixel_range=pixel_range, progress=progress, **drawn)
-        for name, source in sources.items()
-    }
-    images, notes = _chosen(read, options)
-    knowledge = _knowledge(read, options.seed, device)
+    drawn: Any = {"num": samples, "seed": seed, "device": where, "pixel_range": pixel_range, "progress": progress}
+    read = {name: _read(name, source, people, **drawn) for name, source in sources.items()}
+    images, notes = _chosen(read, most, seed)
+    knowledge = _knowledge(read, seed, where)
     possible = [row for row in rows if row.missing(knowledge, images) is None]
-    _refuse_few(read, images, possible, options.confidence)
+    _refuse_few(read, images, possible, confidence)
     if images.people is None:
-        check_independent(images.members.images, images.non_members.images, seed=options.seed)
-    strict = corrected(len(possible), options.confidence, COPIES)
-    outcomes = tuple(
-        run_attack(row, knowledge, images, confidence=strict, device=device, progress=progress) for row in rows
-    )
-    best = best_of(outcomes, options.confidence, COPIES)
+        check_independent(images.members.images, images.non_members.images, seed=seed)
+    judging: Any = {"confidence": corrected(len(possible), confidence, COPIES), "device": where, "progress": progress}
+    outcomes = tuple(run_attack(row, knowledge, images, **judging) for row in rows)
+    best = best_of(outcomes, confidence, COPIES)
     if best is None:
         reasons = dict.fromkeys(str(found.skipped) for found in outcomes)
         raise InputError(f"None of these attacks can be run: {'; '.join(reasons) or 'all need a run'}.")
     facts = {
-        **{name: _called(name, source) for name, source in sources.items()},
+        **{
+            name: str(source) if isinstance(source, str | Path) else f"{name} ({type(source).__name__})"
+            for name, source in sources.items()
+        },
         "num_members": len(images.members),
         "num_others": len(images.non_members),
         "num_samples": len(read["synthetic"]),
         "num_reference": len(read["reference"]) if "reference" in read else 0,
-        "nearest_record": _nearest_record(images, knowledge.needed("samples"), device),
+        "nearest_record": _nearest_record(images, knowledge.needed("samples"), where),
         "seconds": round(time.monotonic() - started, 1),
-        "environment": describe_environment(device.type),
+        "environment": describe_environment(where.type),
     }
     if images.people is not None:
         notes.append("the brackets are those of people: images of one person are not independent")
     return ImagesAttack(outcomes, best, facts, (*notes, *CAUTION))
-
-
-_POSSIBLE = {"samples", "sample_labels", "reference", "reference_samples", "reference_labels"}
-
-
-def _called(name: str, source: Any) -> str:
-    return str(source) if isinstance(source, str | Path) else f"{name} ({type(source).__name__})"
 
 
 def _read(name: str, source: Any, people: dict[str, int], **how: Any) -> Images:
@@ -186,7 +148,7 @@ def _with_people(images: Images, path: Path, people: dict[str, int]) -> Images:
     return dataclasses.replace(images, identities=torch.tensor(numbers))
 
 
-def _chosen(read: dict[str, Images], options: AttackOptions) -> tuple[Membership, list[str]]:
+def _chosen(read: dict[str, Images], most: int, seed: int) -> tuple[Membership, list[str]]:
     """Return as many members as others, in random order, after refusing what cannot be compared."""
     shape, notes = read["members"].image_shape, list[str]()
     for name, images in read.items():
@@ -200,7 +162,7 @@ def _chosen(read: dict[str, Images], options: AttackOptions) -> tuple[Membership
         if copied := len(read[name]) - len(once):
             notes.append(f"{copied:,} of the {len(read[name]):,} {name} are exact copies of others of them: left out")
         read[name] = once
-    known = {name: set(read[name].digests()) for name in _FACTS[1:] if name in read}
+    known = {name: set(read[name].digests()) for name in _SIDES[1:] if name in read}
     for name, other in itertools.combinations(known, 2):
         shared = len(known[name] & known[other])
         if shared > _COINCIDENCE * min(len(known[name]), len(known[other])):
@@ -210,8 +172,8 @@ def _chosen(read: dict[str, Images], options: AttackOptions) -> tuple[Membership
             )
         if shared:
             notes.append(f"{shared} images are among {name} and {other} both, which makes every attack look weaker")
-    num = min(len(read["members"]), len(read["others"]), options.most)
-    rng = torch.Generator().manual_seed(options.seed)
+    num = min(len(read["members"]), len(read["others"]), most)
+    rng = torch.Generator().manual_seed(seed)
     sides = [each.select(torch.randperm(len(each), generator=rng)[:num]) for each in (read["members"], read["others"])]
     sides = [Images(each.images, identities=each.identities) for each in sides]  # classes may have other names
     both = [each.identities for each in sides]

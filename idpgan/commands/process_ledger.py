@@ -89,7 +89,8 @@ def charge(
 ) -> Together | None:
     """Note the charges of a release, and return what all that read some of the same images cost; None for the first.
 
-    The dearest image of the release was read by these at most, so their composition bounds the cost of each.
+    The dearest image of the release was read by these at most, so their composition bounds the cost of each. The
+    curator is told on the terminal.
     """
     own = Part(tuple(events), delta)
     with _LOCK:
@@ -102,12 +103,9 @@ def charge(
     if not events or not (before or unknown):
         return None
     parts, most = [own, *(part for part, _ in before)], max(most_per_person, *(most for _, most in before), 1)
-    return Together(total([parts], unit, relation, most_per_person=most), unknown)
-
-
-def say(together: Together) -> None:
-    """Tell the curator on the terminal."""
+    together = Together(total([parts], unit, relation, most_per_person=most), unknown)
     _LOG.warning("%s", together)
+    return together
 
 
 def _hash(content: bytes) -> bytes:

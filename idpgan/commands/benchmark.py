@@ -223,15 +223,13 @@ def _fast_clipping(critic: Critic, images: Tensor, labels: Tensor) -> Call:
     from opacus.grad_sample import GradSampleModuleFastGradientClipping
 
     copy = _copy(critic, labels.device)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         model = GradSampleModuleFastGradientClipping(
             copy, loss_reduction="sum", max_grad_norm=1.0, use_ghost_clipping=True
         )
 
     def call() -> dict[str, Tensor]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             model.enable_hooks()
             losses = softplus(-model(images, labels))
             losses.sum().backward(retain_graph=True)
@@ -252,8 +250,7 @@ def _opacus(critic: Critic, pairs: tuple[Tensor, Tensor], labels: Tensor) -> Cal
     from opacus.optimizers import DPOptimizer
 
     copy = _copy(critic, labels.device)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Opacus' import and hooks warn about torch's hooks
+    with warnings.catch_warnings(action="ignore"):  # Opacus' import and hooks warn about torch's hooks
         model = GradSampleModule(copy, loss_reduction="sum")
         optimizer = DPOptimizer(
             SGD(model.parameters(), lr=0.0),
@@ -263,8 +260,7 @@ def _opacus(critic: Critic, pairs: tuple[Tensor, Tensor], labels: Tensor) -> Cal
         )
 
     def call() -> dict[str, Tensor]:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with warnings.catch_warnings(action="ignore"):
             real, fake = (model(images, labels) for images in pairs)
             (softplus(-real).sum() + softplus(fake).sum()).backward()
             optimizer.clip_and_accumulate()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,26 +26,26 @@ from torch import Tensor
 
 from idpgan.attacks.exposure import FLOOR, LEAST_REFERENCES, Exposure, exposure
 from idpgan.attacks.membership import nearest_sample
-from idpgan.audit.cases import AuditCase
+from idpgan.audit.cases import AuditCase, doubt
 from idpgan.audit.one_run import CanaryKind, OneRunResult, appended, audit_one_run, make_canaries
 from idpgan.checks import whole
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, load
 from idpgan.errors import InputError
 from idpgan.host import own_state
-from idpgan.jobs import load_config, plan, train_on
-from idpgan.jobs.attack import critic_of
-from idpgan.jobs.audit import nothing_to_audit
+from idpgan.methods import METHODS
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit, number_to_json
 from idpgan.progress import Progress, silent
+from idpgan.trainer import critic_of, load_config, plan, train_on
 from idpgan.training.method import Method, NoCriticError
 
 FORMAT = "idpgan exposure 1"
-_USUAL = {"gradients": 5000, "images": 500}
+_GRADIENTS, _IMAGES = 5000, 500  # canaries, unless told
 _BLOCKS = 8  # blocks per side of a canary
 _SAMPLES = 5000  # samples among which the nearest is searched
+_READ = "Private images were read: this result is for the curator."
 _NOT_FOR_RELEASE = "what was trained holds constructed secrets: it is not a product, was never released, and is dropped"
 
 Score = Callable[[Any, Images], Tensor]  # (trained model, images) -> (n,), higher = known better
@@ -117,6 +117,20 @@ class OneRun:
             "notes": list(self.notes),
         }
 
+    def lines(self) -> list[str]:
+        """Return the bound of each attack beside what is proven, as sentences."""
+        lines = [f"{self.method}, one run: proven {self.proven}"]
+        for name, result in self.results.items():
+            lines.append(
+                f"{name}: epsilon >= {result.epsilon_lower:.4f} (cap {result.cap:.2f}): {result.correct} of "
+                f"{result.guesses} guesses right about {result.canaries} canaries, confidence {result.confidence:g}"
+            )
+        lines += [f"note: {note}" for note in self.notes] + [_READ] * (not self.data_free)
+        if self.violation:
+            confidence = min(result.confidence for result in self.results.values())
+            lines.append(f"VIOLATION: a bound exceeds the proven epsilon. {doubt(confidence)}")
+        return lines
+
 
 @own_state()
 def gradients_once(
@@ -140,7 +154,7 @@ def gradients_once(
             f"'{case.method}' has no steps to put gradient canaries in. Give a config file: it is trained once, with "
             "canary images."
         )
-    canaries = _USUAL["gradients"] if canaries is None else canaries
+    canaries = _GRADIENTS if canaries is None else canaries
     result = case.run_once(canaries, confidence=confidence, seed=seed, device=device)
     return OneRun(case.method, case.proven, {"gradients of every step": result}, True, case.notes)
 
@@ -163,11 +177,10 @@ def images_once(
         InputError: If the config cannot be run, or has no guarantee.
     """
     config = load_config(path)
-    nothing = nothing_to_audit(config.method.name)
-    if nothing:
-        raise InputError(nothing)
+    if sentence := METHODS[config.method.name].nothing_to_audit:
+        raise InputError(sentence)
     split = load(config.data)
-    canaries = min(_USUAL["images"], len(split.holdout.existing().distinct())) if canaries is None else canaries
+    canaries = min(_IMAGES, len(split.holdout.existing().distinct())) if canaries is None else canaries
     kind: CanaryKind = "noise" if split.private.labels is None else "mislabeled"
     trained: list[Method] = []
 
@@ -269,6 +282,20 @@ class ExposureReport:
             "notes": list(self.notes),
         }
 
+    def lines(self) -> list[str]:
+        """Return how well the secrets are known, by each score, as sentences."""
+        lines = [f"{self.method}: {self.canaries} secrets, {self.repeats} times each; proven {self.proven}"]
+        for name, result in self.results.items():
+            fit = "" if result.fits else ", which does not fit the references: do not trust it"
+            lines.append(
+                f"{name}: mean exposure {result.by_rank.mean():.2f} bits by rank among {result.references:,} (never "
+                f"seen: {FLOOR:.2f}), most {result.by_rank.max():.2f}; {result.extrapolated.mean():.2f} by a "
+                f"skew-normal law{fit}"
+            )
+        if not self.results:
+            lines.append("No score tells one image from another, so nothing was measured.")
+        return [*lines, *(f"note: {note}" for note in self.notes), _READ]
+
 
 def expose(
     split: Split,
@@ -313,7 +340,6 @@ def exposure_of(
     references: int = 1000,
     repeats: int = 1,
     seed: int = 0,
-    overrides: Sequence[str] = (),
     progress: Progress = silent,
 ) -> ExposureReport:
     """Train a config once on its own data, with canaries among the private images. Curator only, never released.
@@ -323,7 +349,7 @@ def exposure_of(
     Raises:
         InputError: If the config cannot be run, or the data have attributes.
     """
-    config = load_config(path, list(overrides))
+    config = load_config(path)
     trained, results = expose(
         load(config.data, progress),
         lambda split: train_on(config, split, progress),

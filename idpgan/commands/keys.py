@@ -1,4 +1,4 @@
-"""The page of all config keys, from the config classes: ``python -m idpgan.jobs.keys`` prints it.
+"""The page of all config keys, from the config classes: ``python -m idpgan.commands.keys`` prints it.
 
 Types, limits and defaults are those of pydantic's JSON schema; the docstring of each section says what its keys mean.
 """
@@ -20,8 +20,8 @@ _TYPES = {"boolean": "true or false", "integer": "integer", "number": "number", 
 _LIMITS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 _HEAD = """# Every key of a config
 
-Made from the code; `python -m idpgan.jobs.keys` prints it. A config is a TOML file, as `idpgan init` prints it; a key
-that is left out has the default ("none": a value that only leaving it out gives), and an unknown one is refused.
+Made from the code; `python -m idpgan.commands.keys` prints it. A config is a TOML file, as `idpgan init` prints it; a
+key that is left out has the default ("none": a value that only leaving it out gives), and an unknown one is refused.
 Any key can be set on the command line: `idpgan train config.toml training.steps=100`.
 `[data]`, `[model]`, `[training]` and `[release]` are the same for all methods, but for keys that stand with a method
 once more; `[method]` and `[privacy]` are the method's own, which `method.name` chooses.

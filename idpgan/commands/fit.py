@@ -25,24 +25,22 @@ import torch
 from torch import Tensor
 
 from idpgan.checks import typed
+from idpgan.commands.process_ledger import Records, Together, charge, records_of
 from idpgan.config import apply_overrides, nearest_hint
-from idpgan.data import arrays
+from idpgan.data import arrays, intake
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import warn_once
 from idpgan.data.images import Images
-from idpgan.data.intake import Range, gathered, is_npz
+from idpgan.data.intake import Range
 from idpgan.data.load import known_shape
 from idpgan.errors import InputError
-from idpgan.files import whole_folder
+from idpgan.files import refuse_existing, whole_folder
 from idpgan.host import own_state
-from idpgan.jobs.init import facts_of
-from idpgan.jobs.origin import with_releases
-from idpgan.jobs.process_ledger import Records, Together, charge, records_of, say
-from idpgan.jobs.train import start
 from idpgan.methods import CLASSIFIER, METHODS, methods_of
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import PrivateClassifier
+from idpgan.origin import with_releases
 from idpgan.privacy.books import Books
 from idpgan.privacy.guarantee import PrivacyReport, default_delta
 from idpgan.progress import Progress, shown
@@ -52,7 +50,9 @@ from idpgan.release.generator import load_generator
 from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder, passing_folder, refuse_used
 from idpgan.synthesis.best import best
+from idpgan.synthesis.facts import facts_of, values_of
 from idpgan.synthesis.starter import Facts
+from idpgan.trainer import start
 from idpgan.training.config import RunConfig, build_config, load_method
 
 AUTO = "auto"
@@ -105,10 +105,7 @@ class Fitted:
         Raises:
             InputError: If something lies there, or the folder around it does not exist.
         """
-        if os.path.lexists(folder):
-            raise InputError(f"{folder} exists already, and a release is not written over. Choose another name.")
-        if not folder.parent.is_dir():
-            raise InputError(f"the folder {folder.parent} does not exist. Make it first.")
+        refuse_existing(folder)
         with whole_folder(folder) as part:
             shutil.copytree(self.release, part, dirs_exist_ok=True)
         return folder
@@ -175,16 +172,16 @@ class FittedClassifier(Fitted):
         The number is what the class is called by, 1 to 10 for labels 1 to 10; where labels were texts, its position in
         `classes`.
         """
-        return self.classifier.predict(gathered(images, pixel_range=pixel_range, labeled=False).images)
+        return self.classifier.predict(intake.gathered(images, pixel_range=pixel_range, labeled=False).images)
 
     def predict_names(self, images: Any, *, pixel_range: Range = None) -> list[str]:
         """Return the name of the likeliest class of each image; images as `fit` takes them."""
-        return self.classifier.predict_names(gathered(images, pixel_range=pixel_range, labeled=False).images)
+        return self.classifier.predict_names(intake.gathered(images, pixel_range=pixel_range, labeled=False).images)
 
     @own_state()
     def probabilities(self, images: Any, *, pixel_range: Range = None) -> Tensor:
         """Return the probability of each class, (N, K); images as `fit` takes them."""
-        return self.classifier.probabilities(gathered(images, pixel_range=pixel_range, labeled=False).images)
+        return self.classifier.probabilities(intake.gathered(images, pixel_range=pixel_range, labeled=False).images)
 
 
 @own_state()
@@ -305,14 +302,25 @@ class _Given:
 def _train(images: Any, labels: Any, method: str, family: str, given: _Given, progress: Progress) -> dict[str, Any]:
     """Train and release; return what `Fitted` says of it."""
     _check(method, family, given)
-    out = _new_place() / "run" if given.out is None else Path(given.out)
+    if given.out is None:
+        warn_once(
+            f"Without out=... this works in {private_folder()}, which only you can read. It is removed when the "
+            "process ends, or was killed and another one calls `fit`: keep a release with .save(FOLDER)."
+        )
+        out = Path(tempfile.mkdtemp(dir=private_folder()), "run")
+    else:
+        out = Path(given.out)
     with _kept_while_running(out, given.out is None) as files:
-        source = _folder(images)
+        source, about = _folder(images), {name: getattr(given, name) for name in ("people", "classes", "pixel_range")}
         if source is not None:
-            table, facts, records = *_of_folder(source, labels, given), records_of(source)
+            if extra := [name for name, value in {"labels": labels, **about}.items() if value is not None]:
+                raise InputError(
+                    f"{extra[0]} is for images in memory; a folder says it itself (idpgan prepare). Leave it out."
+                )
+            seen, facts = facts_of(str(source))
+            table, records = {key: setting.value for key, setting in seen.settings.items()}, records_of(source)
         else:
-            said: Any = {"people": given.people, "classes": given.classes, "pixel_range": given.pixel_range}
-            held = gathered(images, labels, progress=progress, **said)
+            held = intake.gathered(images, labels, progress=progress, **about)
             arrays.write(files[0], held)
             table, facts, records = *_of_images(held, files[0]), records_of(held)
         table, facts = _with_public(table, facts, given, files[1])
@@ -325,10 +333,7 @@ def _kept_while_running(out: Path, passing: bool) -> Iterator[tuple[Path, Path]]
     """Give the places of private and public images; they go unless a run beside them that stays needs them."""
     files = tuple(out.with_name(f"{out.name}.{what}{arrays.SUFFIX}") for what in ("images", "public"))
     for path in files:
-        if os.path.lexists(path):
-            raise InputError(f"{path} exists already. Move it away, or choose another name for the run.")
-    if not out.parent.is_dir():
-        raise InputError(f"the folder {out.parent} does not exist. Make it first.")
+        refuse_existing(path)
     refuse_used(RunFolder(out))
     try:
         yield files[0], files[1]
@@ -342,14 +347,6 @@ def _kept_while_running(out: Path, passing: bool) -> Iterator[tuple[Path, Path]]
 def _remove(paths: Sequence[Path]) -> None:
     for path in paths:
         shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
-
-
-def _new_place() -> Path:
-    warn_once(
-        f"Without out=... this works in {private_folder()}, which only you can read. It is removed when the process "
-        "ends, or was killed and another one calls `fit`: keep a release with .save(FOLDER)."
-    )
-    return Path(tempfile.mkdtemp(dir=private_folder()))
 
 
 def _check(method: str, family: str, given: _Given) -> None:
@@ -374,7 +371,7 @@ def _check(method: str, family: str, given: _Given) -> None:
 
 def _folder(images: Any) -> Path | None:
     """Return the folder that was named; None for images in memory."""
-    if not isinstance(images, str | os.PathLike) or is_npz(images):
+    if not isinstance(images, str | os.PathLike) or intake.is_npz(images):
         return None
     path = Path(images)
     if not path.is_dir():
@@ -382,16 +379,6 @@ def _folder(images: Any) -> Path | None:
             f"There is no folder {path}. Name the folder of images, or give an array, a tensor or a data set."
         )
     return path
-
-
-def _of_folder(source: Path, labels: Any, given: _Given) -> tuple[dict[str, Any], Facts]:
-    """Return [data] and facts of a folder, as `idpgan init` finds them."""
-    named = {"labels": labels, "people": given.people, "classes": given.classes, "pixel_range": given.pixel_range}
-    for name, value in named.items():
-        if value is not None:
-            raise InputError(f"{name} is for images in memory; a folder says it itself (idpgan prepare). Leave it out.")
-    _, found, facts = facts_of(str(source))
-    return {key: setting.value for key, setting in found.items()}, facts
 
 
 def _of_images(held: Images, file: Path) -> tuple[dict[str, Any], Facts]:
@@ -423,7 +410,7 @@ def _with_public(table: dict[str, Any], facts: Facts, given: _Given, file: Path)
     if root is None:
         root, labeled = file, isinstance(given.public, tuple) and len(given.public) == 2
         names = facts.shape.classes if labeled else None
-        public = gathered(given.public, pixel_range=given.pixel_range, classes=names, what="public images")
+        public = intake.gathered(given.public, pixel_range=given.pixel_range, classes=names, what="public images")
         arrays.write(root, public)
     table = {**table, "public_root": str(root.absolute())}
     return table, dataclasses.replace(facts, shape=known_shape(DataConfig.model_validate(table)))
@@ -449,7 +436,7 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
     table: dict[str, Any] = {"method": {"name": method}, "privacy": {}}
     if suggest is not None:
         proposed = chosen.sections if chosen else suggest(facts)
-        table = {name: {key: each.value for key, each in keys.items()} for name, keys in proposed.items()}
+        table = values_of(proposed)
     elif family == "gan":
         table["model"] = {"conditional": bool(facts.shape.classes)}
     delta = default_delta(facts.shape.num_private) if given.delta is None else given.delta
@@ -468,11 +455,12 @@ def _started(
         finished = start(config, out, progress, read=lambda: _remove(passing))
     finally:
         if run.ledger.is_file():
-            together = _noted(run, config, records)
+            books = Books.parse(run.ledger.read_bytes(), run.ledger)
+            terms, most = books.terms, getattr(config.privacy, "most_per_person", 1)
+            delta = terms.target.delta if terms.target else 0.0
+            together = charge(records, tuple(books.entries), delta, terms.unit, terms.relation, most)
     if finished.privacy is None:
         raise KeyboardInterrupt(finished.outcome.message)
-    if together is not None:
-        say(together)
     num = read_privacy(run.release / PRIVACY).document["num_private"]
     kept = None if out.is_relative_to(private_folder()) else out
     return {
@@ -483,10 +471,3 @@ def _started(
         "run": kept,
         "together": together,
     }
-
-
-def _noted(run: RunFolder, config: RunConfig, records: Records) -> Together | None:
-    books = Books.parse(run.ledger.read_bytes(), run.ledger)
-    terms, most = books.terms, getattr(config.privacy, "most_per_person", 1)
-    delta = terms.target.delta if terms.target else 0.0
-    return charge(records, tuple(books.entries), delta, terms.unit, terms.relation, most)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -23,7 +24,6 @@ from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FOLDER, parse_json, read_plain, write_private_json
-from idpgan.jobs.train import train_on
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, renamed
 from idpgan.run import RunFolder
@@ -40,6 +40,7 @@ def train_shadows(
     config: RunConfig,
     split: Split,
     images: Membership,
+    train: Callable[[RunConfig, Split, Progress], Generator],
     *,
     shadows: int,
     samples: int,
@@ -53,6 +54,7 @@ def train_shadows(
         config: Of the run.
         split: Its data, without null records.
         images: Members, non-members and reference of the attack.
+        train: Returns what a run of this config would release of this split.
         shadows: Even, at least 4.
         samples: Images that are drawn of each.
 
@@ -81,13 +83,15 @@ def train_shadows(
         shadow = config.model_copy(update={"training": training})
         facts = {"config": shadow.identity(), "images": private.digest(), "records": records.digest()}
         key = hashlib.sha256(json.dumps([facts, samples], sort_keys=True).encode()).hexdigest()
-        found = _kept(run.path / FOLDER / f"{number:04}.json", key, len(records))
+        path, what = run.path / FOLDER / f"{number:04}.json", f"shadow {number + 1} of {shadows}"
+        found = _kept(path, key, len(records))
         if found is None:
-            told = renamed(progress, f"shadow {number + 1} of {shadows}")
-            generator = _trained(shadow, dataclasses.replace(split, private=private), told).to(device)
-            drawn = draw(generator, samples, training.seed, told, f"shadow {number + 1} of {shadows}")
+            generator = train(shadow, dataclasses.replace(split, private=private), renamed(progress, what)).to(device)
+            drawn = draw(generator, samples, training.seed, progress, what)
             found = density(records.images.to(device), drawn.images)
-            _keep(run.path / FOLDER / f"{number:04}.json", key, found)
+            path.parent.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
+            content = {"format": FORMAT, "curator_only": True, "key": key, "observed": found.tolist()}
+            write_private_json(path, content)
         observed.append(found)
     return Shadows(members, others, included, torch.stack(observed), density)
 
@@ -99,18 +103,6 @@ def _together(rest: Images, chosen: Images) -> Images:
     if people[0] is not None and people[1] is not None:
         both = dataclasses.replace(both, identities=torch.cat([people[0], people[1]]))
     return both.select(torch.randperm(len(both), generator=torch.Generator().manual_seed(len(both))))
-
-
-def _trained(config: RunConfig, split: Split, progress: Progress) -> Generator:
-    """Train a shadow, and return what the run would have released: with its teacher, if it has one."""
-    method = train_on(config, split, progress)
-    generator: Generator = method.artifact(config.release).generator
-    return generator.eval()
-
-
-def _keep(path: Path, key: str, observed: Tensor) -> None:
-    path.parent.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-    write_private_json(path, {"format": FORMAT, "curator_only": True, "key": key, "observed": observed.tolist()})
 
 
 def _kept(path: Path, key: str, records: int) -> Tensor | None:

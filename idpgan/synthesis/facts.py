@@ -1,0 +1,180 @@
+"""What a folder of images or a built-in source shows: its [data], and what is public of it.
+
+A folder is known by names and at most 100 headers; no photo is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from idpgan.config import nearest_hint
+from idpgan.data import declared, face_folder, folder
+from idpgan.data.config import DataConfig
+from idpgan.data.images import names_people
+from idpgan.data.labels import spelled, spellings
+from idpgan.data.load import BY_NAME, SOURCES, known_shape
+from idpgan.data.metadata import METADATA, PREPARED, bits, class_values, read_rows
+from idpgan.errors import DataError, InputError
+from idpgan.files import pasted
+from idpgan.models.config import SIZES, SIZES_IN_WORDS
+from idpgan.synthesis.starter import Facts, Sections, Setting
+
+HANDWRITING, ALIGNED = ("digits", "mnist"), ("celeba",)
+MOST_CLASSES, LEAST_PER_CLASS = 64, 20  # no classes: a column of more values, or of fewer images of each
+
+
+class Shown(NamedTuple):
+    """What a source shows.
+
+    Attributes:
+        settings: [data], each key with its reason.
+        counts: Of the values of a column; private.
+        others: Columns that could hold labels too.
+    """
+
+    settings: dict[str, Setting]
+    counts: Counter[str]
+    others: tuple[str, ...] = ()
+
+
+def values_of(sections: Sections) -> dict[str, dict[str, Any]]:
+    """Return a config's sections without the reasons."""
+    return {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
+
+
+def facts_of(source: str, data_root: Path | None = None) -> tuple[Shown, Facts]:
+    """Return what a folder or a built-in source shows, its [data] with a split, and what is public of it.
+
+    Raises:
+        InputError: If the source is neither.
+    """
+    if source in BY_NAME:
+        seen = Shown({"name": Setting(source)} | ({"root": Setting(str(data_root))} if data_root else {}), Counter())
+    elif Path(source).is_dir():
+        seen = _of_folder(Path(source).absolute())
+    else:
+        raise InputError(
+            f"{source} is neither a folder nor a built-in source. {nearest_hint(source, BY_NAME)} A folder of photos "
+            "of any size is made ready by idpgan prepare."
+        )
+    settings = seen.settings
+    found = SOURCES[str(settings["name"].value)].describe(_config(settings))
+    per_person = sum(found.people) / len(found.people) if found and found.people else None
+    if found and per_person is not None:
+        why = "nobody is trained on and tested on" if per_person > 1 else "each person has one image"
+        why = "no photo is trained on and tested on" if found.of_photos else why
+        settings = settings | {"split_by": Setting("identity", why)}
+    try:
+        shape = known_shape(_config(settings))
+    except DataError:  # too few for a holdout, or another problem, which is then reported
+        settings = settings | {"holdout_share": Setting(0.0, "too few images for non-members: attacks need them")}
+        shape = known_shape(_config(settings))
+    aligned = source in ALIGNED if source in BY_NAME else _was_aligned(Path(source))
+    return seen._replace(settings=settings), Facts(shape, per_person, source in HANDWRITING, aligned)
+
+
+def _config(settings: Mapping[str, Setting]) -> DataConfig:
+    return DataConfig.model_validate({key: setting.value for key, setting in settings.items()})
+
+
+def _was_aligned(root: Path) -> bool:
+    """Tell whether a folder was prepared with ``--align eyes``; a folder of another origin was not."""
+    report = root / PREPARED
+    if not report.is_file():
+        return False
+    try:
+        return bool(json.loads(report.read_text(encoding="utf-8")).get("aligned"))
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{report} is not as idpgan prepare wrote it: {error}. Prepare the folder again.") from error
+
+
+def _of_folder(root: Path) -> Shown:
+    """Find out what is to be declared about a folder."""
+    settings = {"name": Setting("folder"), "root": Setting(str(root), "the private images; only curators read them")}
+    if (root / METADATA).is_file():
+        return _of_metadata(root, settings)
+    layout = face_folder.known_layout(root)
+    if layout is not None:
+        people = face_folder.scan(root, layout)
+        paths = [path for files in people.values() for path in files]
+        settings |= {
+            "name": Setting("face-folder"),
+            "layout": Setting(layout, "a folder, or a name, is a person"),
+            "num_images": Setting(len(paths), "N: files, empty ones too"),
+            "num_people": Setting(len(people)),
+        }
+        return Shown(settings | _looks(root, paths), Counter())
+    train, test = folder.scan(root)
+    if len(train.classes) > MOST_CLASSES:
+        raise InputError(
+            f"{root} has {len(train.classes)} subfolders, too many to be classes. Say what they are: idpgan prepare "
+            f"{pasted(root)} NEW --size 48 --folders person (or label, or none)."
+        )
+    counts = Counter(train.classes[label] for label in train.labels)
+    settings["num_images"] = Setting(len(train.paths), "N: files, empty ones too" + " (test/ not counted)" * bool(test))
+    why = "the subfolders; if they are people, begin with idpgan prepare --folders person" if counts else "unlabeled"
+    settings["classes"] = Setting(list(train.classes), why)
+    return Shown(settings | _looks(root, train.paths), counts)
+
+
+def _of_metadata(root: Path, settings: dict[str, Setting]) -> Shown:
+    """Read which columns there are, and what one of them may be for."""
+    columns = read_rows(root, ()).columns
+    rows = read_rows(root, columns)
+    settings["num_images"] = Setting(len(rows.paths), "N: rows of metadata.csv, null records too")
+    if rows.people is not None:
+        why = "photos in the column cut_from" if rows.of_photos else "names in the column person"
+        same = [] if rows.of_photos else spellings(rows.person_names)
+        equal = "; ".join(" = ".join(map(declared.shown, group)) for group in same[:3])
+        settings["num_people"] = Setting(len(rows.person_names), why + (f"; one person each? {equal}" if same else ""))
+    settings |= _looks(root, rows.paths)
+    if columns and not any(map(class_values, rows.values)):
+        raise InputError(
+            f"No row of {root / METADATA} has a value in {', '.join(columns)}. Fill the labels in, or take such "
+            "columns out."
+        )
+    fitting = {
+        column: values
+        for column, values in zip(columns, rows.values, strict=True)
+        if 1 < len(class_values(values)) <= min(MOST_CLASSES, len(values) // LEAST_PER_CLASS)
+    }
+    if not fitting:
+        return Shown(settings | {"classes": Setting([], "no column with a few values: unlabeled")}, Counter())
+    (column, values), *others = fitting.items()
+    settings["label"] = Setting(column, "the column of metadata.csv that makes the classes")
+    if None in bits(values):
+        found = class_values(values)
+        why = "keep those that you want; their names are released; images of others are null records"
+        if not rows.of_photos and names_people(found, rows.person_names):
+            why = "they seem to be people: a release calls them class-0, ...; their names only with keep_names = true"
+        settings["classes"] = Setting(found, why)
+    counts = Counter(spelled(value) or "(blank)" for value in values)
+    return Shown(settings, counts, tuple(name for name, _ in others))
+
+
+def _looks(root: Path, paths: Sequence[Path]) -> dict[str, Setting]:
+    """Return size and channels that most images have."""
+    shapes, first_error = declared.probed(paths, None)
+    found = declared.looks(shapes)
+    if not found and first_error is not None:
+        raise first_error
+    sizes = Counter(shape[1:] for shape in shapes if shape is not None)
+    if 2 * max(sizes.values()) <= sizes.total():  # of those that are there: most rows may be null records
+        raise InputError(
+            f"Images of {root} have {len(sizes)} sizes among {sizes.total()} looked at, and all must have one. Make "
+            f"them ready first: idpgan prepare {pasted(root)} NEW --size 48."
+        )
+    (height, width), _ = sizes.most_common(1)[0]
+    if (height, width) not in SIZES:
+        raise InputError(
+            f"The images of {root} are {height} x {width} (height x width), and networks are built for "
+            f"{SIZES_IN_WORDS}. Make them ready first: idpgan prepare {pasted(root)} NEW --size 48."
+        )
+    return {
+        "image_size": Setting(found["image_size"], "px; an image of another size stands as a null record"),
+        "channels": Setting(found["channels"], "1 grey, 3 color"),
+    }
