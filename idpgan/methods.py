@@ -204,8 +204,10 @@ def load(name: str) -> Any:
 
 
 def load_audit(name: str) -> Any:
-    """Return the `idpgan.audit.entry.Entry` of a method: of its room's `audit`, or ``AUDIT`` of its module."""
-    module = f"idpgan.{METHODS[name].code.partition(':')[0]}"
-    found = importlib.import_module(module)
-    of_room = importlib.import_module(f"{'.'.join(module.split('.')[:2])}.audit").AUDITS
-    return of_room.get(name) or found.AUDIT
+    """Return the `idpgan.audit.entry.Entry` of a method: ``AUDIT`` of its module, or of its room's `audit`."""
+    module = importlib.import_module(f"idpgan.{METHODS[name].code.partition(':')[0]}")
+    if not hasattr(module, "AUDIT"):
+        audits = importlib.import_module(f"{'.'.join(module.__name__.split('.')[:2])}.audit").AUDITS
+        if name in audits:
+            return audits[name]
+    return module.AUDIT

@@ -1,4 +1,4 @@
-"""Audits of methods that release sums or votes, or take steps of DP-SGD, alone or in combination.
+"""Audits of methods that release sums or votes, alone or beside steps of DP-SGD.
 
 The guarantee of a release covers everything computed from it, and attacking the release is stronger than attacking a
 generator. Releases are played on their worst neighbors: one bystander, and a target that is present, absent or changed.
@@ -9,53 +9,33 @@ things are released, the attacker adds their log-likelihood ratios.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from idpgan.audit import neighbors
-from idpgan.audit.cases import AuditCase
+from idpgan.audit.cases import AuditCase, asked_of, released_case
 from idpgan.audit.entry import Entry, Request, RunFacts
-from idpgan.audit.gradient_canaries import (
-    NO_LIMIT,
-    SLOPE,
-    STILL,
-    CanaryNetwork,
-    CanarySteps,
-    Training,
-    canary_case,
-    canary_images,
-)
+from idpgan.audit.gradient_canaries import CanarySteps, canary_case
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import EXACT, Statistic, likelihood_ratio
-from idpgan.classify.audit import ClassifierSteps, asked_of, released_case, watched_linear
-from idpgan.data.load import DataShape, Split, known_shape
-from idpgan.models.config import ModelConfig
-from idpgan.privacy import Event, Guarantee, Ledger, Noise, Relation, Unit
-from idpgan.privacy.dpsgd import least_noise
+from idpgan.classify.scattering_linear import ScatteringLinearConfig, canaries
+from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
 from idpgan.privacy.mechanisms import Grid
 from idpgan.privacy.sums import CellSums, Law
 from idpgan.synthesis.aggregate.config import AggregatePlan, AggregateRun, Voting, voting_of
-from idpgan.synthesis.diffusion.audit import DenoiserSteps, planned
-from idpgan.synthesis.diffusion.config import DiffusionPlan, DiffusionRun
-from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun
 from idpgan.synthesis.evolution.method import EvolutionPlan, EvolutionRun
 from idpgan.synthesis.evolution.votes import STEPS, Votes, steps_of
 from idpgan.synthesis.gaussian import GaussianPlan, GaussianRun
-from idpgan.synthesis.hybrid import HybridPlan, HybridRun
 from idpgan.synthesis.moments import count_moments
 from idpgan.synthesis.people import AggregatePrivacy
 from idpgan.synthesis.teacher import Teaching
-from idpgan.training.config import TrainingConfig
 
 Play = Callable[[Tensor, Noise], Tensor]
 _CELLS, _DIMENSIONS = 10, 64  # of a release that stands for all, where no run says which
 _SHAPE, _LATENT = (1, 8, 8), 10  # of gaussian
 _CANDIDATES, _ITERATIONS = 200, 8  # of evolution
-_SAMPLE_RATE, _STEPS = 0.3, 50  # of dp-gan: nearly Gaussian
-_SHARE = 0.1  # of hybrid: of epsilon for the release of sums, the default
 
 
 def _asked(request: Request) -> AggregatePrivacy:
@@ -170,15 +150,15 @@ def taught_case(
         beside = (*beside, *(() if teaching is None else (teaching.event,)))
         return sums_case(sums, request, claimed, method=method, beside=beside)
     steps = _teacher_steps(teaching)
-    return canary_case(method, steps, (*beside, sums.event, teaching.event), _with_sums(sums, steps), request, claimed)
+    events = *beside, sums.event, teaching.event
+    return canary_case(method, steps, request, claimed, events=events, play=_with_sums(sums, steps))
 
 
-def _teacher_steps(teaching: Teaching) -> ClassifierSteps:
+def _teacher_steps(teaching: Teaching) -> CanarySteps:
     """Return the settings that determine how much the steps of a teacher leak."""
     plan, count = teaching.plan(1), teaching.event.count
-    return ClassifierSteps(
-        "the teacher", watched_linear, plan.sample_rate, plan.noise_multiplier, count, plan.clip_norm
-    )
+    section = ScatteringLinearConfig(clip_norm=plan.clip_norm)
+    return canaries(section, plan.sample_rate, plan.noise_multiplier, count, "the teacher")
 
 
 def _aggregate(request: Request) -> AuditCase:
@@ -316,108 +296,7 @@ def _evolution_run(config: EvolutionRun, facts: RunFacts) -> AuditCase:
     return votes_case(EvolutionPlan(config, facts.shape).votes, config.training.steps, asked_of(config), facts.claimed)
 
 
-# Critic steps of DP-SGD -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class CriticSteps(CanarySteps):
-    """The settings that determine how much the critic steps leak.
-
-    Attributes:
-        method: Of dp-gan: its loss, fakes and clip norm are played with.
-        sample_rate: q.
-        noise_multiplier: sigma.
-        count: Steps of the run.
-    """
-
-    method: DpGanConfig
-    sample_rate: float
-    noise_multiplier: float
-    count: int
-
-    @property
-    def code(self) -> str:
-        """What was played and what was left out, one sentence."""
-        return (
-            "played through the critic steps of dp-gan, with a critic whose gradient is the canary; left out were "
-            "augmentation and wrong classes (functions of one record and its own coins) and the generator's steps "
-            "(post-processing)"
-        )
-
-    def training(self, present: Tensor, noise: Noise) -> Training:
-        """Begin a dp-GAN of canaries; null records are added until a batch is expected to hold one record."""
-        positions, null = self.positions(present)
-        still = {"critic_learning_rate": STILL, "critic_decay": 0.0, "augment": 0.0, "mismatch": 0.0}
-        batch = self.divisor(positions)
-        config = DpGanRun(
-            model=ModelConfig(width=1, latent_dim=1, conditional=False),
-            method=self.method.model_copy(update={**still, "max_physical_batch": 512}),
-            privacy=DpGanPrivacy(
-                epsilon=NO_LIMIT,  # no step is charged: constructed images need no budget
-                delta=0.5 / positions,
-                sample_rate=self.sample_rate,
-                noise_multiplier=self.noise_multiplier,
-            ),
-            training=TrainingConfig(steps=self.simulated, batch_size=batch),
-        )
-        nobody = canary_images(0)
-        split = Split(nobody, canary_images(positions).zeroed_out(null), nobody, nobody)
-        ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
-        method = _WatchedGan.of(config, split, ledger=ledger, device=present.device, noise=noise)
-        unit = -batch / self.method.clip_norm  # the loss falls where the score rises
-
-        def step(number: int) -> Tensor:
-            method.critic_step(number)
-            return method.seen[: len(present)].double() * unit
-
-        return step
-
-
-class _WatchedGan(DpGan):
-    """dp-GAN with the critic of canaries, whose noisy gradients the attacker sees.
-
-    ``seen`` is the last step's gradient, (positions,), after noise and division.
-    """
-
-    seen: Tensor
-
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-
-        def look(*_: object) -> None:
-            """Record the gradient before the optimizer steps: noise and divisor are in it."""
-            gradient = self.canaries.weight.grad
-            if gradient is None:
-                raise RuntimeError("a step without a gradient.")
-            self.seen = gradient.detach().clone()
-
-        self.networks.critic_optimizer.register_step_pre_hook(look)
-
-    def _build_critic(self) -> CanaryNetwork:  # type: ignore[override]  # scores images like a `Critic`
-        """Return the critic of canaries."""
-        self.canaries = CanaryNetwork(len(self._images), SLOPE * self.config.clip_norm)
-        return self.canaries
-
-
-def steps_case(steps: CriticSteps, request: Request, claimed: Guarantee | None = None) -> AuditCase:
-    """Return the case of the critic steps of a run or a plan: one record absent against present."""
-    return canary_case("dp-gan", steps, (steps.event,), steps.play, request, claimed)
-
-
-def _planned_steps(request: Request, spent: tuple[Event, ...] = ()) -> CriticSteps:
-    """Return a short plan with the least noise that, after what is spent, keeps to the request."""
-    noise_multiplier = least_noise(request.epsilon, request.delta or 0.0, _SAMPLE_RATE, _STEPS, spent)
-    return CriticSteps(DpGanConfig(), _SAMPLE_RATE, noise_multiplier, _STEPS)
-
-
-def _steps_of(plan: DpGanPlan) -> CriticSteps:
-    """Return the critic steps of a run."""
-    config, dpsgd = plan.config, plan.dpsgd
-    return CriticSteps(config.method, dpsgd.sample_rate, dpsgd.noise_multiplier, config.training.steps)
-
-
-def _dp_gan_run(config: DpGanRun, facts: RunFacts) -> AuditCase:
-    return steps_case(_steps_of(DpGanPlan(config, facts.shape)), asked_of(config), facts.claimed)
+# Sums and steps -------------------------------------------------------------------------------------------------------
 
 
 def sums_and_steps_case(
@@ -437,34 +316,10 @@ def sums_and_steps_case(
     """
     taught = None if teaching is None else _teacher_steps(teaching)
     events = (*beside, sums.event, *(() if teaching is None else (teaching.event,)), steps.event)
-    return canary_case(method, steps, events, _with_sums(sums, steps, taught), request, claimed)
-
-
-def _hybrid(request: Request) -> AuditCase:
-    share = AggregatePrivacy(epsilon=_SHARE * request.epsilon, delta=request.delta or 0.0)
-    sums = CellSums.calibrated(_CELLS, _DIMENSIONS, "gaussian", **share.terms)
-    return sums_and_steps_case(sums, _planned_steps(request, (sums.event,)), request)
-
-
-def _hybrid_run(config: HybridRun, facts: RunFacts) -> AuditCase:
-    plan = HybridPlan(config, known_shape(config.data))
-    first, steps = plan.first, _steps_of(plan.second)
-    first.sums = first.of_cells(*facts.prepared_shape("sums"))
-    return sums_and_steps_case(
-        first.sums, steps, asked_of(config), facts.claimed, first.teaching, beside=first.template_events
-    )
-
-
-def _diffusion_case(
-    config: DiffusionRun, shape: DataShape, request: Request, claimed: Guarantee | None = None
-) -> AuditCase:
-    plan, method = DiffusionPlan(config, shape), "diffusion"
-    steps, first = DenoiserSteps.of(plan), plan.template_events
-    return sums_and_steps_case(plan.sums, steps, request, claimed, plan.teaching, method=method, beside=first)
+    return canary_case(method, steps, request, claimed, events=events, play=_with_sums(sums, steps, taught))
 
 
 _UNITS, _BOTH = (Unit.IMAGE, Unit.PERSON, Unit.PHOTO), (Relation.ZERO_OUT, Relation.REPLACE_ONE)
-_ZERO_OUT = ((Unit.IMAGE,), (Relation.ZERO_OUT,))
 AUDITS = {
     "idp-gan-aggregate": Entry(
         _aggregate,
@@ -477,14 +332,4 @@ AUDITS = {
     ),
     "gaussian": Entry(_gaussian, _UNITS, _BOTH, delta=1e-5, of_run=_gaussian_run),
     "evolution": Entry(_evolution, _UNITS, _BOTH, delta=1e-5, of_run=_evolution_run),
-    "dp-gan": Entry(
-        lambda request: steps_case(_planned_steps(request), request), *_ZERO_OUT, delta=1e-5, of_run=_dp_gan_run
-    ),
-    "diffusion": Entry(
-        lambda request: _diffusion_case(*planned(request), request),
-        *_ZERO_OUT,
-        delta=1e-5,
-        of_run=lambda config, facts: _diffusion_case(config, facts.shape, asked_of(config), facts.claimed),
-    ),
-    "hybrid": Entry(_hybrid, *_ZERO_OUT, delta=1e-5, of_run=_hybrid_run),
 }

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.models.losses import critic_wasserstein, gradient_penalty, interpolate
 from idpgan.models.optimizers import Adam
-from idpgan.synthesis.networks import Saved
-from idpgan.training.method import Stats
+from idpgan.training.method import Saved, Stats
 
 _FLOOR = 1e-5  # of the metric, so that directions without variance do not blow up
 
