@@ -65,7 +65,7 @@ class StepsPlan(RunPlan):
         return DPSGDPlan(sample_rate, method.clip_norm, divisor, sigma, exact=exact)
 
     @property
-    def events(self) -> tuple[Event, ...]:  # type: ignore[override]  # known at once
+    def events(self) -> tuple[Event, ...]:
         """The price of all steps."""
         return (self.dpsgd.event.repeated(self.config.training.steps),)
 
