@@ -24,7 +24,7 @@ from idpgan.privacy.sums import CellSums, Law
 from idpgan.synthesis.people import PeoplePlan, PeopleRun
 from idpgan.synthesis.teacher import Lessons, TaughtConfig, Teaching
 from idpgan.synthesis.template import ROUNDS, TEMPLATE_SHARE, template_sums
-from idpgan.training.signal import Signal
+from idpgan.training.plan import Signal
 
 
 class SumsConfig(TaughtConfig):
