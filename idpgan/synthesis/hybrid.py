@@ -30,11 +30,10 @@ from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
 from idpgan.ranks import Ranks
+from idpgan.synthesis import audit, people
 from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePlan, AggregateRun, AggregateTraining
 from idpgan.synthesis.aggregate.method import IdpAggregate
-from idpgan.synthesis.audit import sums_and_steps_case
 from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun, canaries
-from idpgan.synthesis.people import AggregatePrivacy
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
@@ -114,7 +113,7 @@ class HybridPlan(RunPlan):
             data=config.data,
             model=config.model.model_copy(update={"critic": "dcgan"}),  # it is for the second part
             method=config.method.aggregate,
-            privacy=AggregatePrivacy(epsilon=config.method.share * config.privacy.epsilon, delta=delta),
+            privacy=people.AggregatePrivacy(epsilon=config.method.share * config.privacy.epsilon, delta=delta),
             training=AggregateTraining(**(config.training.model_dump() | own)),
         )
         return AggregatePlan(part, self.shape)
@@ -268,10 +267,10 @@ class Hybrid(GivesGenerator):
 def _build(request: Request) -> AuditCase:
     """Return the case of short steps on what a release of sums at a tenth of epsilon leaves of a request."""
     delta = request.delta or 0.0
-    share = AggregatePrivacy(epsilon=HybridConfig().share * request.epsilon, delta=delta)
+    share = people.AggregatePrivacy(epsilon=HybridConfig().share * request.epsilon, delta=delta)
     sums = CellSums.calibrated(10, 64, "gaussian", **share.terms)
     sigma = least_noise(request.epsilon, delta, 0.3, 50, (sums.event,))  # nearly Gaussian
-    return sums_and_steps_case(sums, canaries(DpGanConfig(), 0.3, sigma, 50), request, method="hybrid")
+    return audit.sums_and_steps_case(sums, canaries(DpGanConfig(), 0.3, sigma, 50), request, method="hybrid")
 
 
 def _of_run(config: HybridRun, facts: RunFacts) -> AuditCase:
@@ -281,7 +280,7 @@ def _of_run(config: HybridRun, facts: RunFacts) -> AuditCase:
     steps = canaries(
         second.config.method, second.dpsgd.sample_rate, second.dpsgd.noise_multiplier, second.config.training.steps
     )
-    return sums_and_steps_case(
+    return audit.sums_and_steps_case(
         first.sums,
         steps,
         asked_of(config),
