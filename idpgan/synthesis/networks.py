@@ -112,8 +112,8 @@ class Generators(Saved):
     def step_generator(self, loss: Tensor) -> None:
         """Lower a loss, 0-d, by one step of the newest generator; the average follows. No other network is touched.
 
-        On several ranks the loss is a sum over them (`training.distributed.whole`). Batch normalization sees the images
-        of one rank; its running statistics are averaged over all.
+        On several ranks the loss is a sum over them (`training.distributed.sum_over_ranks`). Batch normalization sees
+        the images of one rank; its running statistics are averaged over all.
         """
         self.generator_optimizer.zero_grad()
         trained = [weight for weight in self.newest.parameters() if weight.requires_grad]

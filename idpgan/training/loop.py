@@ -65,7 +65,7 @@ def train(
         delta: Where epsilon is evaluated for the record, in [0, 1).
         on_tick: Called after each tick's state is saved.
         progress: Told of every step; its note at each tick is the epsilon charged so far.
-        ranks: The processes that share the steps, seen by rank 0; the others `do_as_told`.
+        ranks: The processes that share the steps, seen by rank 0; the others `run_worker`.
 
     Raises:
         DivergedError: If a statistic or a weight is not finite or beyond ``config.diverged_above`` at a tick.

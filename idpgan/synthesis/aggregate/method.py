@@ -50,7 +50,7 @@ from idpgan.synthesis.networks import Adam, Generators
 from idpgan.synthesis.product import ReadsOnce
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
 from idpgan.synthesis.template import release_template
-from idpgan.training.distributed import whole
+from idpgan.training.distributed import sum_over_ranks
 from idpgan.training.fit import set_rate
 from idpgan.training.method import CriticScores, NoCriticError, ReleasedSums, Stats, refuse_small_shares
 
@@ -311,7 +311,7 @@ class IdpAggregate(ReadsOnce):
         if clusters > 1:
             members = one_hot(self.cells.clusters_of(images, labels), clusters).to(images.dtype)
         means = self.features.means(images, labels if self.classes else None, self.rows, members)
-        means = whole(means * ranks.weight(size), ranks)
+        means = sum_over_ranks(means * ranks.weight(size), ranks)
         return means[:, 0] if deep else means
 
     def _set_metric(self, critic: LinearCritic) -> None:

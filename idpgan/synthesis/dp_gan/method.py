@@ -340,12 +340,12 @@ class DpGan(PrivateSteps, GivesGenerator):
         ranks, size = self.networks.ranks, self.training.batch_size
         images, labels = self.networks.fakes(size)
         scores = self.critic(images, labels)
-        loss = distributed.whole(self.loss.of_generator(scores) * ranks.weight(size), ranks)
+        loss = distributed.sum_over_ranks(self.loss.of_generator(scores) * ranks.weight(size), ranks)
         if self.extra_loss is not None:
             loss = loss + self.extra_loss(self.newest)
         self.networks.step_generator(loss)
         self.newest.eval()  # critic steps need fakes that do not depend on each other
-        accuracy = distributed.whole((scores.detach() < 0).float().mean() * ranks.weight(size), ranks)
+        accuracy = distributed.sum_over_ranks((scores.detach() < 0).float().mean() * ranks.weight(size), ranks)
         if self.config.adaptive_below:  # let the critic take more steps where it no longer recognizes fakes
             self._accuracy += (1 - _ACCURACY_MEMORY) * (accuracy.item() - self._accuracy)
             if self._accuracy < self.config.adaptive_below:
