@@ -20,6 +20,7 @@ FLOORS = (  # from the ground up; no room imports one of its own floor
     ("training",),
     ("metrics", "attacks", "audit"),
     ("release",),
+    ("private",),
     ("classify", "continual"),
     ("synthesis", "publish", "obfuscate"),
     ("report",),

@@ -6,12 +6,7 @@ trained once, on a share of the budget, is released with the generator, and labe
 another classifier on these labels is distillation (Hinton, Vinyals and Dean, "Distilling the knowledge in a neural
 network", 2015), and all of it is post-processing.
 
-Budget. Two Gaussian releases of noise multipliers ``m / sqrt(1 - s)`` and ``m / sqrt(s)`` together are as private as
-one of m (Dong, Roth and Su, "Gaussian differential privacy", 2022, corollary 3.3), and T steps of ``m sqrt(T / s)`` as
-one of ``m / sqrt(s)``. So s is the share of the squared signal. Steps that draw each image by a coin of chance q take
-``1 / sqrt(ln(1 + s / (q^2 T m^2)))``, which in the limit of many steps is as private (Bu, Dong, Long and Su, "Deep
-learning with Gaussian differential privacy", 2020, theorem 5). The ledger charges the events, not this rule, and m is
-the least with which all of them together stay within (epsilon, delta).
+Budget: a share of the squared signal (`idpgan.private.shares`).
 
 Why more steps cost no noise: T steps of rate r and full batches move a weight by r T times a gradient and by noise of
 r sqrt(T) sigma C / N, and sigma grows with sqrt(T). So at the same r T there is the same noise, and shorter steps
@@ -24,7 +19,6 @@ share of the person (`DPSGDPlan.clipped_outer_sum`).
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import torch
@@ -45,6 +39,7 @@ from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
+from idpgan.private.shares import noise_on
 from idpgan.progress import Progress, counted, renamed, silent
 from idpgan.synthesis.people import shares as shares_of
 from idpgan.training.config import MOST_STEPS, MethodConfig
@@ -98,20 +93,6 @@ class Lessons:
         return cls(method.teacher_share, unit, method.teacher_steps, rate)
 
 
-def noise_of_steps(multiplier: float, share: float, rate: float, steps: int) -> float:
-    """Return the noise multiplier of each of so many steps on a share of the budget; see the module.
-
-    Args:
-        multiplier: m, of everything together.
-        share: s in (0, 1].
-        rate: q, the chance of each record to be in a step.
-        steps: T.
-    """
-    if rate == 1:
-        return multiplier * math.sqrt(steps / share)
-    return 1 / math.sqrt(math.log1p(share / (rate**2 * steps * multiplier**2)))
-
-
 @dataclasses.dataclass(frozen=True)
 class Teaching:
     """What the teacher costs.
@@ -126,9 +107,9 @@ class Teaching:
 
     @property
     def noise_multiplier(self) -> float:
-        """Noise of a step over the clip norm; see the module."""
+        """Noise of a step over the clip norm; see `noise_on`."""
         lessons = self.lessons
-        return noise_of_steps(self.multiplier, lessons.share, lessons.sample_rate, lessons.steps)
+        return noise_on(lessons.share, self.multiplier, lessons.steps, lessons.sample_rate)
 
     def plan(self, num_private: int) -> DPSGDPlan:
         """Return the steps for N private images."""

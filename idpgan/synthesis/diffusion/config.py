@@ -20,10 +20,10 @@ from idpgan.privacy import Event, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.event import rounding_words
 from idpgan.privacy.noise import Source
+from idpgan.private.shares import noise_on
 from idpgan.synthesis.gaussian import GaussianPlan, MomentsConfig
 from idpgan.synthesis.people import GaussianPrivacy
 from idpgan.synthesis.sums_plan import SumsRun
-from idpgan.synthesis.teacher import noise_of_steps
 from idpgan.training.config import RunConfig, TrainingConfig
 
 _RATE = 2e-3  # of Adam, where noise is no matter
@@ -122,7 +122,7 @@ class DiffusionPlan(GaussianPlan):
     r"""The plan of a run of diffusion: perhaps a template, sums of moments, perhaps a teacher, and T steps of DP-SGD.
 
     All of them are calibrated together: at a noise multiplier m of everything, the sums have ``m / sqrt(start_share)``,
-    and the steps the noise that `idpgan.synthesis.teacher` derives for a share of the squared signal. The ledger
+    and the steps the noise that `idpgan.private.shares` derives for a share of the squared signal. The ledger
     charges the events themselves, and m is the least with which they stay within (epsilon, delta).
     """
 
@@ -141,7 +141,7 @@ class DiffusionPlan(GaussianPlan):
     def _steps(self, multiplier: float) -> DPSGDPlan:
         training, num = self.config.training, max(self.shape.num_private, 1)
         rate = min(1.0, training.batch_size / num)
-        noise = noise_of_steps(multiplier, self.other_share, rate, training.steps)
+        noise = noise_on(self.other_share, multiplier, training.steps, rate)
         return DPSGDPlan(rate, self.config.method.clip_norm, max(1, round(rate * num)), noise)
 
     @functools.cached_property
