@@ -32,8 +32,9 @@ from idpgan.privacy import Relation, Unit
 from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.audit import CriticSteps as Steps
-from idpgan.synthesis.audit import steps_case, sums_and_steps_case
+from idpgan.synthesis.audit import steps_case
 from idpgan.synthesis.dp_gan.method import DpGanConfig
+from idpgan.synthesis.sums_audit import sums_case
 
 EPSILONS = (0.1, 0.3, 0.5, 1.0, 3.0, 10.0)
 DELTA = 1e-5
@@ -92,7 +93,7 @@ class Cell:
             sums = CellSums.calibrated(10, 64, "laplace" if self.request.law == "laplace" else "gaussian", **terms)
             spent = (sums.event,)
         steps = Steps(DpGanConfig(**dict(settings)), rate, least_noise(epsilon, delta, rate, count, spent), count)
-        return steps_case(steps, request) if sums is None else sums_and_steps_case(sums, steps, request)
+        return steps_case(steps, request) if sums is None else sums_case("hybrid", sums, request, steps=steps)
 
 
 def cells() -> Iterator[Cell]:

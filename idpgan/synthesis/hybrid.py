@@ -25,11 +25,11 @@ from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Ledger, Noise
 from idpgan.privacy.noise import Source
+from idpgan.private.people import AggregatePrivacy
 from idpgan.ranks import Ranks
 from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePlan, AggregateRun, AggregateTraining
 from idpgan.synthesis.aggregate.method import IdpAggregate
 from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun
-from idpgan.synthesis.people import AggregatePrivacy
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
@@ -86,11 +86,6 @@ class HybridRun(RunConfig):
             raise ConfigError(
                 f"training.steps = {self.training.steps} counts both parts, so it must be above "
                 f"method.aggregate_steps = {self.method.aggregate_steps}; the rest are critic steps of dp-gan."
-            )
-        if self.method.aggregate.evolution_share:
-            raise ConfigError(
-                f"method.aggregate.evolution_share = {self.method.aggregate.evolution_share:g}, but hybrid takes no "
-                "votes. Set it to 0, or take method idp-gan-aggregate."
             )
         return self
 

@@ -20,9 +20,9 @@ from idpgan.privacy import Event, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.event import rounding_words
 from idpgan.privacy.noise import Source
+from idpgan.private.people import GaussianPrivacy
 from idpgan.private.shares import noise_on
 from idpgan.synthesis.gaussian import GaussianPlan, MomentsConfig
-from idpgan.synthesis.people import GaussianPrivacy
 from idpgan.synthesis.sums_plan import SumsRun
 from idpgan.training.config import RunConfig, TrainingConfig
 
