@@ -13,6 +13,7 @@ own uploads.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -25,10 +26,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from idpgan.audit.cases import AuditCase, released_case
+from idpgan.audit.entry import Entry, Request, RunFacts
+from idpgan.audit.neighbors import SILENT, Pair
+from idpgan.audit.statistics import UPLOADED, Column
 from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
 from idpgan.data.images import to_float
 from idpgan.data.load import Split
-from idpgan.errors import ConfigError
+from idpgan.errors import ConfigError, InputError
 from idpgan.models.initialize import without_weights
 from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
@@ -41,6 +46,8 @@ from idpgan.training.method import Stats
 _ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
 _RAW = Event.non_private("dssgd without noise uploads raw gradients", *_ADJACENCY)
 _STEPS = 1 << 16  # grid steps of the bound
+_UPLOADS = 1000  # of an audit's example round, used without a run
+_PLAYED, _ROWS = 4000, 200  # rounds that an audit plays, and of one call
 
 
 class DssgdConfig(MethodConfig):
@@ -338,3 +345,40 @@ class Dssgd(GivesClassifier):
             optimizer.step()
             total, steps = total + loss.detach(), steps + 1
         return parameters_to_vector(self.newest.parameters()).detach().clone(), total / steps
+
+
+# The audit: what a participant uploads in a round, whose changes are all 0 or all at the bound -----------------------
+
+
+def _uploads_case(sharing: Sharing, rounds: int, request: Request, claimed: Guarantee | None = None) -> AuditCase:
+    if sharing.event is None:
+        raise InputError("dssgd without noise has no guarantee to audit. Set privacy.epsilon.")
+    event = sharing.event.repeated(rounds)
+    one = Guarantee(request.epsilon / sharing.uploads, request.delta or 0.0, event.unit, event.relation, "asked for")
+    most = torch.full((sharing.parameters,), sharing.bound, dtype=torch.float64)
+
+    def release(changes: Tensor, noise: Noise) -> Tensor:
+        return sharing.release(changes, noise).sum(1, keepdim=True)
+
+    notes = (
+        f"one round is played, the proof is for {rounds}; {sharing.uploads:,} uploads at most",
+        "claimed is what the paper states for one uploaded parameter",
+    )
+    return released_case(
+        "dssgd", request, (event,), Pair(SILENT, torch.zeros_like(most), most), release,
+        lambda *_: Column(0, UPLOADED), claimed or one, notes=notes, runs=_PLAYED, rows=_ROWS,
+    )  # fmt: skip
+
+
+def _build(request: Request) -> AuditCase:
+    return _uploads_case(Sharing(_UPLOADS, _UPLOADS, 0.01, 1e-4, True, request.epsilon), 1, request)
+
+
+def _of_run(config: DssgdRun, facts: RunFacts) -> AuditCase:
+    sharing = DssgdPlan(config, facts.shape).sharing
+    played = dataclasses.replace(sharing, parameters=sharing.uploads)  # one to a block: each may be uploaded
+    request = Request(config.privacy.epsilon or 1.0, facts.delta)
+    return _uploads_case(played, config.training.steps, request, facts.claimed)
+
+
+AUDIT = Entry(_build, (Unit.IMAGE,), (Relation.REPLACE_ONE,), of_run=_of_run)

@@ -44,9 +44,10 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from idpgan import checks
@@ -71,11 +72,13 @@ from idpgan.ranks import ALONE, Ranks
 
 _GRID_BITS = 32  # a clip norm has 2^32 grid steps, and the noise at most 2^50
 _NOISE_BITS = 50
-_CLIP_NORMS = 1e-6, 1e6  # where part 2 of the proof holds in float32
+CLIP_NORMS = 1e-6, 1e6  # where part 2 of the proof holds in float32
 _FEATURE_BITS = 17  # of these, for the norm of features; see `DPSGDPlan.clipped_outer_sum`
 _CACHE = 4 << 20  # bytes of features in float64 at once on a processor: all of them take five times as long
 _SPARE = 4  # float64 copies of the weights for what follows a sum: noise, the noisy sum, the optimizer's averages
 _HALF_STEP = 2.0**-53  # between a uniform number of `Noise` and the end of its interval
+
+ClipNorm = Annotated[float, Field(ge=CLIP_NORMS[0], le=CLIP_NORMS[1])]  # of a config
 
 
 @dataclass(frozen=True)
@@ -164,7 +167,7 @@ class DPSGDPlan:
     relation: ClassVar[Relation] = Relation.ZERO_OUT  # the only one under which Poisson sampling is accounted
 
     def __post_init__(self) -> None:
-        value, (least, most) = self.clip_norm, _CLIP_NORMS
+        value, (least, most) = self.clip_norm, CLIP_NORMS
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
             raise InputError(f"clip_norm = {value!r} of DP-SGD must be a number in {least:g} .. {most:g}.")
         checks.whole(self.divisor, "divisor", 1)

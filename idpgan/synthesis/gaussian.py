@@ -19,9 +19,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from idpgan.audit.cases import AuditCase
+from idpgan.audit.cases import AuditCase, asked_of
 from idpgan.audit.entry import Entry, Request, RunFacts
-from idpgan.classify.audit import asked_of
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError

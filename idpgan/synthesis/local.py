@@ -263,9 +263,9 @@ class IdpLocal(ReleasedOnce, WganGp):
 def channel_case(channel: Channel, request: Request, claimed: Guarantee | None = None) -> AuditCase:
     """Return the case of one image, and its label where one is released, going through the channel."""
     from idpgan.audit import neighbors
+    from idpgan.audit.cases import released_case
     from idpgan.audit.neighbors import Pair
     from idpgan.audit.statistics import WithLabel, likelihood_ratio
-    from idpgan.classify.audit import released_case
 
     privacy, shape = channel.privacy, channel.image_shape
     # The image that, against its negative, moves as few coefficients as possible as far as is allowed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ from idpgan.models.generator import Generator
 from idpgan.models.initialize import torch_seed
 from idpgan.ranks import ALONE, Ranks
 from idpgan.training.config import RunConfig
-from idpgan.training.method import put_state, state_of
+from idpgan.training.method import Saved
 
 
 @dataclass(frozen=True)
@@ -46,28 +46,6 @@ class Adam:
         kind, weight_decay = (optimizers.AdamW, self.decay) if self.decay else (optimizers.Adam, self.l2)
         betas = (self.beta1, self.beta2)
         return kind(network.parameters(), lr=self.rate, betas=betas, weight_decay=weight_decay, fused=True)
-
-
-class Saved:
-    """An object whose state is the state of some of its attributes.
-
-    Attributes:
-        SAVED: Keys of the state: the attributes of these names, with a leading underscore where such ones exist.
-    """
-
-    SAVED: ClassVar[tuple[str, ...]]
-
-    def _kept(self, key: str) -> Any:
-        return getattr(self, f"_{key}" if hasattr(self, f"_{key}") else key)
-
-    def state(self) -> dict[str, Any]:
-        """Return what `load_state` needs."""
-        return {key: state_of(self._kept(key)) for key in self.SAVED}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
-        for key in self.SAVED:
-            put_state(self._kept(key), state[key])
 
 
 class Generators(Saved):

@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 from idpgan.audit import neighbors
-from idpgan.audit.cases import AuditCase
+from idpgan.audit.cases import AuditCase, released_case
 from idpgan.audit.entry import Request
 from idpgan.audit.gradient_canaries import CanarySteps, canary_case
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import likelihood_ratio
-from idpgan.classify.audit import ClassifierSteps, released_case, watched_linear
+from idpgan.classify.scattering_linear import ScatteringLinearConfig, canaries
 from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.private.people import AggregatePrivacy
@@ -61,8 +61,8 @@ def sums_case(
     played = [] if steps is None else [steps]
     if teaching is not None and not sums.unit.of_images:
         plan, count = teaching.plan(1), teaching.event.count
-        sigma, clip_norm = plan.noise_multiplier, plan.clip_norm
-        played.append(ClassifierSteps("the teacher", watched_linear, plan.sample_rate, sigma, count, clip_norm))
+        section = ScatteringLinearConfig(clip_norm=plan.clip_norm)
+        played.append(canaries(section, plan.sample_rate, plan.noise_multiplier, count, "the teacher"))
     pair, ratio = _neighbors(sums), likelihood_ratio(sums.mechanism, sums.grid)
 
     def release(totals: Tensor, noise: Noise) -> Tensor:
@@ -91,7 +91,7 @@ def sums_case(
         return first
 
     events = (*template, sums.event, *taught, *(() if steps is None else (steps.event,)))
-    return canary_case(method, played[0], events, play, request, claimed)
+    return canary_case(method, played[0], request, claimed, events=events, play=play)
 
 
 def _neighbors(sums: CellSums) -> Pair:

@@ -18,7 +18,6 @@ from idpgan.training.contained import MOST_CONTAINED, Contained
 if TYPE_CHECKING:
     from idpgan.privacy.totals import Part
 
-ENGINE_KEYS = ("engine", "secure_mode")  # of `StepsConfig`: who takes the steps
 MOST_STEPS = 100_000_000  # more than a year at three steps a second
 CHOOSE_DELTA = (
     "It is part of this method's guarantee, so it must be chosen: below 1/N for N private images, usually the smaller "

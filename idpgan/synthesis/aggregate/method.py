@@ -29,9 +29,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from idpgan.audit.cases import AuditCase
+from idpgan.audit.cases import AuditCase, asked_of
 from idpgan.audit.entry import Entry, Request, RunFacts
-from idpgan.classify.audit import asked_of
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.models.features import DATALESS, EmbeddingNet, FeatureMap, PublicFeatures

@@ -20,8 +20,7 @@ from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, training_levels
 from idpgan.models.gaussian import low_spectrum
 from idpgan.privacy import Event
-from idpgan.synthesis.diffusion.config import MODEL, refuse_other_generators
-from idpgan.synthesis.diffusion.method import BETAS
+from idpgan.synthesis.diffusion.method import BETAS, MODEL, refuse_other_generators
 from idpgan.synthesis.moments import CONTRAST
 from idpgan.synthesis.networks import Adam, Generators
 from idpgan.synthesis.product import GivesGenerator

@@ -9,11 +9,10 @@ import torch
 from torch import Tensor
 
 from idpgan.audit import neighbors
-from idpgan.audit.cases import AuditCase
+from idpgan.audit.cases import AuditCase, released_case
 from idpgan.audit.entry import Request
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import likelihood_ratio
-from idpgan.classify.audit import released_case
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.event import Event
