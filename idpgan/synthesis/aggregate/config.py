@@ -120,26 +120,25 @@ class AggregatePlan(SumsPlan):
     @functools.cached_property
     def sums(self) -> CellSums:
         """The release of sums; raises a `ConfigError` if Gaussian noise is asked for at delta = 0."""
-        config, shape, classes = self.config, self.shape, self.classes
-        method = config.method
-        if method.features in DATALESS:
-            dimensions = DATALESS[method.features].count_dimensions(
-                shape.image_shape, dimensions=method.moments, fourier=method.fourier
+        method, image_shape = self.config.method, self.shape.image_shape
+        if method.features == "public":
+            dimensions = PublicFeatures.count_dimensions(
+                image_shape, self.shape.sizes.public, self.classes, components=method.moments, fourier=method.fourier
             )
         elif method.features == "photos":
-            dimensions = PhotoFeatures.count_dimensions(
-                shape.image_shape,
-                config.model.latent_dim,
-                dimensions=method.moments,
-                fourier=method.fourier,
-                shape=config.model.shape,
-                symmetric=method.symmetric,
-            )
+            latent_dim = self.config.model.latent_dim
+            dimensions = PhotoFeatures.count_dimensions(image_shape, latent_dim, **self.feature_sizes)
         else:
-            dimensions = PublicFeatures.count_dimensions(
-                shape.image_shape, shape.sizes.public, classes, components=method.moments, fourier=method.fourier
-            )
+            dimensions = DATALESS[method.features].count_dimensions(image_shape, **self.feature_sizes)
         return self.of_cells(self.rows, dimensions)
+
+    @property
+    def feature_sizes(self) -> dict[str, Any]:
+        """What makes feature maps larger or smaller, but for those that are learned on public images."""
+        method = self.config.method
+        sizes = {"dimensions": method.moments, "fourier": method.fourier}
+        photos = {"shape": self.config.model.shape, "symmetric": method.symmetric}
+        return sizes | (photos if method.features == "photos" else {})
 
     def of_cells(self, cells: int, dimensions: int) -> CellSums:
         """Return the release of so many sums of so many numbers; raise as `sums`."""

@@ -156,27 +156,16 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
     @functools.cached_property
     def features(self) -> FeatureMap:
         """The feature map, built once: fitted to public images by `_release`, or for its shapes, to be loaded."""
+        seed = self.training.seed
         if self.config.features == "public":
             return self._public_features(fit=False)
         if self.config.features == "photos":
-            return PhotoFeatures(
-                self.shape,
-                self._run.model.latent_dim,
-                seed=self.training.seed,
-                dimensions=self.config.moments,
-                fourier=self.config.fourier,
-                shape=self._run.model.shape,
-                templates=self.plan.num_templates,
-                symmetric=self.config.symmetric,
-            ).to(self.device)
-        return DATALESS[self.config.features](
-            self.shape,
-            norm=NORMS[self.config.law],
-            seed=self.training.seed,
-            dimensions=self.config.moments,
-            fourier=self.config.fourier,
-            level=self.config.level,
-        ).to(self.device)
+            templates, latent_dim = self.plan.num_templates, self._run.model.latent_dim
+            photos = PhotoFeatures(self.shape, latent_dim, seed=seed, templates=templates, **self.plan.feature_sizes)
+            return photos.to(self.device)
+        norm, level = NORMS[self.config.law], self.config.level
+        dataless = DATALESS[self.config.features]
+        return dataless(self.shape, norm=norm, seed=seed, level=level, **self.plan.feature_sizes).to(self.device)
 
     def _public_features(self, fit: bool) -> PublicFeatures:
         """Return the features of the public CNN, fitted to public images, or as it is made."""

@@ -34,12 +34,7 @@ from idpgan.models.initialize import torch_seed
 from idpgan.models.own import OwnFeatures
 from idpgan.models.own_simulator import OwnSimulator
 from idpgan.models.scattering import scattering_shape
-from idpgan.models.simulators import (
-    GeneratorSimulator,
-    PhotoSimulator,
-    PopulationGenerator,
-    looks_known,
-)
+from idpgan.models.simulators import GeneratorSimulator, PhotoSimulator, PopulationGenerator, looks_known
 from idpgan.own_code import is_path, path_of
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
@@ -47,14 +42,7 @@ from idpgan.private.people import GaussianPrivacy, PeoplePlan, PeopleRun, refuse
 from idpgan.progress import counted
 from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis import starter
-from idpgan.synthesis.evolution.embedding import (
-    DRAWN,
-    LEAST_SIDE,
-    MOST_DIMENSIONS,
-    Embedding,
-    nearest,
-    private_vectors,
-)
+from idpgan.synthesis.evolution.embedding import DRAWN, LEAST_SIDE, MOST_DIMENSIONS, Embedding, nearest, private_vectors
 from idpgan.synthesis.evolution.population import first_candidates, next_candidates, thresholded
 from idpgan.synthesis.evolution.votes import Votes, steps_of, votes_case
 from idpgan.synthesis.product import GivesGenerator
