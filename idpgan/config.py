@@ -50,12 +50,9 @@ class Section(pydantic.BaseModel):
     """Base of every config section: frozen, strict types, no unknown keys, defaults checked too, no NaN, no infinity.
 
     A key that may be infinite says so itself: ``Annotated[float, pydantic.Field(allow_inf_nan=True)]``.
-
-    Attributes:
-        DROPPED: Keys of earlier versions and their defaults, with which a table of that time is still read.
     """
 
-    DROPPED: ClassVar[Mapping[str, Any]] = {}
+    DROPPED: ClassVar[Mapping[str, Any]] = {}  # keys of earlier versions: a table is read if they have these defaults
 
     model_config = pydantic.ConfigDict(
         frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False

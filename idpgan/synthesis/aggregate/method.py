@@ -4,7 +4,7 @@ Yang Yunlu, Zhou Yajian, Ning Hua, "Image Data Mining Method Supporting Differen
 affine layer, which is a batch *sum*: ``h_L(W) = sum_{i in L} (x_i W^T + b)`` (eq. 7). As published its guarantee does
 not hold. It does if (a) the layer's input is a feature map phi that is fixed before any private image is read, (b)
 every private image belongs to exactly one cell of a fixed public list, and (c) the critic sees only noisy sums. This
-method does all three; what differs from the paper: docs/reference/deviations.md, aggregate 1 to 7.
+method does all three; what differs from the paper: docs/reference/deviations.md, aggregate 1 to 9.
 
 The only private read is `prepare` (with a template before the sums and a teacher beside them: `synthesis.template`,
 `synthesis.teacher`, each charged in the same release): for every class the sum of ``(phi(x), a)`` over its images, of

@@ -112,7 +112,7 @@ class IdpPublished(GivesGenerator):
             response = RandomizedResponse(self.newest.num_classes, self._run.privacy.label_epsilon or 0.0, *ADJACENCY)
             released["labels"] = response(self._labels, self.noise)
         if pixels.draw == "once" and self._raw is not None:
-            perturbed = [pixels(to_float(chunk), self.noise).cpu() for chunk in self._raw.images.split(_CHUNK)]
+            perturbed = [pixels.release(to_float(chunk), self.noise).cpu() for chunk in self._raw.images.split(_CHUNK)]
             released["images"] = torch.cat(perturbed)
         if self.config.allocation == "relevance":
             released["allocation"] = torch.tensor(pixels.allocation, dtype=torch.float64)
@@ -146,7 +146,7 @@ class IdpPublished(GivesGenerator):
             if self._raw is None:
                 raise RuntimeError("prepare() or load_state() comes before the first step.")
             raw = to_float(self._raw.select(index).images).to(self.device)
-            real = self.critic.first.pixel_noise(raw, self.noise)
+            real = self.critic.first.pixel_noise.release(raw, self.noise)
         if not self.newest.num_classes or self._labels is None:
             return real, None
         return real, self._labels[index]
@@ -186,9 +186,8 @@ class IdpPublished(GivesGenerator):
         loss = self._taylor_loss(real_features, labels, fake_features, fake_labels, noise)
 
         alpha = torch.rand(self.batch_size, generator=self.networks.rng, device=self.device)
-        penalty = losses.gradient_penalty(
-            lambda x: self.critic(x, given)[:, 0], losses.interpolate(real, fake, alpha)
-        ).mean()
+        mixed = losses.interpolate(real, fake, alpha)
+        penalty = losses.gradient_penalty(lambda x: self.critic(x, given)[:, 0], mixed).mean()
         total = loss + self.config.gradient_penalty * penalty
         self.networks.step_critic(total)
         stats = {"critic_loss": total.detach(), "taylor_loss": loss.detach(), "gradient_penalty": penalty.detach()}
@@ -370,7 +369,7 @@ def pixels_case(
         stacked = values.transpose(0, 1).reshape(two, runs * channels, height, width)
         allocation = None if pixels.allocation is None else pixels.allocation * runs
         wide = dataclasses.replace(pixels, image_shape=(runs * channels, height, width), allocation=allocation)
-        return wide(stacked, noise).view(two, runs, channels, height, width).transpose(0, 1)
+        return wide.release(stacked, noise).view(two, runs, channels, height, width).transpose(0, 1)
 
     if pixels.draw == "per_batch":
         pair = Pair(neighbors.BLACK_IN_BATCH, torch.stack([black, black]), torch.stack([white, black]))
@@ -380,7 +379,7 @@ def pixels_case(
         notes += (f"{times} of at most {accesses} accesses were simulated: what they show holds for all",)
 
     def release(values: Tensor, noise: Noise) -> Tensor:
-        return pixels(values.reshape(-1, *shape), noise).view_as(values)
+        return pixels.release(values.reshape(-1, *shape), noise).view_as(values)
 
     def exact(data: Tensor, neighbor: Tensor) -> Statistic:
         scale = pixels.scale / torch.tensor(beta, dtype=torch.float64).repeat(times)
