@@ -100,7 +100,7 @@ def test_no_files_and_no_folders_import_each_other_in_a_circle(size, graph):
 @pytest.mark.parametrize(
     ("file", "other", "circle"),
     [
-        ("training/contained.py", "training/config.py", {"training/config.py", "training/contained.py"}),
+        ("training/config.py", "training/plan.py", {"training/config.py", "training/plan.py"}),
         ("privacy/event.py", "training/fit.py", {"privacy/", "training/"}),
     ],
 )

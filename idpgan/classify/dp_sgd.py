@@ -171,7 +171,7 @@ def canaries(section: DpSgdConfig, sample_rate: float, noise_multiplier: float, 
             training=DpSgdTraining(steps=steps, batch_size=dpsgd.divisor),
         )
         # the loss falls where the score rises
-        return _CanarySgd.of_canaries(config, split, dpsgd, noise, device).watched(lambda gradient: -gradient)
+        return _CanarySgd.of_canaries(config, split, dpsgd, noise, device).seen_gradients(lambda gradient: -gradient)
 
     code = "played through the steps of dp-sgd, with a network whose gradient is the canary"
     return CanarySteps(code, make, sample_rate, noise_multiplier, count, section.clip_norm)

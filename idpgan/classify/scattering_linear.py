@@ -284,7 +284,7 @@ def canaries(
             training=ScatteringLinearTraining(steps=steps, batch_size=dpsgd.divisor),
         )
         method = _CanaryLinear.of_canaries(config, split, dpsgd, noise, device)
-        return method.watched(lambda gradient: (gradient[1].double() - gradient[0].double()) / math.sqrt(2))
+        return method.seen_gradients(lambda gradient: (gradient[1].double() - gradient[0].double()) / math.sqrt(2))
 
     code = f"played through the steps of {name}, with a network whose gradient is the canary"
     return CanarySteps(code, make, sample_rate, noise_multiplier, count, section.clip_norm)

@@ -18,8 +18,7 @@ from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.privacy import Relation, Unit
 from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, RunConfig
-from idpgan.training.plan import RunPlan
-from idpgan.training.signal import Signal
+from idpgan.training.plan import RunPlan, Signal
 
 _RECORDS = {Unit.PERSON: "people", Unit.PHOTO: "photos"}
 

@@ -274,7 +274,7 @@ class PrivateSteps(Method):
             setattr(plan, name, value)
         return cls(plan, split, ledger=Ledger(Unit.IMAGE, Relation.ZERO_OUT), device=device, noise=noise)
 
-    def watched(self, seen: Callable[[Tensor], Tensor] = lambda gradient: gradient) -> Training:
+    def seen_gradients(self, seen: Callable[[Tensor], Tensor] = lambda gradient: gradient) -> Training:
         """Return the steps as an attacker sees them: each gradient, after noise and division, that the optimizer gets.
 
         Args:

@@ -38,8 +38,7 @@ from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.sums_audit import sums_case
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
-from idpgan.training.plan import RunPlan
-from idpgan.training.signal import Signal
+from idpgan.training.plan import RunPlan, Signal
 
 
 class HybridConfig(MethodConfig):

@@ -23,7 +23,7 @@ from idpgan.private.people import PeoplePlan, PeopleRun
 from idpgan.private.shares import Shares, noise_on
 from idpgan.synthesis.teacher import Lessons, TaughtConfig, Teaching
 from idpgan.synthesis.template import ROUNDS, TEMPLATE_SHARE
-from idpgan.training.signal import Signal
+from idpgan.training.plan import Signal
 
 
 class SumsConfig(TaughtConfig):

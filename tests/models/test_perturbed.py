@@ -104,7 +104,10 @@ def test_the_allocation_divides_the_scale_pixel_by_pixel():
     beta = (0.5,) * 32 + (1.5,) * 32
     noise = PixelNoise(SHAPE, 3.0, "once", beta)
     images = torch.zeros(3000, *SHAPE)
-    for drawn in (noise.release(images, Noise.fixed(5)), noise.perturb_public(images, torch.Generator().manual_seed(5))):
+    for drawn in (
+        noise.release(images, Noise.fixed(5)),
+        noise.perturb_public(images, torch.Generator().manual_seed(5)),
+    ):
         halves = drawn.flatten(1).double()
         for half, scale in ((halves[:, :32], 6.0), (halves[:, 32:], 2.0)):
             assert kstest(half.flatten().numpy(), laplace(scale=scale).cdf).pvalue > 1e-3

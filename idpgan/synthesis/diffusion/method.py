@@ -414,7 +414,7 @@ def canaries(
             training=DiffusionTraining(steps=steps, batch_size=dpsgd.divisor),
         )
         sums = CellSums(1, 1, "gaussian", 1.0, Unit.IMAGE, Relation.ZERO_OUT)  # never released
-        return _CanaryDiffusion.of_canaries(config, split, dpsgd, noise, device, sums=sums).watched()
+        return _CanaryDiffusion.of_canaries(config, split, dpsgd, noise, device, sums=sums).seen_gradients()
 
     code = (
         "played through the steps of diffusion, with a denoiser whose gradient is the canary; left out were the "

@@ -55,7 +55,7 @@ from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, RunConfig, Steps
 from idpgan.training.distributed import whole
 from idpgan.training.fit import set_rate
 from idpgan.training.method import Stats, refuse_small_shares
-from idpgan.training.signal import Signal
+from idpgan.training.plan import Signal
 
 _RNG_STREAM = 9  # of training.seed; 0 and 1 are the initial weights
 _SCORE_BATCH = 1000
@@ -398,7 +398,7 @@ def canaries(section: DpGanConfig, sample_rate: float, noise_multiplier: float, 
             training=TrainingConfig(steps=steps, batch_size=dpsgd.divisor),
         )
         # the loss falls where the score rises
-        return _CanaryGan.of_canaries(config, split, dpsgd, noise, device).watched(lambda gradient: -gradient)
+        return _CanaryGan.of_canaries(config, split, dpsgd, noise, device).seen_gradients(lambda gradient: -gradient)
 
     code = (
         "played through the critic steps of dp-gan, with a critic whose gradient is the canary; left out were "
