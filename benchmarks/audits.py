@@ -32,8 +32,8 @@ from idpgan.jobs.audit import audit_entry, method_case, nothing_to_audit
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.audit import sums_and_steps_case
 from idpgan.synthesis.dp_gan.method import DpGanConfig, canaries
+from idpgan.synthesis.sums_audit import sums_case
 
 EPSILONS = (0.1, 0.3, 0.5, 1.0, 3.0, 10.0)
 DELTA = 1e-5
@@ -92,7 +92,9 @@ class Cell:
             sums = CellSums.calibrated(10, 64, "laplace" if self.request.law == "laplace" else "gaussian", **terms)
             spent = (sums.event,)
         steps = canaries(DpGanConfig(**dict(settings)), rate, least_noise(epsilon, delta, rate, count, spent), count)
-        return canary_case("dp-gan", steps, request) if sums is None else sums_and_steps_case(sums, steps, request)
+        if sums is None:
+            return canary_case("dp-gan", steps, request)
+        return sums_case("hybrid", sums, request, steps=steps)
 
 
 def cells() -> Iterator[Cell]:

@@ -204,10 +204,5 @@ def load(name: str) -> Any:
 
 
 def load_audit(name: str) -> Any:
-    """Return the `idpgan.audit.entry.Entry` of a method: ``AUDIT`` of its module, or of its room's `audit`."""
-    module = importlib.import_module(f"idpgan.{METHODS[name].code.partition(':')[0]}")
-    if not hasattr(module, "AUDIT"):
-        audits = importlib.import_module(f"{'.'.join(module.__name__.split('.')[:2])}.audit").AUDITS
-        if name in audits:
-            return audits[name]
-    return module.AUDIT
+    """Return the `idpgan.audit.entry.Entry` of a method, ``AUDIT`` of its module."""
+    return importlib.import_module(f"idpgan.{METHODS[name].code.partition(':')[0]}").AUDIT

@@ -42,7 +42,7 @@ from idpgan.privacy.mechanisms import DiscreteLaplace, RoundedGaussian
 from idpgan.privacy.noise import Noise
 from idpgan.privacy.sums import NORMS, CellSums
 
-Batches = Iterable[tuple[Tensor, Tensor, Tensor | None]]  # see `CellSums.__call__`
+Batches = Iterable[tuple[Tensor, Tensor, Tensor | None]]  # see `CellSums.release`
 FORMAT = "idpgan running sums 1"
 MOST_PARTS = 1024
 _SCALE = 1 << 12  # entries of the strategy are multiples of 1 / _SCALE

@@ -26,8 +26,7 @@ from idpgan.jobs.prepare import was_aligned
 from idpgan.jobs.probe import expected_seconds
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
 from idpgan.progress import duration
-from idpgan.synthesis.best import Choice, alternatives, best
-from idpgan.synthesis.starter import EPSILON, Facts, Sections, Setting
+from idpgan.synthesis.starter import EPSILON, Choice, Facts, Sections, Setting, alternatives, best
 from idpgan.training.config import RunConfig, build_config, load_method
 from idpgan.training.plan import plan_run
 
@@ -72,7 +71,7 @@ def init(source: str, data_root: Path | None = None, method: str | None = None, 
         source: A folder, or a name of `idpgan.data.load.SOURCES` that needs none, or of `idpgan.config.config_names`;
             ``./faces`` is a folder.
         data_root: Where the files of a built-in source lie.
-        method: What the config is for, one that has suggestions; None or "best" = by rule, see `synthesis.best`.
+        method: What the config is for, one that has suggestions; None or "best" = by rule, see `synthesis.starter`.
         probe: Try each method on random images for two seconds, to tell how long it takes here.
 
     Raises:

@@ -29,12 +29,13 @@ from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
+from idpgan.private.people import AggregatePrivacy
 from idpgan.ranks import Ranks
-from idpgan.synthesis import audit, people
 from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePlan, AggregateRun, AggregateTraining
 from idpgan.synthesis.aggregate.method import IdpAggregate
 from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun, canaries
 from idpgan.synthesis.product import GivesGenerator
+from idpgan.synthesis.sums_audit import sums_case
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
 from idpgan.training.plan import RunPlan, Signal
@@ -90,11 +91,6 @@ class HybridRun(RunConfig):
                 f"training.steps = {self.training.steps} counts both parts, so it must be above "
                 f"method.aggregate_steps = {self.method.aggregate_steps}; the rest are critic steps of dp-gan."
             )
-        if self.method.aggregate.evolution_share:
-            raise ConfigError(
-                f"method.aggregate.evolution_share = {self.method.aggregate.evolution_share:g}, but hybrid takes no "
-                "votes. Set it to 0, or take method idp-gan-aggregate."
-            )
         return self
 
 
@@ -113,7 +109,7 @@ class HybridPlan(RunPlan):
             data=config.data,
             model=config.model.model_copy(update={"critic": "dcgan"}),  # it is for the second part
             method=config.method.aggregate,
-            privacy=people.AggregatePrivacy(epsilon=config.method.share * config.privacy.epsilon, delta=delta),
+            privacy=AggregatePrivacy(epsilon=config.method.share * config.privacy.epsilon, delta=delta),
             training=AggregateTraining(**(config.training.model_dump() | own)),
         )
         return AggregatePlan(part, self.shape)
@@ -267,10 +263,10 @@ class Hybrid(GivesGenerator):
 def _build(request: Request) -> AuditCase:
     """Return the case of short steps on what a release of sums at a tenth of epsilon leaves of a request."""
     delta = request.delta or 0.0
-    share = people.AggregatePrivacy(epsilon=HybridConfig().share * request.epsilon, delta=delta)
+    share = AggregatePrivacy(epsilon=HybridConfig().share * request.epsilon, delta=delta)
     sums = CellSums.calibrated(10, 64, "gaussian", **share.terms)
     sigma = least_noise(request.epsilon, delta, 0.3, 50, (sums.event,))  # nearly Gaussian
-    return audit.sums_and_steps_case(sums, canaries(DpGanConfig(), 0.3, sigma, 50), request, method="hybrid")
+    return sums_case("hybrid", sums, request, steps=canaries(DpGanConfig(), 0.3, sigma, 50))
 
 
 def _of_run(config: HybridRun, facts: RunFacts) -> AuditCase:
@@ -280,14 +276,9 @@ def _of_run(config: HybridRun, facts: RunFacts) -> AuditCase:
     steps = canaries(
         second.config.method, second.dpsgd.sample_rate, second.dpsgd.noise_multiplier, second.config.training.steps
     )
-    return audit.sums_and_steps_case(
-        first.sums,
-        steps,
-        asked_of(config),
-        facts.claimed,
-        first.teaching,
-        method="hybrid",
-        beside=first.template_events,
+    template, teaching = first.template_events, first.teaching
+    return sums_case(
+        "hybrid", first.sums, asked_of(config), facts.claimed, template=template, teaching=teaching, steps=steps
     )
 
 

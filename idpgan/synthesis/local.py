@@ -33,6 +33,7 @@ from idpgan.models.perturbed import ImageShape
 from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget
+from idpgan.private.released_once import ReleasedOnce
 from idpgan.synthesis.local_channel import (
     ADJACENCY,
     Bound,
@@ -44,7 +45,6 @@ from idpgan.synthesis.local_channel import (
     count_coefficients,
     solve,
 )
-from idpgan.synthesis.product import ReleasesOnce
 from idpgan.synthesis.wgan_gp import WganGp, WganGpConfig
 from idpgan.training.config import PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
@@ -160,7 +160,7 @@ class LocalPlan(RunPlan):
         check_channel(self.channel, method.projection, self.shape.sizes.public, method.clip_norm)
 
 
-class IdpLocal(ReleasesOnce, WganGp):
+class IdpLocal(ReleasedOnce, WganGp):
     """WGAN-GP on images and labels that were perturbed one by one; see the module.
 
     Args:

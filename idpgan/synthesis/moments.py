@@ -43,7 +43,7 @@ from idpgan.data.images import Images, to_float
 from idpgan.models.gaussian import count_coefficients, low_spectrum, odd_coefficients
 from idpgan.models.registration import Registration, displaced, odd_displacements, shape_variance
 from idpgan.privacy.dpsgd import full_precision
-from idpgan.synthesis.people import shares
+from idpgan.private.people import shares
 
 _TILE_NUMBERS = 1 << 23  # of a call's vectors: 64 MiB
 _MOST_ROWS = 1000  # and images of a call, always: fewer are padded

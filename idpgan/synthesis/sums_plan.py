@@ -1,10 +1,8 @@
 """What methods that release sums have in common: a template before them, a teacher beside them, one budget.
 
 A method that releases sums of vectors of images may bring images into place first (`synthesis.template`), and may train
-a classifier that chooses among what is drawn (`synthesis.teacher`). All of it, and what a method adds (votes, steps),
-are releases of Gaussian noise whose shares of the squared signal add up to 1: at a noise multiplier m of everything
-together, a release on the share s has ``m / sqrt(s)``. The ledger charges the events, not this rule, and m is the least
-with which all of them together stay within (epsilon, delta).
+a classifier that chooses among what is drawn (`synthesis.teacher`). All of it, and the steps that a method adds, are
+releases of Gaussian noise on shares of one budget (`idpgan.private.shares`).
 """
 
 from __future__ import annotations
@@ -21,9 +19,10 @@ from idpgan.models.gaussian import count_coefficients
 from idpgan.privacy import Event, Relation
 from idpgan.privacy.event import rounding_words
 from idpgan.privacy.sums import CellSums, Law
-from idpgan.synthesis.people import PeoplePlan, PeopleRun
+from idpgan.private.people import PeoplePlan, PeopleRun
+from idpgan.private.shares import Shares, noise_on
 from idpgan.synthesis.teacher import Lessons, TaughtConfig, Teaching
-from idpgan.synthesis.template import ROUNDS, TEMPLATE_SHARE, template_sums
+from idpgan.synthesis.template import ROUNDS, TEMPLATE_SHARE
 from idpgan.training.plan import Signal
 
 
@@ -89,11 +88,17 @@ class SumsPlan(PeoplePlan):
         """Return the charges of `other_share`, beside everything together at this multiplier."""
         return ()
 
+    @property
+    def shares(self) -> Shares:
+        """How the budget is split."""
+        return Shares(self.template_share, self.config.method.teacher_share, steps=self.other_share)
+
     def calibrated(self, cells: int, dimensions: int, law: Law = "gaussian") -> CellSums:
         """Return the release of so many sums with the least noise with which everything keeps to [privacy]."""
+        share = self.shares.sums
         beside: dict[str, Any] = {}
-        if self._left != 1:
-            beside = {"factor": 1 / math.sqrt(self._left), "beside": self._beside}
+        if share != 1:
+            beside = {"factor": 1 / math.sqrt(share), "beside": self._beside}
         return CellSums.calibrated(cells, dimensions, law, **self.config.privacy.terms, **beside)
 
     def _beside(self, multiplier: float) -> tuple[Event, ...]:
@@ -103,14 +108,9 @@ class SumsPlan(PeoplePlan):
         return (*taught, *first, *self.others(multiplier))
 
     @property
-    def _left(self) -> float:
-        """Share of the budget for the sums."""
-        return 1 - self.config.method.teacher_share - (self.template_share + self.other_share)
-
-    @property
     def multiplier(self) -> float:
         """Noise multiplier of everything together."""
-        return self.sums.noise_multiplier * math.sqrt(self._left)
+        return self.sums.noise_multiplier * math.sqrt(self.shares.sums)
 
     # The template -----------------------------------------------------------------------------------------------
 
@@ -127,7 +127,8 @@ class SumsPlan(PeoplePlan):
     def _round(self, multiplier: float) -> CellSums:
         """Return the release of one round of the template, beside everything together at this multiplier."""
         size = count_coefficients(self.shape.image_shape, self.config.model.latent_dim)
-        return template_sums(self.num_templates, size, self.template_share, multiplier, self.config.privacy)
+        noise, most = noise_on(self.template_share, multiplier, ROUNDS), self.config.privacy.cap or 1
+        return CellSums(self.num_templates, size + 1, "gaussian", noise, self.unit, self.relation, most_per_unit=most)
 
     @functools.cached_property
     def template(self) -> CellSums | None:
@@ -178,10 +179,8 @@ class SumsPlan(PeoplePlan):
 
     @property
     def signal(self) -> Signal:
-        """The figure of the sums, whose noise a class has in each of its cells."""
-        share = 2 if self.sums.law == "gaussian" else 1  # lengths add up by squares, or as they are
-        noise = self.sums.noise_length * (self.sums.num_cells // self.rows) ** (1 / share)
-        return self.signal_of(noise, "the release")
+        """The figure of the sums."""
+        return self.signal_of(self.sums.noise_length, "the release")
 
     def check_teacher(self) -> None:
         """Refuse a teacher for a generator of fewer than two classes."""

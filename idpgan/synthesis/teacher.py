@@ -39,9 +39,9 @@ from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
+from idpgan.private.people import shares as shares_of
 from idpgan.private.shares import noise_on
 from idpgan.progress import Progress, counted, renamed, silent
-from idpgan.synthesis.people import shares as shares_of
 from idpgan.training.config import MOST_STEPS, MethodConfig
 
 _NO_LIMIT = 1e6

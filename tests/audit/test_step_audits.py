@@ -13,8 +13,8 @@ from idpgan.audit.gradient_canaries import canary_case, canary_images
 from idpgan.errors import InputError
 from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit, layer_gradients
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.audit import sums_and_steps_case
 from idpgan.synthesis.dp_gan.method import DpGanConfig, canaries
+from idpgan.synthesis.sums_audit import sums_case
 
 DELTA = 0.01  # where few runs show a violation; the law is the same at every delta
 PLAN = canaries(DpGanConfig(), sample_rate=0.3, noise_multiplier=0.9, count=5)
@@ -138,7 +138,7 @@ def sums_of(epsilon):
 
 def test_hybrid_is_its_release_and_its_steps(case, audited, monkeypatch):
     sums = sums_of(2.0)
-    joined = sums_and_steps_case(sums, PLAN, Request(10.0, DELTA))
+    joined = sums_case("hybrid", sums, Request(10.0, DELTA), steps=PLAN)
     assert joined.proven.epsilon > case.proven.epsilon
     both = joined.run(RUNS, confidence=CONFIDENCE, seed=3)
     assert both.result.separation.mu_lower > audited.result.separation.mu_lower + 0.1
@@ -146,7 +146,7 @@ def test_hybrid_is_its_release_and_its_steps(case, audited, monkeypatch):
     mechanism = CellSums.mechanism
     fifth = property(lambda self: dataclasses.replace(mechanism.fget(self), scale=mechanism.fget(self).scale // 5))
     monkeypatch.setattr(CellSums, "mechanism", fifth)  # a fifth of the noise in the release
-    wrong = dataclasses.replace(sums_and_steps_case(sums, PLAN, Request(10.0, DELTA)), proven=joined.proven)
+    wrong = dataclasses.replace(sums_case("hybrid", sums, Request(10.0, DELTA), steps=PLAN), proven=joined.proven)
     assert wrong.run(RUNS, confidence=CONFIDENCE, seed=3).violation
 
 

@@ -13,8 +13,7 @@ from idpgan.jobs.doctor import capabilities
 from idpgan.jobs.init import HANDWRITING, init
 from idpgan.jobs.train import load_config
 from idpgan.synthesis import starter
-from idpgan.synthesis.best import alternatives, best
-from idpgan.synthesis.starter import Facts
+from idpgan.synthesis.starter import Facts, alternatives, best
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 

@@ -44,13 +44,14 @@ from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, Weights, full_precision
 from idpgan.privacy.noise import Source, box_muller
 from idpgan.privacy.sums import CellSums
+from idpgan.private.people import GaussianPrivacy
 from idpgan.private.shares import noise_on
 from idpgan.private.steps import SETTINGS, PrivateSteps, StepsPlan
 from idpgan.progress import counted
 from idpgan.ranks import Ranks
-from idpgan.synthesis import audit, moments, networks, starter
+from idpgan.synthesis import moments, networks, starter
 from idpgan.synthesis.gaussian import GaussianMoments, GaussianPlan, MomentsConfig
-from idpgan.synthesis.people import GaussianPrivacy
+from idpgan.synthesis.sums_audit import sums_case
 from idpgan.synthesis.sums_plan import SumsRun
 from idpgan.training.config import RunConfig, TrainingConfig
 from idpgan.training.fit import set_rate
@@ -425,10 +426,8 @@ def _case(config: DiffusionRun, shape: DataShape, request: Request, claimed: Gua
     steps = canaries(
         config.method, plan.draws, plan.dpsgd.sample_rate, plan.dpsgd.noise_multiplier, config.training.steps
     )
-    first = plan.template_events
-    return audit.sums_and_steps_case(
-        plan.sums, steps, request, claimed, plan.teaching, method="diffusion", beside=first
-    )
+    template, teaching = plan.template_events, plan.teaching
+    return sums_case("diffusion", plan.sums, request, claimed, template=template, teaching=teaching, steps=steps)
 
 
 def _build(request: Request) -> AuditCase:

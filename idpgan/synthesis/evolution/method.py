@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
+from idpgan.audit.cases import AuditCase, asked_of
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
@@ -32,36 +34,26 @@ from idpgan.models.initialize import torch_seed
 from idpgan.models.own import OwnFeatures
 from idpgan.models.own_simulator import OwnSimulator
 from idpgan.models.scattering import scattering_shape
-from idpgan.models.simulators import (
-    GeneratorSimulator,
-    PhotoSimulator,
-    PopulationGenerator,
-    looks_known,
-)
+from idpgan.models.simulators import GeneratorSimulator, PhotoSimulator, PopulationGenerator, looks_known
 from idpgan.own_code import is_path, path_of
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
+from idpgan.private.people import GaussianPrivacy, PeoplePlan, PeopleRun, refuse_people_in_two_parts, shares
 from idpgan.progress import counted
 from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis import starter
-from idpgan.synthesis.evolution.embedding import (
-    DRAWN,
-    LEAST_SIDE,
-    MOST_DIMENSIONS,
-    Embedding,
-    nearest,
-    private_vectors,
-)
+from idpgan.synthesis.evolution.embedding import DRAWN, LEAST_SIDE, MOST_DIMENSIONS, Embedding, nearest, private_vectors
 from idpgan.synthesis.evolution.population import first_candidates, next_candidates, thresholded
-from idpgan.synthesis.evolution.votes import Votes, steps_of
-from idpgan.synthesis.people import GaussianPrivacy, PeoplePlan, PeopleRun, refuse_people_in_two_parts, shares
+from idpgan.synthesis.evolution.votes import Votes, steps_of, votes_case
 from idpgan.synthesis.product import GivesGenerator
+from idpgan.synthesis.sums_audit import AUDITED_CLASSES, SUMS_RELATIONS, SUMS_UNITS, privacy_of
 from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 from idpgan.training.method import Stats
 from idpgan.training.plan import Signal
 
 _RNG_STREAM, _EMBEDDING_STREAM = 12, 13  # of training.seed
 _DRAWN_AT_ONCE = 512  # images of a call of the simulator
+_AUDITED_CANDIDATES, _AUDITED_STEPS = 200, 8  # where no run says how many
 
 
 class EvolutionConfig(MethodConfig):
@@ -71,19 +63,18 @@ class EvolutionConfig(MethodConfig):
         threshold: Standard deviations of the noise below which a noisy count is set to 0.
         first_variation: How much children differ from their parents after the first iteration; see `model.variation`.
         last_variation: The same after the last iteration but one; in between the strength falls by equal factors.
-        lookahead: Variations by `model.variation` of each candidate whose mean embedding stands for it in the vote; 0:
-            the candidate itself.
         looks: What the simulator shall begin a class with, for example ``{happiness = "smiling", neutral = "not
             smiling"}``: a look that it knows, or "not" and one. A class that bears the name of a look begins with it;
             any other begins with all kinds of images, and the votes choose.
         embedding: Where images are compared: "scattering", or your own features of images, "package.module:Class".
     """
 
+    DROPPED: ClassVar[Mapping[str, Any]] = {"lookahead": 0}
+
     name: Literal["evolution"] = "evolution"
     threshold: float = Field(2.0, ge=0, le=100)
     first_variation: float = Field(0.6, gt=0, le=1)
     last_variation: float = Field(0.2, gt=0, le=1)
-    lookahead: int = Field(0, ge=0, le=100)
     looks: dict[str, str] | None = None
     embedding: Annotated[str, BeforeValidator(path_of), or_own("scattering"), shown_or_own("scattering")] = "scattering"
 
@@ -214,7 +205,6 @@ class Evolution(GivesGenerator):
         ledger: The loop charges it before each step.
         device: Where images are drawn, embedded and compared. Candidates and counts are on the CPU.
         noise: None = the operating system's.
-        votes: The mechanism of an iteration; None = what all of [privacy] pays for.
 
     Attributes:
         generator: The candidates of the last vote, in eval mode.
@@ -233,13 +223,13 @@ class Evolution(GivesGenerator):
 
     plan: EvolutionPlan
 
-    def _set_up(self, split: Split, votes: Votes | None = None) -> None:
+    def _set_up(self, split: Split) -> None:
         config, self._private, self._public = self.plan.config, split.private, split.public
         refuse_people_in_two_parts(self.plan.unit, split)
         generator = build_generator(config.model, split.image_shape, len(split.classes)).to(self.device)
         self.generator = cast(PopulationGenerator, generator).eval().requires_grad_(False)
         self.generator.classes = split.classes if self.generator.num_classes else ()
-        self.votes = votes or self.plan.votes
+        self.votes = self.plan.votes
         # The simulator of the candidates: unlike that of the release, it holds all public images.
         own = is_path(config.model.simulator)
         simulator = (
@@ -312,7 +302,7 @@ class Evolution(GivesGenerator):
             if of_person is not None:
                 counts[kept] = of_person[kept].reciprocal().round().long()
         weights = steps_of(counts, private.null, len(private))
-        return self.votes(chosen, labels, weights[share], self.noise, self._ranks)
+        return self.votes.release(chosen, labels, weights[share], self.noise, self._ranks)
 
     # What follows is public, or post-processing of the counts ----------------------------------------------------
 
@@ -362,19 +352,8 @@ class Evolution(GivesGenerator):
         return self._vectors
 
     def _embedded(self, members: Tensor) -> Tensor:
-        """Return the vectors of members (B, numbers), int8 (B, D), or of the mean of their variations.
-
-        Those of all classes together, as the embedding pads what it is given.
-        """
-        ahead, strength = self._run.method.lookahead, self._run.model.variation
-        if not ahead:
-            return torch.cat([self._embed(self._draw(part)).cpu() for part in members.split(_DRAWN_AT_ONCE)])
-        total = torch.zeros(len(members), self._embed.size)
-        for _ in range(ahead):
-            varied = self._simulator.vary(members, torch.randn(members.shape, generator=self._rng), strength)
-            parts = [self._embed.coordinates(self._draw(part)).cpu() for part in varied.split(_DRAWN_AT_ONCE)]
-            total += torch.cat(parts)
-        return Embedding.rounded(total / ahead)
+        """Return the vectors of members (B, numbers), int8 (B, D): of all classes at once, as tiles are padded."""
+        return torch.cat([self._embed(self._draw(part)).cpu() for part in members.split(_DRAWN_AT_ONCE)])
 
     def _give(self, counts: Tensor) -> None:
         """Put the members and their shares, (rows, M) at least 0, into the generator."""
@@ -393,3 +372,18 @@ class Evolution(GivesGenerator):
         if self._run.own_code:
             self._vectors = None  # they are of another embedding, where that draws or computes anew
         self._give(self._shares)
+
+
+# The audit: the votes of a small run, or those of a run ---------------------------------------------------------------
+
+
+def _audit(request: Request) -> AuditCase:
+    votes = Votes.calibrated(AUDITED_CLASSES, _AUDITED_CANDIDATES, _AUDITED_STEPS, **privacy_of(request).terms)
+    return votes_case(votes, _AUDITED_STEPS, request)
+
+
+def _audit_of_run(config: EvolutionRun, facts: RunFacts) -> AuditCase:
+    return votes_case(EvolutionPlan(config, facts.shape).votes, config.training.steps, asked_of(config), facts.claimed)
+
+
+AUDIT = Entry(_audit, SUMS_UNITS, SUMS_RELATIONS, delta=1e-5, of_run=_audit_of_run)
