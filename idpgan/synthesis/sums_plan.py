@@ -21,7 +21,7 @@ from idpgan.privacy.event import rounding_words
 from idpgan.privacy.sums import CellSums, Law
 from idpgan.private.people import PeoplePlan, PeopleRun
 from idpgan.private.shares import Shares, noise_on
-from idpgan.synthesis.teacher import Lessons, TaughtConfig, Teaching
+from idpgan.synthesis.teacher import TaughtConfig, TeacherSteps
 from idpgan.synthesis.template import ROUNDS, TEMPLATE_SHARE
 from idpgan.training.plan import Signal
 
@@ -103,7 +103,7 @@ class SumsPlan(PeoplePlan):
 
     def _beside(self, multiplier: float) -> tuple[Event, ...]:
         """Return all charges but that of the sums."""
-        taught = (Teaching(self.lessons, multiplier).event,) if self.lessons.share else ()
+        taught = (self._teacher(multiplier).event,) if self.config.method.teacher_share else ()
         first = (self._round(multiplier).event.repeated(ROUNDS),) if self.template_share else ()
         return (*taught, *first, *self.others(multiplier))
 
@@ -148,15 +148,14 @@ class SumsPlan(PeoplePlan):
 
     # The teacher ------------------------------------------------------------------------------------------------
 
-    @property
-    def lessons(self) -> Lessons:
-        """What a teacher reads."""
-        return Lessons.of(self.config.method, self.unit, self.shape.num_private)
+    def _teacher(self, multiplier: float) -> TeacherSteps:
+        """Return the steps of a teacher beside everything together at this multiplier."""
+        return TeacherSteps.of(self.config.method, self.unit, self.shape.num_private, multiplier)
 
     @functools.cached_property
-    def teaching(self) -> Teaching | None:
-        """The teacher; None without one."""
-        return Teaching(self.lessons, self.multiplier) if self.lessons.share else None
+    def teaching(self) -> TeacherSteps | None:
+        """The steps of the teacher; None without one."""
+        return self._teacher(self.multiplier) if self.config.method.teacher_share else None
 
     @property
     def candidates(self) -> int | None:
