@@ -40,11 +40,11 @@ class Ranks:
         rank: 0 .. size - 1; see `first`.
         size: Number of processes.
         busy: Whether the others wait for numbers, and not for a message.
-        words: The process group that sends messages, on the CPU.
+        group: The process group that sends messages, on the CPU.
     """
 
-    def __init__(self, rank: int = 0, size: int = 1, words: Any = None) -> None:
-        self.rank, self.size, self.words, self.busy = rank, size, words, False
+    def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
+        self.rank, self.size, self.group, self.busy = rank, size, group, False
 
     @property
     def first(self) -> bool:
@@ -118,7 +118,7 @@ class Ranks:
             told = torch.empty(shape, dtype=getattr(torch, dtype))
         if told.numel():
             with self._answering() as dist:
-                dist.broadcast(told, 0, group=self.words)
+                dist.broadcast(told, 0, group=self.group)
         return told
 
     def gather_rows(self, part: Tensor, num: int) -> Tensor:
@@ -135,7 +135,7 @@ class Ranks:
         if not self.first:
             if mine.numel():
                 with self._answering() as dist:
-                    dist.send(mine, 0, group=self.words)
+                    dist.send(mine, 0, group=self.group)
             return part
         whole = mine.new_empty((num, *mine.shape[1:]))
         whole[self.share(num)] = mine
@@ -143,7 +143,7 @@ class Ranks:
             rows = whole[Ranks(rank, self.size).share(num)]
             if rows.numel():
                 with self._answering() as dist:
-                    dist.recv(rows, rank, group=self.words)
+                    dist.recv(rows, rank, group=self.group)
         return whole
 
     # Messages --------------------------------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Ranks:
             self.busy = True
             self._number(END)
 
-    def hear(self) -> int:
+    def next_message(self) -> int:
         """Wait for the next message of rank 0 (the others)."""
         return self._number(END)
 
@@ -177,10 +177,10 @@ class Ranks:
 
     def orders(self) -> Iterator[dict[str, Any]]:
         """Yield what rank 0 orders until it sends the end: the main loop of every other rank."""
-        while self.hear() != END:
+        while self.next_message() != END:
             yield json.loads(self.receive())
 
-    def tell(self, value: Any = None) -> Any:
+    def broadcast_value(self, value: Any = None) -> Any:
         """Return rank 0's JSON value on every rank; the values of the others are ignored."""
         if self.alone:
             return value
@@ -208,10 +208,10 @@ class Ranks:
         with self._answering() as dist:
             lengths = torch.zeros(self.size, dtype=torch.int64)
             lengths[self.rank] = len(content)
-            dist.all_reduce(lengths, group=self.words)
+            dist.all_reduce(lengths, group=self.group)
             table = torch.zeros(self.size, max(int(lengths.max()), 1), dtype=torch.uint8)
             table[self.rank, : len(content)] = torch.tensor(list(content), dtype=torch.uint8)
-            dist.all_reduce(table, group=self.words)
+            dist.all_reduce(table, group=self.group)
         return [bytes(row[:n].tolist()).decode() for row, n in zip(table, lengths.tolist(), strict=True)]
 
     def _number(self, number: int) -> int:
@@ -219,7 +219,7 @@ class Ranks:
 
         told = torch.tensor([number], dtype=torch.int64)
         with self._answering() as dist:
-            dist.broadcast(told, 0, group=self.words)
+            dist.broadcast(told, 0, group=self.group)
         return int(told)
 
     def _bytes(self, content: bytearray) -> bytes:
@@ -227,7 +227,7 @@ class Ranks:
 
         if content:
             with self._answering() as dist:
-                dist.broadcast(torch.frombuffer(content, dtype=torch.uint8), 0, group=self.words)
+                dist.broadcast(torch.frombuffer(content, dtype=torch.uint8), 0, group=self.group)
         return bytes(content)
 
     @contextlib.contextmanager

@@ -20,9 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from idpgan.audit.cases import AuditCase, guarantees
-from idpgan.audit.entry import Request
-from idpgan.audit.neighbors import CANARY, Pair
+from idpgan.audit import cases, entry, neighbors
 from idpgan.audit.statistics import EXACT, RANGE, Column, Maker
 from idpgan.data.images import Images
 from idpgan.data.load import Split
@@ -168,12 +166,12 @@ class CanarySteps:
 def canary_case(
     method: str,
     steps: CanarySteps,
-    request: Request,
+    request: entry.Request,
     claimed: Guarantee | None = None,
     *,
     events: Sequence[Event] = (),
     play: Callable[[Tensor, Noise], Tensor] | None = None,
-) -> AuditCase:
+) -> cases.AuditCase:
     """Return the case of a training whose records are canaries.
 
     Args:
@@ -185,7 +183,7 @@ def canary_case(
         play: Trains once; see `CanarySteps.play`, which is the default.
     """
     events, play = tuple(events) or (steps.event,), play or steps.play
-    asked, proven = guarantees(request, *events)
+    asked, proven = cases.guarantees(request, *events)
     one = torch.ones(1, dtype=torch.float64)
     # Canaries of one training: per-record gradients are of about q canaries^2 numbers. Runs take about _CALLS steps.
     rows = int(min(max(math.sqrt(1.6e6 / steps.sample_rate), 1000), 8000)) // 2 * 2
@@ -194,8 +192,8 @@ def canary_case(
     def release(values: Tensor, noise: Noise) -> Tensor:
         return play(values[:, 0] > 0, noise)
 
-    return AuditCase(
-        method, Pair(CANARY, 0 * one, one),
+    return cases.AuditCase(
+        method, neighbors.Pair(neighbors.CANARY, 0 * one, one),
         claimed or asked, proven, release, _STATISTICS,
         notes=steps.notes, events=events, runs=runs, rows=rows,
     )  # fmt: skip

@@ -27,10 +27,9 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from idpgan.audit import neighbors, statistics
 from idpgan.audit.cases import AuditCase, released_case
 from idpgan.audit.entry import Entry, Request, RunFacts
-from idpgan.audit.neighbors import FEATURES, FEATURES_AND_LABEL, Pair
-from idpgan.audit.statistics import WithLabel, likelihood_ratio
 from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, place
@@ -354,14 +353,16 @@ def _features_case(
 ) -> AuditCase:
     mechanism, bound = channel.mechanism, round(1 / channel.grid.step)
     lowest, highest = (torch.full((channel.features,), side, dtype=torch.float64) for side in (-1.0, 1.0))
-    statistic = likelihood_ratio(mechanism)(lowest * bound, highest * bound)
-    pair, events = Pair(FEATURES, lowest, highest), [mechanism.event]
+    statistic = statistics.likelihood_ratio(mechanism)(lowest * bound, highest * bound)
+    pair, events = neighbors.Pair(neighbors.FEATURES, lowest, highest), [mechanism.event]
     each = DiscreteLaplace(2 * bound, mechanism.scale, mechanism.unit, mechanism.relation)  # all move at once
     law = [each.event.repeated(channel.features)]
     if response is not None:
         labels = torch.tensor([0.0, 1.0], dtype=torch.float64)
-        statistic = WithLabel(statistic, labels, response.epsilon)
-        pair = Pair(FEATURES_AND_LABEL, torch.cat([lowest, labels[:1]]), torch.cat([highest, labels[1:]]))
+        statistic = statistics.WithLabel(statistic, labels, response.epsilon)
+        pair = neighbors.Pair(
+            neighbors.FEATURES_AND_LABEL, torch.cat([lowest, labels[:1]]), torch.cat([highest, labels[1:]])
+        )
         events.append(response.event)
         law.append(response.event)
 

@@ -17,9 +17,8 @@ from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import without_weights
 from idpgan.models.private_classifier import PrivateClassifier, log_odds
-from idpgan.privacy import Event
+from idpgan.privacy import Event, guarantee
 from idpgan.privacy.dpsgd import DPSGDPlan
-from idpgan.privacy.guarantee import check_delta
 from idpgan.privacy.noise import Source
 from idpgan.private.steps import SETTINGS, StepsPlan
 from idpgan.release.classifier import ClassifierArtifact
@@ -54,7 +53,7 @@ class ClassifierPlan(RunPlan):
         config, shape, name = self.config, self.shape, self.config.method.name
         if config.model != ModelConfig():
             raise ConfigError(f"[model] describes a generator, and '{name}' trains a classifier. Leave [model] out.")
-        check_delta(self.delta, shape.num_private)
+        guarantee.check_delta(self.delta, shape.num_private)
         try:
             with without_weights():
                 classifier = self.classifier(shape.image_shape, shape.classes)

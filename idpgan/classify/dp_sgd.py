@@ -21,8 +21,7 @@ from torch.nn.functional import cross_entropy
 from idpgan.audit.gradient_canaries import NO_LIMIT, SLOPE, STILL, CanaryNetwork, CanarySteps, Training
 from idpgan.classify.classifier import ClassifierPrivacy, ClassifierRun, ClassifierSteps, GivesClassifier
 from idpgan.data.load import Split
-from idpgan.models.ema import Ema
-from idpgan.models.optimizers import SGD
+from idpgan.models import ema, optimizers
 from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
 from idpgan.privacy import Noise
 from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, Weights
@@ -106,8 +105,10 @@ class DpSgd(PrivateSteps, GivesClassifier):
 
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
-        self._average = Ema(self.newest, self.config.ema_decay)
-        self.optimizer = SGD(self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum)
+        self._average = ema.Ema(self.newest, self.config.ema_decay)
+        self.optimizer = optimizers.SGD(
+            self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum
+        )
         self.train_privately(self.newest, self.optimizer)
 
     def _build(self) -> Any:

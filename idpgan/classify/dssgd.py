@@ -26,16 +26,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from idpgan.audit import neighbors, statistics
 from idpgan.audit.cases import AuditCase, released_case
 from idpgan.audit.entry import Entry, Request, RunFacts
-from idpgan.audit.neighbors import SILENT, Pair
-from idpgan.audit.statistics import UPLOADED, Column
 from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
-from idpgan.data.images import to_float
-from idpgan.data.load import Split
+from idpgan.data import images, load
 from idpgan.errors import ConfigError, InputError
-from idpgan.models.initialize import without_weights
-from idpgan.models.optimizers import SGD
+from idpgan.models import initialize, optimizers
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
 from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Noise, Relation, SparseVector, Unit
 from idpgan.privacy.collaborative import SharingScales, sharing_epsilon, sharing_scales
@@ -201,7 +198,7 @@ class DssgdPlan(ClassifierPlan):
     def sharing(self) -> Sharing:
         """How changes are chosen and uploaded."""
         method = self.config.method
-        with without_weights():
+        with initialize.without_weights():
             network = self.classifier(self.shape.image_shape, self.shape.classes)
         parameters = sum(weight.numel() for weight in network.parameters())
         uploads, largest = max(1, math.floor(method.upload_share * parameters)), method.selection == "largest"
@@ -271,7 +268,7 @@ class Dssgd(GivesClassifier):
 
     plan: DssgdPlan
 
-    def _set_up(self, split: Split) -> None:
+    def _set_up(self, split: load.Split) -> None:
         super()._set_up(split)
         self.sharing = self.plan.sharing
         self._rng = self.seeded()
@@ -331,7 +328,7 @@ class Dssgd(GivesClassifier):
         draw must not depend on which records are null here.
         """
         vector_to_parameters(start.clone(), self.newest.parameters())
-        optimizer = SGD(self.newest.parameters(), self.config.learning_rate)
+        optimizer = optimizers.SGD(self.newest.parameters(), self.config.learning_rate)
         total, steps = torch.zeros((), device=self.device), 0
         shuffled = positions[torch.randperm(len(positions), generator=self._rng)]
         shuffled = shuffled if self._images.null is None else shuffled[~self._images.null.cpu()[shuffled]]
@@ -339,7 +336,7 @@ class Dssgd(GivesClassifier):
             if len(chosen) == 0:
                 continue
             batch = self._images.select(chosen).to(self.device)
-            loss = cross_entropy(self.newest(to_float(batch.images)), cast(Tensor, batch.labels))
+            loss = cross_entropy(self.newest(images.to_float(batch.images)), cast(Tensor, batch.labels))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
@@ -365,8 +362,8 @@ def _uploads_case(sharing: Sharing, rounds: int, request: Request, claimed: Guar
         "claimed is what the paper states for one uploaded parameter",
     )
     return released_case(
-        "dssgd", request, (event,), Pair(SILENT, torch.zeros_like(most), most), release,
-        lambda *_: Column(0, UPLOADED), claimed or one, notes=notes, runs=_PLAYED, rows=_ROWS,
+        "dssgd", request, (event,), neighbors.Pair(neighbors.SILENT, torch.zeros_like(most), most), release,
+        lambda *_: statistics.Column(0, statistics.UPLOADED), claimed or one, notes=notes, runs=_PLAYED, rows=_ROWS,
     )  # fmt: skip
 
 

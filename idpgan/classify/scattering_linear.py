@@ -33,8 +33,7 @@ from torch.nn.functional import cross_entropy, one_hot, pad
 
 from idpgan.audit.gradient_canaries import NO_LIMIT, SLOPE, STILL, CanarySteps, Training
 from idpgan.classify.classifier import ClassifierPrivacy, ClassifierRun, ClassifierSteps, GivesClassifier
-from idpgan.data.images import to_float
-from idpgan.data.load import Split
+from idpgan.data import images, load
 from idpgan.device import resolve_device, sent
 from idpgan.memory import LARGEST, check_room, let_go, zeros
 from idpgan.models.optimizers import SGD
@@ -146,7 +145,7 @@ class ScatteringLinear(PrivateSteps, GivesClassifier):
 
     plan: ScatteringLinearPlan
 
-    def _set_up(self, split: Split, shares: Tensor | None = None) -> None:
+    def _set_up(self, split: load.Split, shares: Tensor | None = None) -> None:
         super()._set_up(split)
         private, room = self._images, (0, _ROWS)  # after the last record there is room for a tile
         self._labels = pad(cast(Tensor, private.labels).to(self.device), room)
@@ -240,7 +239,7 @@ class ScatteringLinear(PrivateSteps, GivesClassifier):
             for index in counted(needed.split(_ROWS), self.progress, "features", len(needed), len):
                 pixels = self._images.select(index).to(self.device).images
                 with torch.no_grad():
-                    found = self.dpsgd.features(self.newest.features(to_float(pixels)))
+                    found = self.dpsgd.features(self.newest.features(images.to_float(pixels)))
                 some = slice(int(index[0]), int(index[-1]) + 1)
                 known.whole[some], known.unit[some] = found.whole, found.unit
             self._known = known
@@ -277,7 +276,7 @@ def canaries(
     gradient is projected.
     """
 
-    def make(split: Split, dpsgd: DPSGDPlan, steps: int, noise: Noise, device: torch.device) -> Training:
+    def make(split: load.Split, dpsgd: DPSGDPlan, steps: int, noise: Noise, device: torch.device) -> Training:
         config = ScatteringLinearRun(
             method=ScatteringLinearConfig(clip_norm=section.clip_norm, learning_rate=STILL, momentum=0.0),
             privacy=ClassifierPrivacy(epsilon=NO_LIMIT, delta=0.5 / len(split.private)),

@@ -30,7 +30,7 @@ from idpgan.release.outputs import refuse_closed
 from idpgan.release.settings import settings_of_run
 from idpgan.run import RunFolder, describe_environment, passing_folder, refuse_used
 from idpgan.training.config import RunConfig, build_config, load_method, refuse_unsound
-from idpgan.training.distributed import agree_on, agreed, check_own_gpu, do_as_told, hear_config, tell_config
+from idpgan.training.distributed import agree_on, agreed, check_own_gpu, receive_config, run_worker, send_config
 from idpgan.training.loop import Outcome, train
 from idpgan.training.method import Method, SharesSteps, Tick
 from idpgan.training.plan import RunPlan, plan_run
@@ -155,16 +155,16 @@ def follow(ranks: Ranks) -> None:
     Raises:
         LostRankError: If rank 0 ends without a word; it has said why.
     """
-    content = hear_config(ranks)
+    content = receive_config(ranks)
     if content is not None:
         config = build_config(with_releases(tomllib.loads(content)), "the config of rank 0")
         _, method = _meet(config, None, ranks)
-        do_as_told(method, ranks)
+        run_worker(method, ranks)
 
 
 def _shared(config: RunConfig, ledger: Ledger, ranks: Ranks, planned: RunPlan) -> tuple[Split, Method]:
     """Load the data and make the method, on rank 0 and on all other ranks with it."""
-    with tell_config(ranks, dump_toml(config)):
+    with send_config(ranks, dump_toml(config)):
         return _meet(config, ledger, ranks, planned)
 
 

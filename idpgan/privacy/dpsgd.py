@@ -55,17 +55,11 @@ from idpgan.device import sent
 from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.privacy.accounting import calibrate
-from idpgan.privacy.captured_gradients import (
-    NotCapturedError,
-    RecordLoss,
-    Weights,
-    is_out_of_memory,
-    record_gradients,
-)
+from idpgan.privacy.captured_gradients import NotCapturedError, RecordLoss, Weights, is_out_of_memory, record_gradients
 from idpgan.privacy.discrete import rounded_gaussian
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.layer_gradients import SLACK, blocks, clip_and_add, norms
+from idpgan.privacy.layer_gradients import SLACK, blocks, clip_and_add, clip_factors, norms
 from idpgan.privacy.noise import Noise
 from idpgan.privacy.tiles import Rows, Tiles, Way, alike, all_threads, full_precision, random_like, sizes, threads_of
 from idpgan.ranks import ALONE, Ranks
@@ -137,7 +131,7 @@ class DPSGDPlan:
 
     Attributes:
         sample_rate: q in (0, 1].
-        clip_norm: C, bound on one record's gradient, 1e-6 .. 1e6; a constant, never taken from private gradients.
+        clip_norm: C, bound on one record's gradient; a constant, never taken from private gradients.
         divisor: B, public; about q N.
         noise_multiplier: sigma = standard deviation of the noise on the sum / C.
         unit: What one record is.
@@ -396,7 +390,7 @@ class DPSGDPlan:
         left = residuals.double() * (features.unit * self._feature_steps)[:, None]  # of the norm of g_i
         norms = torch.linalg.vector_norm(left, dim=1)
         norms = norms if null is None else norms.masked_fill(null, torch.nan)
-        factor = (self.clip_norm * (1 - SLACK) / norms).clamp(max=1.0) / (self.step * self._feature_steps)
+        factor = clip_factors(norms, self.clip_norm) / (self.step * self._feature_steps)
         factor = factor if weights is None else factor * weights.double()
         left = torch.where(norms.isfinite()[:, None], left * factor[:, None], 0.0).trunc_()
         width = features.whole.shape[1]

@@ -21,19 +21,17 @@ class Shares:
     Attributes:
         template: Of all rounds of the template that images are registered to.
         teacher: Of the steps of the classifier that chooses among what is drawn.
-        votes: Of all votes for candidates.
         steps: Of all steps of DP-SGD on the network that is released.
     """
 
     template: float = 0.0
     teacher: float = 0.0
-    votes: float = 0.0
     steps: float = 0.0
 
     @property
     def sums(self) -> float:
         """The share of the sums."""
-        return 1 - self.teacher - (self.template + self.votes + self.steps)
+        return 1 - self.teacher - (self.template + self.steps)
 
 
 def noise_on(share: float, multiplier: float, count: int = 1, rate: float = 1.0) -> float:

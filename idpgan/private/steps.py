@@ -27,13 +27,11 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.device import sent
 from idpgan.models.validate import validate_private_critic
-from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
-from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy import Event, Ledger, Noise, Relation, Unit, accounting, opacus_history
 from idpgan.privacy.captured_gradients import Batch, Weights
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.privacy.event import rounding_words
 from idpgan.privacy.noise import Source
-from idpgan.privacy.opacus_history import opacus_epsilons
 from idpgan.privacy.plan import Budget
 from idpgan.privacy.tiles import Tiles, Way, rows_at_once, tiled
 from idpgan.ranks import Ranks
@@ -76,7 +74,7 @@ class StepsPlan(RunPlan):
         if getattr(method, "engine", "idpgan") != "opacus":
             return words
         draws = ", each number half the sum of four (secure_mode)" if method.secure_mode else ""
-        found = opacus_epsilons(tuple(events), self.delta)
+        found = opacus_history.opacus_epsilons(tuple(events), self.delta)
         return (
             f"{words}{draws}; gradients, clipping and sums by Opacus, whose accountants say of the same steps and "
             f"delta: epsilon {', '.join(f'{name} {value}' for name, value in found.items())}. They price the same pair "
@@ -87,7 +85,10 @@ class StepsPlan(RunPlan):
     def refuse_no_step(self) -> None:
         """Refuse noise with which not even one step is within the budget."""
         privacy, event = self.config.privacy, self.dpsgd.event
-        if privacy.noise_multiplier is not None and compose_epsilon([event], privacy.delta) > privacy.epsilon:
+        if (
+            privacy.noise_multiplier is not None
+            and accounting.compose_epsilon([event], privacy.delta) > privacy.epsilon
+        ):
             raise no_step_affordable(event, Budget(privacy.epsilon, privacy.delta))
 
 

@@ -13,11 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from idpgan.data.load import DataShape
-from idpgan.models import optimizers
-from idpgan.models.ema import Ema
-from idpgan.models.families import build_generator
+from idpgan.models import ema, families, initialize, optimizers
 from idpgan.models.generator import Generator
-from idpgan.models.initialize import torch_seed
 from idpgan.ranks import ALONE, Ranks
 from idpgan.training.config import RunConfig
 from idpgan.training.method import Saved
@@ -73,12 +70,12 @@ class Generators(Saved):
         self, config: RunConfig, shape: DataShape, *, device: torch.device, adam: Adam, ema_decay: float, stream: int
     ) -> None:
         seed, classes = config.training.seed, shape.classes
-        self.newest = build_generator(config.model, shape.image_shape, len(classes), seed=seed).to(device)
+        self.newest = families.build_generator(config.model, shape.image_shape, len(classes), seed=seed).to(device)
         self.newest.classes = classes if self.newest.num_classes else ()
-        self._average = Ema(self.newest, ema_decay)
+        self._average = ema.Ema(self.newest, ema_decay)
         self.average = cast(Generator, self._average.module)
         self.generator_optimizer = adam.optimizer(self.newest)
-        self.rng = torch.Generator(device).manual_seed(torch_seed(seed, stream))
+        self.rng = torch.Generator(device).manual_seed(initialize.torch_seed(seed, stream))
         self.ranks: Ranks = ALONE
 
     def start_from(self, generator: Generator) -> None:
@@ -95,7 +92,7 @@ class Generators(Saved):
         if self.ranks.alone:
             return self.rng
         seed = torch.randint(1 << 62, (), generator=self.rng, device=self.rng.device).item()
-        return torch.Generator(self.rng.device).manual_seed(torch_seed(int(seed), self.ranks.rank))
+        return torch.Generator(self.rng.device).manual_seed(initialize.torch_seed(int(seed), self.ranks.rank))
 
     def latents(self, num: int, rng: torch.Generator | None = None) -> Tensor:
         """Draw latent vectors, (num, latent_dim) standard normal numbers, from `rng`, the same on all ranks."""
@@ -115,8 +112,8 @@ class Generators(Saved):
     def step_generator(self, loss: Tensor) -> None:
         """Lower a loss, 0-d, by one step of the newest generator; the average follows. No other network is touched.
 
-        On several ranks the loss is a sum over them (`training.distributed.whole`). Batch normalization sees the images
-        of one rank; its running statistics are averaged over all.
+        On several ranks the loss is a sum over them (`training.distributed.sum_over_ranks`). Batch normalization sees
+        the images of one rank; its running statistics are averaged over all.
         """
         self.generator_optimizer.zero_grad()
         trained = [weight for weight in self.newest.parameters() if weight.requires_grad]

@@ -21,7 +21,7 @@ from idpgan.ranks import Ranks
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training.config import MethodConfig, RunConfig
-from idpgan.training.distributed import whole
+from idpgan.training.distributed import sum_over_ranks
 from idpgan.training.method import Stats, refuse_small_shares
 from idpgan.training.plan import NonPrivatePlan, RunPlan
 
@@ -107,8 +107,8 @@ class WganGp(GivesGenerator):
         self.networks.ranks, self.rows = ranks, ranks.rows(self.batch_size)
 
     def _mean(self, values: Tensor) -> Tensor:
-        """Return the mean of one value per image over the images of all ranks, 0-d; see `whole`."""
-        return whole(values.mean() * (self.rows / self.batch_size), self.networks.ranks)
+        """Return the mean of one value per image over the images of all ranks, 0-d; see `sum_over_ranks`."""
+        return sum_over_ranks(values.mean() * (self.rows / self.batch_size), self.networks.ranks)
 
     def step_event(self) -> Event | None:
         """Every critic step reads raw images."""

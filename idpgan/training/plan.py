@@ -15,9 +15,8 @@ from idpgan.device import resolve_device
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.methods import METHODS
+from idpgan.models import families, own
 from idpgan.models.config import classes_of, pyramid_of
-from idpgan.models.families import batch_bytes, build_generator, generator_bytes
-from idpgan.models.own import check_own
 from idpgan.own_code import is_path, told
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
@@ -256,9 +255,10 @@ class RunPlan(Plan):
             raise ConfigError(f"model.critic = '{model.critic}', but method {self.row.name} has a critic of its own.")
         if not is_path(model.generator):
             pyramid_of(image_shape)
-        check_own(model, image_shape, classes, private_critic=self.OWN_CRITIC == "private")
+        own.check_own(model, image_shape, classes, private_critic=self.OWN_CRITIC == "private")
         check_memory(
-            generator_bytes(model, image_shape, classes) + batch_bytes(model, image_shape, training.batch_size),
+            families.generator_bytes(model, image_shape, classes)
+            + families.batch_bytes(model, image_shape, training.batch_size),
             f"model.width = {model.width} with training.batch_size = {training.batch_size:,}",
             "Lower one of them.",
             str(resolve_device(training.device)),
@@ -268,7 +268,7 @@ class RunPlan(Plan):
 
     def _refuse_batch_statistics(self) -> None:
         """Refuse a generator that cannot be trained on one image at a time: batch normalization needs two."""
-        generator = build_generator(self.config.model, self.shape.image_shape, len(self.shape.classes)).train()
+        generator = families.build_generator(self.config.model, self.shape.image_shape, len(self.shape.classes)).train()
         labels = torch.zeros(1, dtype=torch.int64) if generator.num_classes else None
         try:
             generator(torch.zeros(1, generator.latent_dim), labels)

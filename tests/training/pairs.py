@@ -22,7 +22,7 @@ from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis.evolution.votes import Votes, steps_of
 from idpgan.training import distributed
 from idpgan.training.config import build_config
-from idpgan.training.distributed import joined, whole
+from idpgan.training.distributed import joined, sum_over_ranks
 
 SMALL = {"width": 4, "latent_dim": 4}
 WARP = {**SMALL, "generator": "warp", "codes": 5}
@@ -208,7 +208,7 @@ def _votes(ranks: Ranks) -> list[list[float]]:
 def _whole(ranks: Ranks) -> list[float]:
     """Return value and added gradient of the square of a sum of parts: 1 w + 2 w at w = 3."""
     w = torch.tensor(3.0, requires_grad=True)
-    loss = whole((ranks.rank + 1) * w, ranks).square()
+    loss = sum_over_ranks((ranks.rank + 1) * w, ranks).square()
     loss.backward()
     assert w.grad is not None
     ranks.sum([w.grad])

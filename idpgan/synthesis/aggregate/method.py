@@ -50,7 +50,7 @@ from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.sums_audit import AUDITED_CLASSES, SUMS_RELATIONS, SUMS_UNITS, privacy_of, sums_case
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
 from idpgan.synthesis.template import release_template
-from idpgan.training.distributed import whole
+from idpgan.training.distributed import sum_over_ranks
 from idpgan.training.fit import set_rate
 from idpgan.training.method import CriticScores, ReleasedSums, Stats, refuse_small_shares
 
@@ -265,7 +265,7 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
         latents = self.networks.latents(len(labels), self.networks.own_rng())
         images = generator(latents, labels if self.classes else None)
         means = self.features.means(images, labels if self.classes else None, self.rows)
-        return whole(means * ranks.weight(size), ranks)
+        return sum_over_ranks(means * ranks.weight(size), ranks)
 
     def _set_metric(self) -> None:
         """Whiten the critic by the covariance of the features of public or generated images."""

@@ -37,11 +37,9 @@ from idpgan.data.load import DataShape, Sizes, Split, place
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
+from idpgan.models import ema, families, optimizers
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, ResidualNetwork, training_levels
-from idpgan.models.ema import Ema
-from idpgan.models.families import batch_bytes
-from idpgan.models.optimizers import SGD
 from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, Weights, full_precision
 from idpgan.privacy.noise import Source, box_muller
@@ -51,10 +49,8 @@ from idpgan.private.shares import noise_on
 from idpgan.private.steps import SETTINGS, PrivateSteps, StepsPlan
 from idpgan.progress import counted
 from idpgan.ranks import Ranks
-from idpgan.synthesis import starter
+from idpgan.synthesis import moments, networks, starter
 from idpgan.synthesis.gaussian import GaussianMoments, GaussianPlan, MomentsConfig
-from idpgan.synthesis.moments import private_moments
-from idpgan.synthesis.networks import Adam
 from idpgan.synthesis.sums_audit import sums_case
 from idpgan.synthesis.sums_plan import SumsRun
 from idpgan.training.config import RunConfig, TrainingConfig
@@ -236,7 +232,8 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         super().check()
         least = min(self.config.method.max_physical_batch, self.config.training.batch_size)
         check_memory(
-            least * (4 * self.num_weights + self.draws * batch_bytes(self.config.model, self.shape.image_shape, 1)),
+            least
+            * (4 * self.num_weights + self.draws * families.batch_bytes(self.config.model, self.shape.image_shape, 1)),
             f"the gradients of method.max_physical_batch = {least} images, each by itself,",
             "Lower it, or model.width.",
             str(resolve_device(self.config.training.device)),
@@ -268,10 +265,10 @@ class Diffusion(PrivateSteps, GaussianMoments):
         self._images = place(split.private, self.device)
         self.newest = self.generator
         self.newest.network.requires_grad_(True)
-        self._average = Ema(self.newest, self.config.ema_decay)
+        self._average = ema.Ema(self.newest, self.config.ema_decay)
         self.generator = self._average.module  # type: ignore[assignment]  # a copy
         self.draws = self.plan.draws
-        self._optimizer = Adam(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
+        self._optimizer = networks.Adam(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
         self.train_privately(self.newest.network, self._optimizer)
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
@@ -345,7 +342,7 @@ class Diffusion(PrivateSteps, GaussianMoments):
         if not self._run.model.shape:
             return torch.zeros(len(self._images), 0, device=self.device)
         conditional = bool(self.newest.num_classes)
-        found = private_moments(self._images, _Displacements(self.newest), conditional=conditional, cap=None)
+        found = moments.private_moments(self._images, _Displacements(self.newest), conditional=conditional, cap=None)
         parts = counted(found, self.progress, "register", len(self._images), lambda part: len(part[0]))
         return torch.cat([shapes for shapes, _, _ in parts]).to(self.device)
 
@@ -397,7 +394,7 @@ class _CanaryDiffusion(Diffusion):
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
         self.newest = _Canaries(len(self._images), SLOPE * self.config.clip_norm).to(self.device)  # type: ignore[assignment]
-        self.train_privately(self.newest.network, SGD(self.newest.network.parameters(), STILL))
+        self.train_privately(self.newest.network, optimizers.SGD(self.newest.network.parameters(), STILL))
 
 
 def canaries(

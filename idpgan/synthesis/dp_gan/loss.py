@@ -14,10 +14,8 @@ from torch.func import functional_call, grad
 from torch.nn.functional import relu, softplus
 
 from idpgan.errors import ConfigError
+from idpgan.models import families, losses, validate
 from idpgan.models.config import ModelConfig
-from idpgan.models.families import build_critic
-from idpgan.models.losses import interpolate
-from idpgan.models.validate import probe
 from idpgan.own_code import told
 from idpgan.privacy.captured_gradients import Weights
 from idpgan.privacy.dpsgd import DPSGDPlan
@@ -68,7 +66,7 @@ class CriticLoss:
         images, labels = zip(*self._scored(real, label, fake, wrong), strict=True)
         loss = self._terms(self._scores(weights, torch.stack(images), torch.stack(labels)))
         if self.kind == "wgan-gp":
-            mixed = interpolate(real[None], fake[None], alpha[None])
+            mixed = losses.interpolate(real[None], fake[None], alpha[None])
             slope = grad(lambda images: self._scores(weights, images, label[None])[0])(mixed)
             loss = loss + self.penalty * (torch.linalg.vector_norm(slope) - 1).square()
         return loss
@@ -150,8 +148,8 @@ def try_gradients(
     Raises:
         ConfigError: In one line, if they cannot be taken or are not finite.
     """
-    critic = build_critic(model, image_shape, num_classes)
-    images, *labels = probe(image_shape, num_classes)
+    critic = families.build_critic(model, image_shape, num_classes)
+    images, *labels = validate.probe(image_shape, num_classes)
     known = labels[0] if labels else torch.zeros(len(images), dtype=torch.int64)
     records = [images, known, images.flip(0), torch.full((len(images),), 0.5), known]
     weights = dict(critic.named_parameters())

@@ -36,12 +36,10 @@ from idpgan.data.load import Split, place
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
+from idpgan.models import dcgan, families, warp
 from idpgan.models.config import ModelConfig
-from idpgan.models.dcgan import Critic
-from idpgan.models.families import build_critic, critic_bytes
 from idpgan.models.generator import Generator
 from idpgan.models.own import OwnCritic
-from idpgan.models.warp import NODES, move, moves_of
 from idpgan.own_code import is_path
 from idpgan.privacy import Event, Noise, check_delta
 from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, Weights
@@ -51,9 +49,8 @@ from idpgan.ranks import Ranks
 from idpgan.synthesis.dp_gan.loss import Kind, loss_of, try_gradients
 from idpgan.synthesis.networks import Adam, Networks
 from idpgan.synthesis.product import GivesGenerator
+from idpgan.training import distributed, fit
 from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, RunConfig, StepsConfig, TrainingConfig
-from idpgan.training.distributed import whole
-from idpgan.training.fit import set_rate
 from idpgan.training.method import Stats, refuse_small_shares
 from idpgan.training.plan import Signal
 
@@ -175,7 +172,7 @@ class DpGanPlan(StepsPlan):
         steps the first grows with T, the second with its root.
         """
         rows, privacy = max(self.classes, 1), self.config.privacy
-        weights = critic_bytes(self.critic_model, self.shape.image_shape, self.classes) / 4
+        weights = families.critic_bytes(self.critic_model, self.shape.image_shape, self.classes) / 4
         noise = self.dpsgd.noise_multiplier * math.sqrt(weights / self.config.training.steps) / privacy.sample_rate
         return Signal(self.shape.num_private / rows, rows, noise, "the DP-SGD steps")
 
@@ -211,7 +208,7 @@ class DpGanPlan(StepsPlan):
             )
         least = min(method.max_physical_batch, size)
         check_memory(
-            least * critic_bytes(self.critic_model, self.shape.image_shape, classes),
+            least * families.critic_bytes(self.critic_model, self.shape.image_shape, classes),
             f"the gradients of method.max_physical_batch = {least} images, each by itself,",
             "Lower it, or method.critic_width (model.width).",
             str(resolve_device(self.config.training.device)),
@@ -258,7 +255,7 @@ class DpGan(PrivateSteps, GivesGenerator):
         self.loss = loss_of(self.critic, own)
         latent = self.newest.latent_dim
         # Of a record: those of a motion, its nodes, a fake, and alpha and a class.
-        self._coins = 6, 2 * NODES**2, latent + latent % 2, 2
+        self._coins = 6, 2 * warp.NODES**2, latent + latent % 2, 2
         self.coins = sum(self._coins)
         self.way = "vmap" if own.loss == "wgan-gp" else "capture"  # a penalty is not captured
         self.train_privately(self.critic, self.networks.critic_optimizer)
@@ -266,10 +263,10 @@ class DpGan(PrivateSteps, GivesGenerator):
         self.extra_loss: Callable[[Generator], Tensor] | None = None
         self.pace, self._since, self._accuracy = own.critic_steps_per_generator_step, 0, 1.0
 
-    def _build_critic(self) -> Critic | OwnCritic:
+    def _build_critic(self) -> dcgan.Critic | OwnCritic:
         """Build the critic, and check that its layers do not mix records."""
         shape, seed = self._data, self._run.training.seed
-        critic = build_critic(self.plan.critic_model, shape.image_shape, len(shape.classes), seed=seed)
+        critic = families.build_critic(self.plan.critic_model, shape.image_shape, len(shape.classes), seed=seed)
         validate_network(critic, self.config)
         return critic
 
@@ -293,7 +290,7 @@ class DpGan(PrivateSteps, GivesGenerator):
 
     def critic_step(self, step: int) -> Stats:
         """Take a private step."""
-        set_rate(self.networks.critic_optimizer, self.rate(self.config.critic_learning_rate, step))
+        fit.set_rate(self.networks.critic_optimizer, self.rate(self.config.critic_learning_rate, step))
         found = self.private_step()
         self._since += 1
         return {"critic_loss" if name == "loss" else name: value for name, value in found.items()}
@@ -314,7 +311,7 @@ class DpGan(PrivateSteps, GivesGenerator):
         places, nodes, latent, rest = coins[0].split(self._coins, 1)
         strength, alpha, fake, wrong = self.config.augment, rest[:, 0].float(), images, labels
         if strength and len(images):
-            images = move(images, moves_of(places.float(), box_muller(nodes).float(), strength))
+            images = warp.move(images, warp.moves_of(places.float(), box_muller(nodes).float(), strength))
         if (self.config.fakes == "paired" or self.config.loss == "wgan-gp") and len(images):
             z = box_muller(latent)[:, : self.newest.latent_dim].float()
             fake = self.newest(z, labels if self.newest.num_classes else None)
@@ -338,17 +335,17 @@ class DpGan(PrivateSteps, GivesGenerator):
     def generator_step(self, step: int) -> Stats:
         """Raise the scores of fakes by one Adam step, move the average, and set the pace."""
         self._since = 0
-        set_rate(self.networks.generator_optimizer, self.rate(self.config.generator_learning_rate, step))
+        fit.set_rate(self.networks.generator_optimizer, self.rate(self.config.generator_learning_rate, step))
         self.newest.train(not self._frozen_statistics)
         ranks, size = self.networks.ranks, self.training.batch_size
         images, labels = self.networks.fakes(size)
         scores = self.critic(images, labels)
-        loss = whole(self.loss.of_generator(scores) * ranks.weight(size), ranks)
+        loss = distributed.sum_over_ranks(self.loss.of_generator(scores) * ranks.weight(size), ranks)
         if self.extra_loss is not None:
             loss = loss + self.extra_loss(self.newest)
         self.networks.step_generator(loss)
         self.newest.eval()  # critic steps need fakes that do not depend on each other
-        accuracy = whole((scores.detach() < 0).float().mean() * ranks.weight(size), ranks)
+        accuracy = distributed.sum_over_ranks((scores.detach() < 0).float().mean() * ranks.weight(size), ranks)
         if self.config.adaptive_below:  # let the critic take more steps where it no longer recognizes fakes
             self._accuracy += (1 - _ACCURACY_MEMORY) * (accuracy.item() - self._accuracy)
             if self._accuracy < self.config.adaptive_below:
