@@ -31,7 +31,7 @@ from idpgan.models.gaussian import GaussianGenerator
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
-from idpgan.private.people import GaussianPrivacy
+from idpgan.private.people import GaussianPrivacy, capped, check_people
 from idpgan.private.released_once import ReleasedOnce
 from idpgan.progress import counted
 from idpgan.synthesis import starter
@@ -129,7 +129,7 @@ class GaussianPlan(SumsPlan):
         """Name the map of an image to its vector, and which of its constants public images have set."""
         learned = ("center, scale and covariance, learned from public images",) if self.shape.sizes.public else ()
         fixed = "the vector of an image: its functions, center, scale and clip, fixed before any private image"
-        return (fixed, *learned, *self.capped)
+        return (fixed, *learned, *capped(self.config))
 
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
@@ -138,7 +138,7 @@ class GaussianPlan(SumsPlan):
         self.check_teacher()
         self.check_template()
         check_memory(needed, f"model.latent_dim = {model.latent_dim}", "Lower it.")
-        self.check_people()
+        check_people(self)
 
 
 class GaussianMoments(ReleasedOnce, GivesGenerator):

@@ -19,11 +19,12 @@ from idpgan.models.gaussian import count_coefficients
 from idpgan.privacy import Event, Relation
 from idpgan.privacy.event import rounding_words
 from idpgan.privacy.sums import CellSums, Law
-from idpgan.private.people import PeoplePlan, PeopleRun
+from idpgan.private.people import AggregatePrivacy, refuse_shared_people, signal_of
 from idpgan.private.shares import Shares, noise_on
 from idpgan.synthesis.teacher import TaughtConfig, TeacherSteps
 from idpgan.synthesis.template import ROUNDS, TEMPLATE_SHARE
-from idpgan.training.plan import Signal
+from idpgan.training.config import RunConfig
+from idpgan.training.plan import RunPlan, Signal
 
 
 class SumsConfig(TaughtConfig):
@@ -42,14 +43,16 @@ class SumsConfig(TaughtConfig):
     symmetric: bool = False
 
 
-class SumsRun(PeopleRun):
+class SumsRun(RunConfig):
     """A whole config file of a method that releases sums."""
 
     method: Any
+    privacy: AggregatePrivacy
 
     @model_validator(mode="after")
     def _check_shares(self) -> SumsRun:
-        """Refuse a teacher without Gaussian noise and zero-out-one, and a template on a budget that is spent."""
+        """Refuse people in two parts, a teacher without Gaussian noise and zero-out-one, and a template without budget."""
+        refuse_shared_people(self)
         method, relation = self.method, self.privacy.relation
         share, law = method.teacher_share, getattr(method, "law", "gaussian")
         if share and (law != "gaussian" or relation is not Relation.ZERO_OUT):
@@ -71,7 +74,7 @@ class SumsRun(PeopleRun):
         return self
 
 
-class SumsPlan(PeoplePlan):
+class SumsPlan(RunPlan):
     """The plan of a run that releases sums, with a template where model.shape, a teacher where its share is above 0."""
 
     @functools.cached_property
@@ -179,7 +182,7 @@ class SumsPlan(PeoplePlan):
     @property
     def signal(self) -> Signal:
         """The figure of the sums."""
-        return self.signal_of(self.sums.noise_length, "the release")
+        return signal_of(self, self.sums.noise_length, "the release")
 
     def check_teacher(self) -> None:
         """Refuse a teacher for a generator of fewer than two classes."""

@@ -135,6 +135,11 @@ class RunPlan(Plan):
         """Number of classes, 0 without labels; raises a `ConfigError` where labels are asked for and missing."""
         return classes_of(self.config.model, len(self.shape.classes))
 
+    @property
+    def rows(self) -> int:
+        """Classes that are told apart, 1 without."""
+        return max(self.classes, 1)
+
     # The price -----------------------------------------------------------------------------------------------------
 
     @functools.cached_property

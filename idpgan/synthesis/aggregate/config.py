@@ -13,7 +13,7 @@ from idpgan.models.features import DATALESS, PublicFeatures
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
-from idpgan.private.people import AggregatePrivacy
+from idpgan.private.people import AggregatePrivacy, capped, check_people
 from idpgan.synthesis.aggregate.vectors import PhotoFeatures
 from idpgan.synthesis.sums_plan import SumsConfig, SumsPlan, SumsRun
 from idpgan.training.config import MOST_STEPS, TrainingConfig
@@ -160,7 +160,7 @@ class AggregatePlan(SumsPlan):
         assumptions = [f"the feature map ({features} features), fixed before any private image was read"]
         if self.shape.sizes.public:
             assumptions.append("what was learned from public images; the generator may reproduce them")
-        return (*assumptions, *self.capped)
+        return (*assumptions, *capped(self.config))
 
     def check(self) -> None:
         """Refuse data that networks, features, cells or teacher cannot use."""
@@ -172,7 +172,7 @@ class AggregatePlan(SumsPlan):
                 f"{self.rows} classes for {self.shape.num_private} private images: most sums would hold noise only. "
                 "Take more images, or set model.conditional = false."
             )
-        self.check_people()
+        check_people(self)
         self.check_teacher()
         self.check_template()
         if batch_size % self.rows:

@@ -15,16 +15,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from idpgan.data.images import Images, to_float
+from idpgan.data.images import Images
 from idpgan.models.features import Block, FeatureMap
 from idpgan.models.gabor import gabor_filters, pooled_moduli
 from idpgan.models.initialize import torch_seed
 from idpgan.models.scattering import scales_of
 from idpgan.models.warp import NODES, move, moves_of
-from idpgan.privacy.dpsgd import full_precision
 from idpgan.privacy.noise import Noise
-from idpgan.private.people import shares
-from idpgan.synthesis.moments import MomentMap, Normals, count_moments, estimate_normals
+from idpgan.synthesis.moments import MomentMap, Normals, count_moments, estimate_normals, private_moments
 
 _GRID = 4  # rows and columns that moduli are averaged to
 _FILTERS = 16
@@ -40,12 +38,9 @@ _TILE = 1000  # private images per call of the feature map, always: fewer are pa
 def private_vectors(
     private: Images, features: FeatureMap, noise: Noise, *, conditional: bool, motion: float, cap: int | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    """Yield (vectors, cells, weights) of all private images, each moved by its own secret coins.
+    """Yield (vectors, cells, weights) of all private images, each moved by its own secret coins: see `private_moments`.
 
-    Every call of the feature map has the same number of rows, padded where images are few, and null records keep their
-    rows and coins: the arithmetic of a row, down to the last bit, is a function of that row's image, coins and place.
-    (A matrix product over fewer rows may round differently.) The vector of a null record is zero, its count coordinate
-    included.
+    A null record keeps its coins.
 
     Args:
         private: Read here, after the release was charged.
@@ -55,25 +50,23 @@ def private_vectors(
         motion: Strength of the random motion.
         cap: Images of one person that count, for unit person; None for unit image.
     """
-    device = next(features.buffers()).device
-    kept, weights = shares(private, cap)
-    for index in kept.split(_TILE):
-        batch, num = private.select(index.to(private.images.device)), len(index)
-        coins = noise.uniform((num, 6)), noise.normal((num, 2 * NODES**2))
-        uniform, normal = (_padded(part.float().to(device)) for part in coins)
-        labels = batch.labels if conditional and batch.labels is not None else torch.zeros(num, dtype=torch.int64)
-        cells = labels.to(device)
-        with torch.no_grad(), full_precision():
-            images = move(_padded(to_float(batch.images).to(device)), moves_of(uniform, normal, motion))
-            vectors = features(images, _padded(cells) if conditional else None)[:num]
-        if batch.null is not None:
-            vectors = vectors.masked_fill(batch.null.to(device)[:, None], 0.0)
-        noise.integers(1, (num,))  # TEMP
-        yield vectors, cells, None if weights is None else weights[index].to(device)
+    moved = _Moved(features, noise, motion, conditional)
+    return private_moments(private, moved, conditional=conditional, cap=cap, tile=_TILE)
 
 
-def _padded(rows: Tensor) -> Tensor:
-    return torch.cat([rows, rows.new_zeros(_TILE - len(rows), *rows.shape[1:])])
+class _Moved:
+    """The vectors of images that are moved first, each by coins of its own; places without an image have coins too."""
+
+    def __init__(self, features: FeatureMap, noise: Noise, motion: float, conditional: bool) -> None:
+        self._features, self._noise, self._motion, self._conditional = features, noise, motion, conditional
+        self.dimensions = features.dimensions
+
+    def __call__(self, images: Tensor, rows: Tensor) -> Tensor:
+        device, num = next(self._features.buffers()).device, len(images)
+        coins = self._noise.uniform((num, 6)), self._noise.normal((num, 2 * NODES**2))
+        uniform, normal = (part.float().to(device) for part in coins)
+        moved = move(images.to(device), moves_of(uniform, normal, self._motion))
+        return self._features(moved, rows.to(device) if self._conditional else None)
 
 
 class PhotoFeatures(FeatureMap):

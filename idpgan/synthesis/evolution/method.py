@@ -38,7 +38,7 @@ from idpgan.models.simulators import GeneratorSimulator, PhotoSimulator, Populat
 from idpgan.own_code import is_path, path_of
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
-from idpgan.private.people import GaussianPrivacy, PeoplePlan, PeopleRun, refuse_people_in_two_parts, shares
+from idpgan.private import people
 from idpgan.progress import counted
 from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis import starter
@@ -47,9 +47,9 @@ from idpgan.synthesis.evolution.population import first_candidates, next_candida
 from idpgan.synthesis.evolution.votes import Votes, steps_of, votes_case
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.sums_audit import AUDITED_CLASSES, SUMS_RELATIONS, SUMS_UNITS, privacy_of
-from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
+from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.method import Stats
-from idpgan.training.plan import Signal
+from idpgan.training.plan import RunPlan, Signal
 
 _RNG_STREAM, _EMBEDDING_STREAM = 12, 13  # of training.seed
 _DRAWN_AT_ONCE = 512  # images of a call of the simulator
@@ -91,16 +91,17 @@ class EvolutionTraining(TrainingConfig):
     tick_steps: int = Field(1, ge=1, le=MOST_STEPS)
 
 
-class EvolutionRun(PeopleRun):
+class EvolutionRun(RunConfig):
     """A whole config file of evolution."""
 
     model: ModelConfig = ModelConfig(generator="population", codes=200)
     method: EvolutionConfig = EvolutionConfig()
-    privacy: GaussianPrivacy
+    privacy: people.GaussianPrivacy
     training: EvolutionTraining = EvolutionTraining()
 
     @model_validator(mode="after")
     def _check_generator(self) -> EvolutionRun:
+        people.refuse_shared_people(self)
         if self.model.generator != "population":
             raise ConfigError(
                 f"model.generator = {self.model.generator}, but method evolution trains no network: set "
@@ -127,7 +128,7 @@ class EvolutionRun(PeopleRun):
         return (*super().own_code, *([embedding] if is_path(embedding) else []))
 
 
-class EvolutionPlan(PeoplePlan):
+class EvolutionPlan(RunPlan):
     """The plan of a run of evolution: a histogram of votes in each iteration."""
 
     @functools.cached_property
@@ -144,7 +145,7 @@ class EvolutionPlan(PeoplePlan):
     @property
     def signal(self) -> Signal:
         """The votes of a class against the noise on them, in one iteration."""
-        return self.signal_of(self.votes.noise_std * math.sqrt(self.votes.candidates), "the votes")
+        return people.signal_of(self, self.votes.noise_std * math.sqrt(self.votes.candidates), "the votes")
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what is released, and where its noise came from."""
@@ -162,7 +163,7 @@ class EvolutionPlan(PeoplePlan):
             assumptions = ["the embedding, learned on images of the released generator that the release contains"]
         if model.simulator == "public":
             assumptions.append("the public images; the release contains some of them")
-        return (*assumptions, *self.capped)
+        return (*assumptions, *people.capped(self.config))
 
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
@@ -183,7 +184,7 @@ class EvolutionPlan(PeoplePlan):
                 f"method.looks says what '{unknown[0]}' looks like, but that is not a class of the generator "
                 f"({', '.join(shape.classes) or 'none'})."
             )
-        self.check_people()
+        people.check_people(self)
         own = 0
         if is_path(model.simulator):
             simulator = OwnSimulator(model, shape.image_shape, classes)
@@ -225,7 +226,7 @@ class Evolution(GivesGenerator):
 
     def _set_up(self, split: Split) -> None:
         config, self._private, self._public = self.plan.config, split.private, split.public
-        refuse_people_in_two_parts(self.plan.unit, split)
+        people.refuse_people_in_two_parts(self.plan.unit, split)
         generator = build_generator(config.model, split.image_shape, len(split.classes)).to(self.device)
         self.generator = cast(PopulationGenerator, generator).eval().requires_grad_(False)
         self.generator.classes = split.classes if self.generator.num_classes else ()
@@ -297,7 +298,7 @@ class Evolution(GivesGenerator):
             chosen[own] = nearest(self._records[own.to(self.device)], vectors[row].to(self.device)).cpu()
         cap, counts = self._run.privacy.cap, None
         if cap is not None:  # number of counted images of each record's person
-            kept, of_person = shares(private, cap)
+            kept, of_person = people.shares(private, cap)
             counts = torch.zeros(len(private), dtype=torch.int64)
             if of_person is not None:
                 counts[kept] = of_person[kept].reciprocal().round().long()
