@@ -21,7 +21,7 @@ from idpgan.training.method import Saved
 
 
 @dataclass(frozen=True)
-class Adam:
+class AdamSettings:
     """Settings of the optimizer of one network (Kingma and Ba, "Adam", 2015).
 
     Attributes:
@@ -67,7 +67,14 @@ class Generators(Saved):
     SAVED: ClassVar[tuple[str, ...]] = ("newest", "average", "generator_optimizer", "rng")
 
     def __init__(
-        self, config: RunConfig, shape: DataShape, *, device: torch.device, adam: Adam, ema_decay: float, stream: int
+        self,
+        config: RunConfig,
+        shape: DataShape,
+        *,
+        device: torch.device,
+        adam: AdamSettings,
+        ema_decay: float,
+        stream: int,
     ) -> None:
         seed, classes = config.training.seed, shape.classes
         self.newest = families.build_generator(config.model, shape.image_shape, len(classes), seed=seed).to(device)
@@ -151,8 +158,8 @@ class Networks(Generators):
         critic: nn.Module,
         *,
         device: torch.device,
-        adam: Adam,
-        critic_adam: Adam | None = None,
+        adam: AdamSettings,
+        critic_adam: AdamSettings | None = None,
         ema_decay: float,
         stream: int,
     ) -> None:

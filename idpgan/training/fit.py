@@ -68,7 +68,7 @@ class Epoch:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fitted:
+class TrainedModel:
     """A fitted model, in eval mode, with the weights of its best epoch."""
 
     model: nn.Module
@@ -89,7 +89,7 @@ def fit_classifier(
     held_back: tuple[Tensor, Tensor] | None = None,
     augment: Augment | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
-) -> Fitted:
+) -> TrainedModel:
     """Fit a model to labeled images by cross-entropy, and keep the epoch that does best on held-back images.
 
     Best is the highest held-back accuracy, then the lowest held-back loss. One seed gives the same result again on the
@@ -140,7 +140,7 @@ def fit_classifier(
         if on_epoch is not None:
             on_epoch(epoch)
     model.load_state_dict(weights)
-    return Fitted(model.eval(), tuple(history), best)
+    return TrainedModel(model.eval(), tuple(history), best)
 
 
 def predict(

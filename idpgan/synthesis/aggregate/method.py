@@ -45,7 +45,7 @@ from idpgan.synthesis import starter
 from idpgan.synthesis.aggregate.config import AggregatePlan, AggregateRun
 from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
 from idpgan.synthesis.aggregate.vectors import PhotoFeatures, private_vectors
-from idpgan.synthesis.networks import Adam, Generators
+from idpgan.synthesis.networks import AdamSettings, Generators
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.sums_audit import AUDITED_CLASSES, SUMS_RELATIONS, SUMS_UNITS, privacy_of, sums_case
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
@@ -90,7 +90,7 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
             config,
             split.shape,
             device=self.device,
-            adam=Adam(own.learning_rate, own.beta1, own.beta2),
+            adam=AdamSettings(own.learning_rate, own.beta1, own.beta2),
             ema_decay=own.ema_decay,
             stream=_RNG_STREAM,
         )

@@ -98,7 +98,7 @@ class Edm(GivesGenerator):
             config,
             split.shape,
             device=self.device,
-            adam=networks.Adam(own.learning_rate, *BETAS),
+            adam=networks.AdamSettings(own.learning_rate, *BETAS),
             ema_decay=own.ema_decay,
             stream=_RNG_STREAM,
         )

@@ -260,7 +260,7 @@ class Diffusion(PrivateSteps, GaussianMoments):
         self._average = ema.Ema(self.newest, self.config.ema_decay)
         self.generator = self._average.module  # type: ignore[assignment]  # a copy
         self.draws = self.plan.draws
-        self._optimizer = networks.Adam(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
+        self._optimizer = networks.AdamSettings(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
         self.train_privately(self.newest.network, self._optimizer)
 
     def _take_released(self, released: dict[str, Tensor]) -> None:

@@ -45,7 +45,7 @@ from idpgan.privacy.noise import Source, box_muller
 from idpgan.private.steps import SETTINGS, PrivateSteps, StepsPlan, steps_entry, validate_network
 from idpgan.ranks import Ranks
 from idpgan.synthesis.dp_gan.loss import Kind, loss_of, try_gradients
-from idpgan.synthesis.networks import Adam, Networks
+from idpgan.synthesis.networks import AdamSettings, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training import distributed, fit
 from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, RunConfig, StepsConfig, TrainingConfig
@@ -239,8 +239,8 @@ class DpGan(PrivateSteps, GivesGenerator):
             split.shape,
             self.critic,
             device=self.device,
-            adam=Adam(own.generator_learning_rate, own.beta1, own.beta2),
-            critic_adam=Adam(own.critic_learning_rate, own.beta1, own.beta2, decay=own.critic_decay),
+            adam=AdamSettings(own.generator_learning_rate, own.beta1, own.beta2),
+            critic_adam=AdamSettings(own.critic_learning_rate, own.beta1, own.beta2, decay=own.critic_decay),
             ema_decay=own.ema_decay,
             stream=_RNG_STREAM,
         )

@@ -27,7 +27,7 @@ from idpgan.models import losses, perturbed
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import seeded_init
 from idpgan.privacy import Event, Guarantee, Laplace, Noise, RandomizedResponse, Relation, Unit
-from idpgan.synthesis.networks import Adam, Networks
+from idpgan.synthesis.networks import AdamSettings, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.published.config import ADJACENCY, PublishedPlan, PublishedRun, label_targets
 from idpgan.training.fit import FitConfig, fit_classifier
@@ -84,7 +84,7 @@ class IdpPublished(GivesGenerator):
 
         self.critic = (critic or self._build_critic(shape)).to(self.device)
         own = config.method
-        adam = Adam(own.learning_rate, own.beta1, own.beta2, l2=own.l2)
+        adam = AdamSettings(own.learning_rate, own.beta1, own.beta2, l2=own.l2)
         self.networks = Networks(
             config, split.shape, self.critic, device=self.device, adam=adam, ema_decay=own.ema_decay, stream=_RNG_STREAM
         )
