@@ -107,7 +107,7 @@ def obfuscate(options: ObfuscateOptions, progress: Progress = silent) -> Obfusca
         changed = method.to(device).transform(pixels, landmarks=landmarks)
         released = (changed * 255).round().to(torch.uint8)
         proven = total([(ledger,)], Unit.IMAGE).guarantee
-        report = settings.plan.says(events, proven, ())
+        report = settings.plan.report_of(events, proven, ())
         write_release(part / "release", ObfuscatedArtifact.of(released), settings, report, events)
         difference = float((changed - pixels).abs().mean())
         content = {

@@ -25,7 +25,8 @@ from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.audit.gradient_canaries import CanarySteps, Training, canary_case
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
-from idpgan.device import sent
+from idpgan.device import resolve_device, sent
+from idpgan.memory import check_memory
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit, accounting, opacus_history
 from idpgan.privacy.captured_gradients import Batch, Weights
@@ -81,6 +82,12 @@ class StepsPlan(RunPlan):
             "of distributions (add-or-remove-one, where N is not public) from above: PRV adds its numerical error of "
             "at most 0.01, RDP converts Renyi divergences of fixed orders"
         )
+
+    def check_gradients(self, each: float, way_out: str) -> None:
+        """Refuse gradients of single records, of so many bytes each, that do not fit in memory."""
+        least = min(self.config.method.max_physical_batch, self.config.training.batch_size)
+        what = f"the gradients of method.max_physical_batch = {least} images, each by itself,"
+        check_memory(least * each, what, way_out, str(resolve_device(self.config.training.device)))
 
     def refuse_no_step(self) -> None:
         """Refuse noise with which not even one step is within the budget."""

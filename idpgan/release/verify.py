@@ -419,7 +419,7 @@ def _check_report(settings: Settings, stated: Stated, recomputed: float, words: 
         problems.append(f"the events cost epsilon = {recomputed:.6g}, the report says {said.proven.epsilon:.6g}.")
     proven = dataclasses.replace(proven, epsilon=said.proven.epsilon)
     compared = [
-        compare_reports(said, _raised(settings.plan.says(stated.events, proven, sources), said))
+        compare_reports(said, _raised(settings.plan.report_of(stated.events, proven, sources), said))
         for sources in itertools.product(SOURCES, repeat=2)
     ]
     wrong, reworded, sentences = min(compared, key=lambda result: (len(result[0]), len(result[1])))

@@ -23,7 +23,7 @@ from idpgan.classify.scattering_linear import ScatteringLinearConfig, canaries
 from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.private.people import AggregatePrivacy
-from idpgan.synthesis.teacher import Teaching
+from idpgan.synthesis.teacher import TeacherSteps
 
 SUMS_UNITS = (Unit.IMAGE, Unit.PERSON, Unit.PHOTO)  # of sums and of votes
 SUMS_RELATIONS = (Relation.ZERO_OUT, Relation.REPLACE_ONE)
@@ -47,7 +47,7 @@ def sums_case(
     claimed: Guarantee | None = None,
     *,
     template: Sequence[Event] = (),
-    teaching: Teaching | None = None,
+    teaching: TeacherSteps | None = None,
     steps: CanarySteps | None = None,
 ) -> AuditCase:
     """Return the case of one release of cell sums and of what is released beside it; claim None = the request.

@@ -21,7 +21,7 @@ from idpgan.privacy.event import rounding_words
 from idpgan.privacy.sums import CellSums, Law
 from idpgan.private.people import AggregatePrivacy, refuse_shared_people, signal_of
 from idpgan.private.shares import Shares, noise_on
-from idpgan.synthesis.teacher import Lessons, TaughtConfig, Teaching
+from idpgan.synthesis.teacher import TaughtConfig, TeacherSteps
 from idpgan.synthesis.template import ROUNDS, TEMPLATE_SHARE
 from idpgan.training.config import RunConfig
 from idpgan.training.plan import RunPlan, Signal
@@ -106,7 +106,7 @@ class SumsPlan(RunPlan):
 
     def _beside(self, multiplier: float) -> tuple[Event, ...]:
         """Return all charges but that of the sums."""
-        taught = (Teaching(self.lessons, multiplier).event,) if self.lessons.share else ()
+        taught = (self._teacher(multiplier).event,) if self.config.method.teacher_share else ()
         first = (self._round(multiplier).event.repeated(ROUNDS),) if self.template_share else ()
         return (*taught, *first, *self.others(multiplier))
 
@@ -151,15 +151,14 @@ class SumsPlan(RunPlan):
 
     # The teacher ------------------------------------------------------------------------------------------------
 
-    @property
-    def lessons(self) -> Lessons:
-        """What a teacher reads."""
-        return Lessons.of(self.config.method, self.unit, self.shape.num_private)
+    def _teacher(self, multiplier: float) -> TeacherSteps:
+        """Return the steps of a teacher beside everything together at this multiplier."""
+        return TeacherSteps.of(self.config.method, self.unit, self.shape.num_private, multiplier)
 
     @functools.cached_property
-    def teaching(self) -> Teaching | None:
-        """The teacher; None without one."""
-        return Teaching(self.lessons, self.multiplier) if self.lessons.share else None
+    def teaching(self) -> TeacherSteps | None:
+        """The steps of the teacher; None without one."""
+        return self._teacher(self.multiplier) if self.config.method.teacher_share else None
 
     @property
     def candidates(self) -> int | None:

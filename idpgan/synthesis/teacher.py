@@ -71,60 +71,43 @@ class TaughtConfig(MethodConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class Lessons:
-    """What a teacher reads, but for the noise.
+class TeacherSteps:
+    """The steps of a teacher: what they read, and what they cost.
 
     Attributes:
-        share: s in [0, 1); 0 = there is no teacher.
+        share: s in (0, 1).
         unit: What one record is.
         steps: T.
         sample_rate: q, the chance of each image to be in a step.
+        multiplier: m, of everything together.
     """
 
     share: float
     unit: Unit
     steps: int
     sample_rate: float
-
-    @classmethod
-    def of(cls, method: TaughtConfig, unit: Unit, num_private: int) -> Lessons:
-        """Return those that a config asks for; the coins of one person's images would not be those of a person."""
-        rate = min(1.0, method.teacher_batch_size / max(num_private, 1)) if unit is Unit.IMAGE else 1.0
-        return cls(method.teacher_share, unit, method.teacher_steps, rate)
-
-
-@dataclasses.dataclass(frozen=True)
-class Teaching:
-    """What the teacher costs.
-
-    Attributes:
-        lessons: With a share in (0, 1).
-        multiplier: m, of teacher and sums together.
-    """
-
-    lessons: Lessons
     multiplier: float
 
-    @property
-    def noise_multiplier(self) -> float:
-        """Noise of a step over the clip norm; see `noise_on`."""
-        lessons = self.lessons
-        return noise_on(lessons.share, self.multiplier, lessons.steps, lessons.sample_rate)
+    @classmethod
+    def of(cls, method: TaughtConfig, unit: Unit, num_private: int, multiplier: float) -> TeacherSteps:
+        """Return those that a config asks for; the coins of one person's images would not be those of a person."""
+        rate = min(1.0, method.teacher_batch_size / max(num_private, 1)) if unit is Unit.IMAGE else 1.0
+        return cls(method.teacher_share, unit, method.teacher_steps, rate, multiplier)
 
     def plan(self, num_private: int) -> DPSGDPlan:
         """Return the steps for N private images."""
-        rate = self.lessons.sample_rate
-        divisor = max(1, round(rate * num_private))
-        return DPSGDPlan(rate, _SECTION.clip_norm, divisor, self.noise_multiplier, self.lessons.unit)
+        noise = noise_on(self.share, self.multiplier, self.steps, self.sample_rate)
+        divisor = max(1, round(self.sample_rate * num_private))
+        return DPSGDPlan(self.sample_rate, _SECTION.clip_norm, divisor, noise, self.unit)
 
     @property
     def event(self) -> Event:
         """Price of all steps."""
-        return self.plan(1).event.repeated(self.lessons.steps)
+        return self.plan(1).event.repeated(self.steps)
 
 
 def fit_teacher(
-    teaching: Teaching,
+    teaching: TeacherSteps,
     private: Images,
     cap: int | None,
     *,
@@ -132,7 +115,7 @@ def fit_teacher(
     noise: Noise,
     progress: Progress = silent,
 ) -> Tensor:
-    """Train the teacher and return its weights (K, D); the release that this is part of pays `Teaching.event`.
+    """Train the teacher and return its weights (K, D); the release that this is part of pays `TeacherSteps.event`.
 
     Args:
         private: Labeled; all of them are read at every step.
@@ -141,7 +124,7 @@ def fit_teacher(
     """
     kept, shares = shares_of(private, cap)
     private, shares = private.select(kept), None if shares is None else shares[kept]
-    plan, nobody, steps = teaching.plan(len(private)), private.select(torch.arange(0)), teaching.lessons.steps
+    plan, nobody, steps = teaching.plan(len(private)), private.select(torch.arange(0)), teaching.steps
     training = ScatteringLinearTraining(steps=steps, batch_size=min(plan.divisor, _TRAINING.batch_size))
     privacy = ClassifierPrivacy(  # no limit here: the caller's ledger, not this one, limits the cost
         epsilon=_NO_LIMIT, delta=0.5 / max(len(private), 1), noise_multiplier=plan.noise_multiplier

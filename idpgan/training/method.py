@@ -218,7 +218,8 @@ class Method(Saved):
 
     def privacy(self) -> PrivacyReport:
         """Report what is claimed, and what the ledger proves for the run so far."""
-        report: PrivacyReport = self.plan.says(self.ledger.events, self.ledger.proven(self.plan.delta), self.sources)
+        events, proven = self.ledger.events, self.ledger.proven(self.plan.delta)
+        report: PrivacyReport = self.plan.report_of(events, proven, self.sources)
         return report
 
 

@@ -189,7 +189,7 @@ class RunPlan(Plan):
 
     # What is said of it --------------------------------------------------------------------------------------------
 
-    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+    def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
         """Return the privacy report of a run, with the total where its release contains others."""
         sources, found = sources[: self.SOURCES], self.total_of(events)
         finite = proven.finite and (found is None or found.finite)
@@ -354,7 +354,7 @@ class NonPrivatePlan(RunPlan):
         """A read for each step."""
         return (self.raw_read.repeated(self.config.training.steps),)
 
-    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+    def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
         """Return a report that claims and proves nothing."""
         nothing = Guarantee(float("inf"), 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "raw images are read without noise")
-        return super().says(events, nothing, sources)
+        return super().report_of(events, nothing, sources)

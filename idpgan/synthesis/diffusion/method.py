@@ -34,9 +34,7 @@ from idpgan.audit.cases import AuditCase, asked_of
 from idpgan.audit.entry import Entry, Request
 from idpgan.audit.gradient_canaries import NO_LIMIT, SHAPE, SLOPE, STILL, CanaryNetwork, CanarySteps, Training
 from idpgan.data.load import DataShape, Sizes, Split, place
-from idpgan.device import resolve_device
 from idpgan.errors import ConfigError
-from idpgan.memory import check_memory
 from idpgan.models import ema, families, optimizers
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, ResidualNetwork, training_levels
@@ -230,14 +228,8 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
         super().check()
-        least = min(self.config.method.max_physical_batch, self.config.training.batch_size)
-        check_memory(
-            least
-            * (4 * self.num_weights + self.draws * families.batch_bytes(self.config.model, self.shape.image_shape, 1)),
-            f"the gradients of method.max_physical_batch = {least} images, each by itself,",
-            "Lower it, or model.width.",
-            str(resolve_device(self.config.training.device)),
-        )
+        each = 4 * self.num_weights + self.draws * families.batch_bytes(self.config.model, self.shape.image_shape, 1)
+        self.check_gradients(each, "Lower it, or model.width.")
 
 
 class Diffusion(PrivateSteps, GaussianMoments):

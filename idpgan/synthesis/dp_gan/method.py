@@ -33,9 +33,7 @@ from torch import Tensor, nn
 from idpgan.audit.gradient_canaries import NO_LIMIT, SLOPE, STILL, CanaryNetwork, CanarySteps, Training
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
-from idpgan.device import resolve_device
 from idpgan.errors import ConfigError
-from idpgan.memory import check_memory
 from idpgan.models import dcgan, families, warp
 from idpgan.models.config import ModelConfig
 from idpgan.models.generator import Generator
@@ -206,13 +204,8 @@ class DpGanPlan(StepsPlan):
                 f"method.mismatch = {method.mismatch:g} needs at least 2 classes, and the critic has "
                 f"{classes}. Set method.mismatch = 0."
             )
-        least = min(method.max_physical_batch, size)
-        check_memory(
-            least * families.critic_bytes(self.critic_model, self.shape.image_shape, classes),
-            f"the gradients of method.max_physical_batch = {least} images, each by itself,",
-            "Lower it, or method.critic_width (model.width).",
-            str(resolve_device(self.config.training.device)),
-        )
+        each = families.critic_bytes(self.critic_model, self.shape.image_shape, classes)
+        self.check_gradients(each, "Lower it, or method.critic_width (model.width).")
         self.refuse_no_step()
 
 
