@@ -154,7 +154,7 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
 
     Config: ClassVar[type[RunConfig]] = GaussianRun
     Plan: ClassVar[type[RunPlan]] = GaussianPlan
-    suggest = staticmethod(starter.gaussian)
+    suggest: ClassVar[Any] = staticmethod(starter.gaussian)
 
     generator: GaussianGenerator
 

@@ -8,6 +8,7 @@ costs no privacy.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -124,17 +125,12 @@ _MIRRORED = Setting(True, "a face and its mirror image are taken as equally like
 _LOOKED_AT = Setting(TRUNCATION, "of the spread, in images to look at; those to train on have all of it")
 
 
-def gaussian(facts: Facts) -> Sections:
-    """Return the settings of gaussian by size and number of private images."""
-    return _gaussian(facts, {})
+def gaussian(facts: Facts, *, candidates: int = 0) -> Sections:
+    """Return the settings of gaussian by size and number of private images.
 
-
-def gaussian_with_teacher(facts: Facts) -> Sections:
-    """Return the settings of gaussian with half of the budget for a teacher."""
-    return _gaussian(facts, taught(facts, 4))
-
-
-def _gaussian(facts: Facts, teacher: Mapping[str, Setting]) -> Sections:
+    With ``candidates`` above 0 half of the budget is for a teacher, which chooses among so many of them.
+    """
+    teacher = taught(facts, candidates) if candidates else {}
     model, method = _moments(facts, teacher)
     return {
         "model": {
@@ -297,7 +293,7 @@ _RULES = (  # the first that holds is the one: what it proposes, when, and why
         "95.9, 96.9 and 97.5 % at epsilon 0.3, 1 and 10; evolution 89.4 % at 1)",
     ),
     (
-        gaussian_with_teacher,
+        functools.partial(gaussian, candidates=4),
         lambda facts: facts.num_classes > 1 and facts.per_class >= SOME,
         f"classes of {SOME:,} images or more: a normal distribution a class, and a teacher (photos of faces: 79.6 and "
         "83.9 % at epsilon 1 and 10, 76.4 and 81.3 % without the teacher, aggregate 80.6 and 82.1 %)",

@@ -51,7 +51,7 @@ class SumsRun(RunConfig):
 
     @model_validator(mode="after")
     def _check_shares(self) -> SumsRun:
-        """Refuse people in two parts, a teacher without Gaussian noise and zero-out-one, and a template without budget."""
+        """Refuse people in two parts, a teacher without Gaussian noise and zero-out-one, a template without budget."""
         refuse_shared_people(self)
         method, relation = self.method, self.privacy.relation
         share, law = method.teacher_share, getattr(method, "law", "gaussian")

@@ -201,7 +201,7 @@ def table_of(*, steps=3, model=None, privacy=None, data=None, **method):
         (0, 0.0, 0, {}),
         (3, 0.5, 0, {}),
         (3, 0.5, 2, {"templates": "class"}),
-        (2, 0.0, 2, {"symmetric": True, "groups": 2, "metric": "none"}),
+        (2, 0.0, 2, {"symmetric": True, "metric": "none"}),
     ],
 )
 def test_a_run_ends_with_a_verified_release(tmp_path, steps, share, shape, method):

@@ -112,8 +112,8 @@ class IdpPublished(GivesGenerator):
             response = RandomizedResponse(self.newest.num_classes, self._run.privacy.label_epsilon or 0.0, *ADJACENCY)
             released["labels"] = response(self._labels, self.noise)
         if pixels.draw == "once" and self._raw is not None:
-            perturbed = [pixels.release(to_float(chunk), self.noise).cpu() for chunk in self._raw.images.split(_CHUNK)]
-            released["images"] = torch.cat(perturbed)
+            noisy = [pixels.release(to_float(chunk), self.noise).cpu() for chunk in self._raw.images.split(_CHUNK)]
+            released["images"] = torch.cat(noisy)
         if self.config.allocation == "relevance":
             released["allocation"] = torch.tensor(pixels.allocation, dtype=torch.float64)
         return released
