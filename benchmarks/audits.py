@@ -27,13 +27,13 @@ import idpgan
 from idpgan import classify, publish
 from idpgan.audit.cases import CASES, AuditCase
 from idpgan.audit.entry import Request
+from idpgan.audit.gradient_canaries import canary_case
 from idpgan.commands.audit import audit_entry, method_case, nothing_to_audit
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.audit import CriticSteps as Steps
-from idpgan.synthesis.audit import steps_case, sums_and_steps_case
-from idpgan.synthesis.dp_gan.method import DpGanConfig
+from idpgan.synthesis.dp_gan.method import DpGanConfig, canaries
+from idpgan.synthesis.sums_audit import sums_case
 
 EPSILONS = (0.1, 0.3, 0.5, 1.0, 3.0, 10.0)
 DELTA = 1e-5
@@ -91,8 +91,10 @@ class Cell:
             terms |= {"epsilon": 0.4 * epsilon, "delta": 0.0 if self.request.law == "laplace" else delta}
             sums = CellSums.calibrated(10, 64, "laplace" if self.request.law == "laplace" else "gaussian", **terms)
             spent = (sums.event,)
-        steps = Steps(DpGanConfig(**dict(settings)), rate, least_noise(epsilon, delta, rate, count, spent), count)
-        return steps_case(steps, request) if sums is None else sums_and_steps_case(sums, steps, request)
+        steps = canaries(DpGanConfig(**dict(settings)), rate, least_noise(epsilon, delta, rate, count, spent), count)
+        if sums is None:
+            return canary_case("dp-gan", steps, request)
+        return sums_case("hybrid", sums, request, steps=steps)
 
 
 def cells() -> Iterator[Cell]:

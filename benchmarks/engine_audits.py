@@ -14,9 +14,9 @@ import json
 import time
 
 from idpgan.audit.entry import Request
+from idpgan.audit.gradient_canaries import canary_case
 from idpgan.privacy.dpsgd import least_noise
-from idpgan.synthesis.audit import CriticSteps, steps_case
-from idpgan.synthesis.dp_gan.method import DpGanConfig
+from idpgan.synthesis.dp_gan.method import DpGanConfig, canaries
 
 DELTA, SAMPLE_RATE = 1e-5, 0.5
 GAMES = {1.0: (2, 200_000), 10.0: (5, 20_000)}  # epsilon: steps of a training, and runs a side
@@ -37,9 +37,9 @@ def measured(engine: str, epsilon: float, secure_mode: bool, scale: float) -> di
     """Play one audit, and return what its line says."""
     steps, runs = GAMES[epsilon]
     method = DpGanConfig.model_validate({"engine": engine, "secure_mode": secure_mode})
-    played = CriticSteps(method, SAMPLE_RATE, least_noise(epsilon, DELTA, SAMPLE_RATE, steps), steps)
+    played = canaries(method, SAMPLE_RATE, least_noise(epsilon, DELTA, SAMPLE_RATE, steps), steps)
     start = time.perf_counter()
-    found = steps_case(played, Request(epsilon, DELTA)).run(max(1000, round(scale * runs)))
+    found = canary_case("dp-gan", played, Request(epsilon, DELTA)).run(max(1000, round(scale * runs)))
     lower = found.result.separation.mu_lower
     return {
         "engine": engine,

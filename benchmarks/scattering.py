@@ -70,11 +70,11 @@ def teach(size: str) -> tuple[int, Callable[[], Any]]:
     """Return a number of private images, and what trains a teacher on them: features, and 20 steps on half of them."""
     from idpgan.data.images import Images
     from idpgan.privacy import Noise, Unit
-    from idpgan.synthesis.teacher import Lessons, Teaching, fit_teacher
+    from idpgan.synthesis.teacher import TeacherSteps, fit_teacher
 
     pixels = torch.randint(0, 256, (4 * IMAGES[size], *SHAPES[size]), dtype=torch.uint8)
     private = Images(pixels, torch.arange(len(pixels)) % 10, tuple(map(str, range(10))))
-    teaching, device = Teaching(Lessons(0.5, Unit.IMAGE, 20, 0.5), 1.0), torch.device("cpu")
+    teaching, device = TeacherSteps(0.5, Unit.IMAGE, 20, 0.5, 1.0), torch.device("cpu")
     return len(private), lambda: fit_teacher(teaching, private, None, device=device, noise=Noise.system())
 
 

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 import pydantic
 import tomli_w
@@ -54,6 +54,8 @@ class Section(pydantic.BaseModel):
     A key that may be infinite says so itself: ``Annotated[float, pydantic.Field(allow_inf_nan=True)]``.
     """
 
+    DROPPED: ClassVar[Mapping[str, Any]] = {}  # keys of earlier versions: a table is read if they have these defaults
+
     model_config = pydantic.ConfigDict(
         frozen=True, extra="forbid", strict=True, validate_default=True, allow_inf_nan=False
     )
@@ -61,13 +63,21 @@ class Section(pydantic.BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _read_toml(cls, table: Any) -> Any:
-        """Convert texts and lists for keys of a type that TOML lacks."""
+        """Convert texts and lists for keys of a type that TOML lacks, and leave out dropped keys at their default."""
         if not isinstance(table, Mapping):
             return table
+        for key in cls.DROPPED.keys() & table.keys():
+            given, default = table[key], cls.DROPPED[key]
+            if given != default and not (isinstance(given, Mapping) and given.items() <= default.items()):
+                raise ConfigError(
+                    f"{key} = {_shown(given)} was a setting of an earlier version, and this one knows only "
+                    f"{_shown(default)}. Leave it out."
+                )
         fields = cls.model_fields
         return {
             key: _from_toml(key, value, fields[key].annotation) if key in fields else value
             for key, value in table.items()
+            if key not in cls.DROPPED
         }
 
     def to_json(self) -> dict[str, Any]:

@@ -204,8 +204,5 @@ def load(name: str) -> Any:
 
 
 def load_audit(name: str) -> Any:
-    """Return the `idpgan.audit.entry.Entry` of a method: of its room's `audit`, or ``AUDIT`` of its module."""
-    module = f"idpgan.{METHODS[name].code.partition(':')[0]}"
-    found = importlib.import_module(module)
-    of_room = importlib.import_module(f"{'.'.join(module.split('.')[:2])}.audit").AUDITS
-    return of_room.get(name) or found.AUDIT
+    """Return the `idpgan.audit.entry.Entry` of a method, ``AUDIT`` of its module."""
+    return importlib.import_module(f"idpgan.{METHODS[name].code.partition(':')[0]}").AUDIT

@@ -19,7 +19,7 @@ from idpgan.release.export import MANIFEST, release_of
 from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.release.received import read_privacy
-from idpgan.training.contained import Contained
+from idpgan.training.config import Contained
 from idpgan.training.plan import RunPlan
 
 if TYPE_CHECKING:

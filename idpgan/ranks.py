@@ -109,7 +109,7 @@ class Ranks:
 
         values = None if tensor is None else tensor.detach().cpu().contiguous()
         header = None if values is None else [str(values.dtype).removeprefix("torch."), list(values.shape)]
-        dtype, shape = self.agree(header)
+        dtype, shape = self.broadcast_value(header)
         if values is None:
             values = torch.empty(shape, dtype=getattr(torch, dtype))
         return self._sent(values)
@@ -173,7 +173,7 @@ class Ranks:
         while self.next_message() != END:
             yield json.loads(self.receive())
 
-    def agree(self, value: Any = None) -> Any:
+    def broadcast_value(self, value: Any = None) -> Any:
         """Return rank 0's JSON value on every rank; the values of the others are ignored."""
         if self.first and not self.alone:
             self.send(json.dumps(value).encode())

@@ -32,7 +32,7 @@ from idpgan.release.outputs import refuse_closed
 from idpgan.release.settings import settings_of_run
 from idpgan.run import RunFolder, describe_environment, passing_folder, refuse_used
 from idpgan.training.config import RunConfig, at_root, build_config, load_method, refuse_unsound
-from idpgan.training.distributed import agree_on, agreed, check_own_gpu, do_as_told, hear_config, tell_config
+from idpgan.training.distributed import agree_on, agreed, check_own_gpu, receive_config, run_worker, send_config
 from idpgan.training.loop import Outcome, train
 from idpgan.training.method import CriticScores, HasCritic, Method, NoCriticError, SharesSteps, Tick
 from idpgan.training.plan import RunPlan, plan_run
@@ -117,7 +117,7 @@ def start(
     if planned.signal is not None and planned.signal.warning:
         _LOG.warning("%s", planned.signal.warning)
     ledger = Ledger.of(planned.price, config.identity())
-    with tell_config(ranks, dump_toml(config)):  # refusals come before the folder exists
+    with send_config(ranks, dump_toml(config)):  # refusals come before the folder exists
         split, method = _load_and_build(config, ledger, ranks, planned)
     read()
     environment = describe_environment(str(resolve_device(config.training.device))) | {"processes": ranks.size}
@@ -151,7 +151,7 @@ def resume(path: Path, data_root: Path | None = None, progress: Progress = silen
         planned = plan_run(config, known_shape(config.data))
         ledger = Ledger.open(run.ledger, config.identity(), planned.price)
         planned.check()
-        with tell_config(ranks, dump_toml(config)):
+        with send_config(ranks, dump_toml(config)):
             split, method = _load_and_build(config, ledger, ranks, planned)
         return _train_and_release(split, method, run, ledger, progress, ranks)
 
@@ -162,11 +162,11 @@ def follow(ranks: Ranks) -> None:
     Raises:
         LostRankError: If rank 0 ends without a word; it has said why.
     """
-    content = hear_config(ranks)
+    content = receive_config(ranks)
     if content is not None:
         config = build_config(with_releases(tomllib.loads(content)), "the config of rank 0")
         _, method = _load_and_build(config, None, ranks)
-        do_as_told(method, ranks)
+        run_worker(method, ranks)
 
 
 def _load_and_build(

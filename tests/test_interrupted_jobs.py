@@ -188,7 +188,7 @@ SUMS = {"moments": 4, "fourier": 8, "embedding_steps": 5, "pretrain_steps": 5}
 RELEASES = {
     "aggregate, public": {
         "data": PUBLIC,
-        "method": {"name": "idp-gan-aggregate", "features": "public", "clusters": 2, **SUMS},
+        "method": {"name": "idp-gan-aggregate", "features": "public", **SUMS},
         "privacy": {"epsilon": 2.0, "delta": 1e-5},
         "training": {"batch_size": 50},
     },

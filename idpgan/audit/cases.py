@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -331,6 +331,26 @@ def guarantees(request: Request, *events: Event) -> tuple[Guarantee, Guarantee]:
     epsilon = compose_epsilon(events, delta)
     proven = Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, *adjacency, f"accountant, {events[0].kind}")
     return claimed, proven
+
+
+def released_case(
+    method: str,
+    request: Request,
+    events: Sequence[Event],
+    pair: Pair,
+    release: Callable[[Tensor, Noise], Tensor],
+    statistic: Maker,
+    claimed: Guarantee | None = None,
+    **more: Any,
+) -> AuditCase:
+    """Return the case of a release that these events price; claim None = the request."""
+    asked, proven = guarantees(request, *events)
+    return AuditCase(method, pair, claimed or asked, proven, release, (statistic,), events=tuple(events), **more)
+
+
+def asked_of(config: Any) -> Request:
+    """Return the epsilon and delta that a run keeps to, as a request."""
+    return Request(config.privacy.epsilon, config.privacy.delta)
 
 
 def _adjacency(request: Request) -> tuple[Unit, Relation]:

@@ -100,7 +100,7 @@ def audit(
     # Second half: count, for both bounds.
     said = game.play(held_out, lambda y: [_count(candidates[number], choice, y) for number, choice in best])
     mine = torch.tensor([[[sum(part[number] for part in side) for side in said] for number in (0, 1)]])
-    counts = ranks.agree(ranks.gather_rows(mine, ranks.size).sum(0).tolist())
+    counts = ranks.broadcast_value(ranks.gather_rows(mine, ranks.size).sum(0).tolist())
     (first, for_epsilon), (second, for_separation) = best
     return AuditResult.of_counts(
         int(counts[0][1]),
@@ -168,7 +168,7 @@ def _choose(
         for which in (0, 1):
             number = max(range(len(choices)), key=lambda number: choices[number][which].bound)
             best.append((number, choices[number][which]))
-    told = game.ranks.agree([(number, *dataclasses.astuple(choice)) for number, choice in best])
+    told = game.ranks.broadcast_value([(number, *dataclasses.astuple(choice)) for number, choice in best])
     return [(number, Choice(*choice)) for number, *choice in told]
 
 

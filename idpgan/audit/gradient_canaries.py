@@ -15,25 +15,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from idpgan.audit.cases import AuditCase, guarantees
-from idpgan.audit.entry import Request
-from idpgan.audit.neighbors import CANARY, Pair
+from idpgan.audit import cases, entry, neighbors
 from idpgan.audit.statistics import EXACT, RANGE, Column, Maker
 from idpgan.data.images import Images
+from idpgan.data.load import Split
+from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 from idpgan.privacy.noise import Noise
 
-Training = Callable[[int], Tensor]  # number of a step, from 1 -> the attacker's view of it, (R,) in units of C
+Training = Callable[[int], Tensor]  # number of a step, from 1 -> the attacker's view of each canary in it, (R,)
+Make = Callable[[Split, DPSGDPlan, int, Noise, torch.device], Training]  # the number is of steps
 
 STILL = 1e-30  # learning rate
 SLOPE = 100.0  # gradient of a canary / clip norm: far above 1
 NO_LIMIT = 1e12  # an epsilon above that of any step
 SHAPE = (1, 8, 8)
+_CLASSES = ("0", "1")  # every canary has the first class
 _BITS = 40  # pixels that hold the number of a canary
 _MOST_STEPS = 10_000  # simulated steps: some minutes
 _CALLS = 10_000  # approximate steps of all trainings of one audit: some minutes
@@ -77,32 +80,43 @@ def canary_images(canaries: int) -> Images:
     return Images(images.view(-1, *SHAPE))
 
 
+@dataclass(frozen=True)
 class CanarySteps:
-    """The quantities that determine the privacy of a training's steps; a method defines how a training is played.
+    """The quantities that determine the privacy of a method's steps, and how the method plays them.
 
     Attributes:
+        code: What was played and what was omitted, in one sentence.
+        make: Makes a training of a method whose network scores canaries.
         sample_rate: q.
         noise_multiplier: sigma.
         count: Steps of the run.
+        clip_norm: C.
     """
 
+    code: str
+    make: Make
     sample_rate: float
     noise_multiplier: float
     count: int
-
-    @property
-    def code(self) -> str:
-        """What was played and what was omitted, in one sentence."""
-        raise NotImplementedError
+    clip_norm: float
 
     def training(self, present: Tensor, noise: Noise) -> Training:
-        """Begin a training with canaries that are present or null records.
+        """Begin a training with canaries that are present or null records: what an attacker sees, in units of C.
+
+        Null records pad the set until a batch is expected to hold one record.
 
         Args:
             present: (R,) bool.
             noise: Of the training: coins and Gaussian noise.
         """
-        raise NotImplementedError
+        num = max(len(present), math.ceil(1 / self.sample_rate))
+        null = torch.ones(num, dtype=torch.bool)
+        null[: len(present)] = ~present.cpu()
+        canaries = Images(canary_images(num).images, torch.zeros(num, dtype=torch.int64), _CLASSES).zeroed_out(null)
+        nobody, divisor = canaries.select(torch.arange(0)), max(1, round(self.sample_rate * num))
+        dpsgd = DPSGDPlan(self.sample_rate, self.clip_norm, divisor, self.noise_multiplier)
+        seen = self.make(Split(nobody, canaries, nobody, nobody), dpsgd, self.simulated, noise, present.device)
+        return lambda number: seen(number)[: len(present)].double() * (divisor / self.clip_norm)
 
     @property
     def simulated(self) -> int:
@@ -148,37 +162,28 @@ class CanarySteps:
             torch.maximum(most, seen, out=most)
         return torch.stack([score, most - least], 1).cpu()
 
-    def positions(self, present: Tensor) -> tuple[int, Tensor]:
-        """Return the number of records, and which are null: null records pad the set until a batch holds one record."""
-        positions = max(len(present), math.ceil(1 / self.sample_rate))
-        null = torch.ones(positions, dtype=torch.bool)
-        null[: len(present)] = ~present.cpu()
-        return positions, null
-
-    def divisor(self, positions: int) -> int:
-        """Return the public divisor for a number of records."""
-        return max(1, round(self.sample_rate * positions))
-
 
 def canary_case(
     method: str,
     steps: CanarySteps,
-    events: Sequence[Event],
-    play: Callable[[Tensor, Noise], Tensor],
-    request: Request,
-    claimed: Guarantee | None,
-) -> AuditCase:
+    request: entry.Request,
+    claimed: Guarantee | None = None,
+    *,
+    events: Sequence[Event] = (),
+    play: Callable[[Tensor, Noise], Tensor] | None = None,
+) -> cases.AuditCase:
     """Return the case of a training whose records are canaries.
 
     Args:
         method: The audited method.
         steps: Its DP-SGD steps.
-        events: All that it releases.
-        play: Trains once; see `Steps.play`.
         request: Epsilon and delta that were asked for.
         claimed: None = the requested guarantee.
+        events: All that it releases; () = its steps alone.
+        play: Trains once; see `CanarySteps.play`, which is the default.
     """
-    asked, proven = guarantees(request, *events)
+    events, play = tuple(events) or (steps.event,), play or steps.play
+    asked, proven = cases.guarantees(request, *events)
     one = torch.ones(1, dtype=torch.float64)
     # Canaries of one training: per-record gradients are of about q canaries^2 numbers. Runs take about _CALLS steps.
     rows = int(min(max(math.sqrt(1.6e6 / steps.sample_rate), 1000), 8000)) // 2 * 2
@@ -187,8 +192,8 @@ def canary_case(
     def release(values: Tensor, noise: Noise) -> Tensor:
         return play(values[:, 0] > 0, noise)
 
-    return AuditCase(
-        method, Pair(CANARY, 0 * one, one),
+    return cases.AuditCase(
+        method, neighbors.Pair(neighbors.CANARY, 0 * one, one),
         claimed or asked, proven, release, _STATISTICS,
-        notes=steps.notes, events=tuple(events), runs=runs, rows=rows,
+        notes=steps.notes, events=events, runs=runs, rows=rows,
     )  # fmt: skip

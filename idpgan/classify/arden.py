@@ -27,13 +27,16 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from idpgan.audit import neighbors, statistics
+from idpgan.audit.cases import AuditCase, released_case
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, place
 from idpgan.errors import ConfigError
 from idpgan.models.optimizers import Adam
 from idpgan.models.private_classifier import MOST_FEATURES, PrivateClassifier, SplitCnn, nullify
-from idpgan.privacy import Event, Guarantee, RandomizedResponse, Relation, Unit
+from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Noise, RandomizedResponse, Relation, Unit
 from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.noise import Source
 from idpgan.training.config import MOST_STEPS, MethodConfig, PrivacyConfig, RunConfig, TrainingConfig
@@ -43,6 +46,7 @@ from idpgan.training.method import Stats
 _ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
 _CLAIM = "Wang, Zhang, Bao, Zhu, Cao, Yu 2018: one feature after nullification, and the label"
 _CHUNK = 1000  # images at once
+_FEATURES = 16  # of an audit's example image, used without a run
 _BATCH, _RATE = 128, 2e-3  # of the phone's training
 
 
@@ -339,3 +343,50 @@ def response_loss(logits: Tensor, labels: Tensor, probabilities: tuple[float, fl
     truth, lie = probabilities
     told = logits.softmax(1).gather(1, labels[:, None])[:, 0]
     return -(lie + (truth - lie) * told).log().mean()
+
+
+# The audit: what leaves a phone whose features are all at the bound, or all at its negative --------------------------
+
+
+def _features_case(
+    channel: FeatureNoise, response: RandomizedResponse | None, request: Request, claimed: Guarantee | None
+) -> AuditCase:
+    mechanism, bound = channel.mechanism, round(1 / channel.grid.step)
+    lowest, highest = (torch.full((channel.features,), side, dtype=torch.float64) for side in (-1.0, 1.0))
+    statistic = statistics.likelihood_ratio(mechanism)(lowest * bound, highest * bound)
+    pair, events = neighbors.Pair(neighbors.FEATURES, lowest, highest), [mechanism.event]
+    each = DiscreteLaplace(2 * bound, mechanism.scale, mechanism.unit, mechanism.relation)  # all move at once
+    law = [each.event.repeated(channel.features)]
+    if response is not None:
+        labels = torch.tensor([0.0, 1.0], dtype=torch.float64)
+        statistic = statistics.WithLabel(statistic, labels, response.epsilon)
+        pair = neighbors.Pair(
+            neighbors.FEATURES_AND_LABEL, torch.cat([lowest, labels[:1]]), torch.cat([highest, labels[1:]])
+        )
+        events.append(response.event)
+        law.append(response.event)
+
+    def release(values: Tensor, noise: Noise) -> Tensor:
+        steps = channel.release(values[:, : channel.features], noise).double()
+        if response is None:
+            return steps
+        return torch.cat([steps, response(values[:, -1].long(), noise)[:, None].double()], 1)
+
+    paper = channel.claimed(ArdenConfig().nullification)
+    one = Guarantee(paper, request.delta or 0.0, events[0].unit, events[0].relation, "asked for")
+    notes = (f"{channel.features} features; claimed is what the paper states, the price of one of them",)
+    return released_case(
+        "arden", request, events, pair, release, lambda *_: statistic, claimed or one, notes=notes, law=tuple(law)
+    )
+
+
+def _build(request: Request) -> AuditCase:
+    return _features_case(FeatureNoise(_FEATURES, request.epsilon), None, request, None)
+
+
+def _of_run(config: ArdenRun, facts: RunFacts) -> AuditCase:
+    plan, request = ArdenPlan(config, facts.shape), Request(config.privacy.epsilon, facts.delta)
+    return _features_case(plan.channel, plan.response, request, facts.claimed)
+
+
+AUDIT = Entry(_build, (Unit.IMAGE,), (Relation.REPLACE_ONE,), of_run=_of_run)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
@@ -18,18 +17,12 @@ from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import without_weights
 from idpgan.models.private_classifier import PrivateClassifier, log_odds
-from idpgan.privacy import Event
-from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
-from idpgan.privacy.event import rounding_words
-from idpgan.privacy.guarantee import check_delta
+from idpgan.privacy import Event, guarantee
+from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.noise import Source
-from idpgan.privacy.plan import Budget
-from idpgan.ranks import Ranks
+from idpgan.private.steps import SETTINGS, StepsPlan
 from idpgan.release.classifier import ClassifierArtifact
 from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, ReleaseConfig, RunConfig
-from idpgan.training.engine import engine_words
-from idpgan.training.loop import no_step_affordable
 from idpgan.training.method import Method
 from idpgan.training.plan import RunPlan
 
@@ -60,7 +53,7 @@ class ClassifierPlan(RunPlan):
         config, shape, name = self.config, self.shape, self.config.method.name
         if config.model != ModelConfig():
             raise ConfigError(f"[model] describes a generator, and '{name}' trains a classifier. Leave [model] out.")
-        check_delta(self.delta, shape.num_private)
+        guarantee.check_delta(self.delta, shape.num_private)
         try:
             with without_weights():
                 classifier = self.classifier(shape.image_shape, shape.classes)
@@ -110,48 +103,30 @@ class ClassifierRun(RunConfig):
     privacy: ClassifierPrivacy
 
 
-class StepsPlan(ClassifierPlan):
+class ClassifierSteps(StepsPlan, ClassifierPlan):
     """The plan of a run of a private classifier: steps of DP-SGD."""
 
     @functools.cached_property
-    def dpsgd(self) -> DPSGDPlan:
+    def dpsgd(self) -> DPSGDPlan:  # type: ignore[override]  # found when it is asked for
         """The steps."""
-        terms, training, num_private = self.config.privacy, self.config.training, self.shape.num_private
-        batch = min(training.batch_size, num_private)
-        rate = batch / num_private
-        sigma = terms.noise_multiplier or least_noise(terms.epsilon, terms.delta, rate, training.steps)
-        clip_norm = self.config.method.clip_norm
-        exact = getattr(self.config.method, "engine", "idpgan") == "idpgan"
-        return DPSGDPlan(sample_rate=rate, clip_norm=clip_norm, divisor=batch, noise_multiplier=sigma, exact=exact)
-
-    @functools.cached_property
-    def events(self) -> tuple[Event, ...]:
-        """The price of all steps."""
-        return (self.dpsgd.event.repeated(self.config.training.steps),)
+        batch = min(self.config.training.batch_size, self.shape.num_private)
+        return self.steps_at(batch / self.shape.num_private, batch)
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Say how images are drawn."""
         everything = self.config.training.batch_size >= self.shape.num_private
         drawn = "all images in every step" if everything else "Poisson sampling"
-        by = engine_words(self.config.method, events, self.delta)
-        return (
-            f"noisy gradient descent of a classifier, {drawn}; {rounding_words(events)}; noise: {sources[0].name}{by}"
-        )
+        return self.reason_of(f"noisy gradient descent of a classifier, {drawn}", events, sources[0])
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the divisor and the settings."""
         batch = min(self.config.training.batch_size, self.shape.num_private)
-        return (
-            f"the expected number {batch:,} of images in a step, which divides their noisy sum",
-            "the settings: epsilon covers no choice of settings by looking at private images",
-        )
+        return f"the expected number {batch:,} of images in a step, which divides their noisy sum", SETTINGS
 
     def check(self) -> None:
         """Refuse what no classifier supports, and noise with which not even one step is within the budget."""
         super().check()
-        terms = self.config.privacy
-        if terms.noise_multiplier is not None and compose_epsilon([self.dpsgd.event], terms.delta) > terms.epsilon:
-            raise no_step_affordable(self.dpsgd.event, Budget(terms.epsilon, terms.delta))
+        self.refuse_no_step()
 
 
 class GivesClassifier(Method):
@@ -192,37 +167,3 @@ class GivesClassifier(Method):
         """Return random numbers of ``training.seed`` that are not privacy noise; stream 0 makes the initial weights."""
         seed: int = self._run.training.seed
         return torch.Generator().manual_seed((seed + stream * 0x9E3779B97F4A7C15) % 2**63)
-
-
-class TrainsClassifier(GivesClassifier):
-    """A method of DP-SGD steps, whatever the network: see `DPSGDPlan`.
-
-    Args:
-        plan: Of the run.
-        split: Only its private part is read, in steps.
-        ledger: The loop charges it before each step.
-        device: Where network and data live.
-        noise: Source of coins and noise; None = a fresh one of the operating system.
-
-    Attributes:
-        product: The average of the iterates, in eval mode: the released classifier.
-        newest: The iterate.
-        dpsgd: The steps.
-    """
-
-    UNNOISED = ("loss", "gradient_norm", "clipped_share")
-    NOISY_STEPS = True
-
-    plan: StepsPlan
-
-    def _set_up(self, split: Split) -> None:
-        super()._set_up(split)
-        self.dpsgd = self.plan.dpsgd
-
-    def share_steps(self, ranks: Ranks) -> None:
-        """Let each rank clip and sum its share of a step's images; see `SharesSteps`."""
-        self.dpsgd = dataclasses.replace(self.dpsgd, ranks=ranks)
-
-    def step_event(self) -> Event:
-        """One release of a noisy sum of clipped gradients, of empty batches too."""
-        return self.dpsgd.event

@@ -14,22 +14,19 @@ from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from idpgan.classify.classifier import ClassifierRun, StepsPlan, TrainsClassifier
-from idpgan.data.images import to_float
+from idpgan.audit.gradient_canaries import NO_LIMIT, SLOPE, STILL, CanaryNetwork, CanarySteps, Training
+from idpgan.classify.classifier import ClassifierPrivacy, ClassifierRun, ClassifierSteps, GivesClassifier
 from idpgan.data.load import Split
-from idpgan.device import sent
-from idpgan.models.ema import Ema
-from idpgan.models.optimizers import SGD
+from idpgan.models import ema, optimizers
 from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
-from idpgan.privacy.captured_gradients import Batch
-from idpgan.privacy.dpsgd import Weights
-from idpgan.privacy.tiles import Tiles, rows_at_once
+from idpgan.privacy import Noise
+from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, Weights
+from idpgan.private.steps import PrivateSteps, steps_entry, validate_network
 from idpgan.training.config import MOST_STEPS, StepsConfig, TrainingConfig
-from idpgan.training.engine import opacus_steps, validate_network
 from idpgan.training.method import Stats
 
 _BYTES = 12  # of a record's gradient, per weight: float32, and float64 where it is summed
@@ -50,7 +47,7 @@ class DpSgdConfig(StepsConfig):
 
     name: Literal["dp-sgd"] = "dp-sgd"
     width: int = Field(16, ge=1, le=1024)
-    clip_norm: float = Field(1.0, gt=0)
+    clip_norm: ClipNorm = 1.0
     learning_rate: float = Field(0.05, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)
     ema_decay: float = Field(0.99, ge=0, lt=1)
@@ -76,7 +73,7 @@ class DpSgdRun(ClassifierRun):
     training: DpSgdTraining = DpSgdTraining()
 
 
-class DpSgdPlan(StepsPlan):
+class DpSgdPlan(ClassifierSteps):
     """The plan of a run of dp-sgd."""
 
     WAY_OUT = "Lower method.max_physical_batch or method.width."
@@ -92,8 +89,13 @@ class DpSgdPlan(StepsPlan):
         return records * sum(weight.numel() for weight in classifier.parameters()) * _BYTES
 
 
-class DpSgd(TrainsClassifier):
-    """The method as the loop sees it; see `TrainsClassifier`."""
+class DpSgd(PrivateSteps, GivesClassifier):
+    """The method as the loop sees it; see `PrivateSteps`.
+
+    Attributes:
+        newest: The iterate.
+        product: The moving average of the weights, in eval mode: the released classifier.
+    """
 
     Config, Plan = DpSgdRun, DpSgdPlan
 
@@ -103,9 +105,11 @@ class DpSgd(TrainsClassifier):
 
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
-        self._average = Ema(self.newest, self.config.ema_decay)
-        self.optimizer = SGD(self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum)
-        self._opacus = opacus_steps(self.config, self.newest, self.optimizer)
+        self._average = ema.Ema(self.newest, self.config.ema_decay)
+        self.optimizer = optimizers.SGD(
+            self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum
+        )
+        self.train_privately(self.newest, self.optimizer)
 
     def _build(self) -> Any:
         network = super()._build()
@@ -118,40 +122,60 @@ class DpSgd(TrainsClassifier):
         return cast(PrivateClassifier, self._average.module)
 
     def step(self, step: int) -> Stats:
-        """Clip, sum, add noise, divide by the public divisor, step; then average."""
-        losses, norms = self._private_step()
+        """Take a private step; then average."""
+        found = self.private_step()
         self._average.update(self.newest)
-        return self.dpsgd.statistics(losses, norms)
+        return found
 
-    def _private_step(self) -> tuple[Tensor, Tensor]:
-        """Move the weights by the noisy sum; return losses and norms of the records, (B,) each."""
-        if self._opacus is not None:
-            records, null = self._records(self.dpsgd.drawn(len(self._images), self.noise))
-            batch = Batch(
-                lambda network, images, labels: cross_entropy(network(images), labels, reduction="none"), records, null
-            )
-            return self._opacus.step(self.dpsgd, self.noise, batch)[0]
-        weights, tiles = dict(self.newest.named_parameters()), self.tiles
-        drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
-        result = self.dpsgd.clipped_sum(self._loss, weights, map(self._records, drawn), tiles)
-        self.dpsgd.noisy_step(self.optimizer, weights, result.sums, self.noise)
-        return result.losses, result.norms
-
-    def decide_tiles(self, saved: Tiles | None) -> Tiles | None:
-        """See `Method`."""
-        if self._opacus is not None:
-            return None
-        image = torch.zeros(1, *self._data.image_shape, device=self.device)
-        label = torch.zeros(1, dtype=torch.int64, device=self.device)
-        weights, num = dict(self.newest.named_parameters()), len(self._images)
-        most = rows_at_once(self.config, self.device)
-        return self.dpsgd.tiles(self._loss, weights, [image, label], num=num, most=most, saved=saved)
-
-    def _loss(self, weights: Weights, image: Tensor, label: Tensor) -> Tensor:
+    def record_loss(self, weights: Weights, *record: Tensor) -> Tensor:
+        """Return the cross-entropy of one image."""
+        image, label = record
         return cross_entropy(functional_call(self.newest, dict(weights), (image[None],)), label[None])
 
-    def _records(self, index: Tensor) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """Return images and labels of the records at positions ``index``, `EMPTY` for none, and which are null."""
-        index = sent(index, self.device)
-        batch = self._images.select(index.clamp(min=0)).zeroed_out(index < 0).to(self.device)
-        return (to_float(batch.images), cast(Tensor, batch.labels)), batch.is_null
+    def batch_loss(self, network: nn.Module, *records: Tensor) -> Tensor:
+        """Return the cross-entropies of images."""
+        images, labels = records
+        return cross_entropy(network(images), labels, reduction="none")
+
+
+# The audit: a network of canaries, one weight each, takes the place of the classifier --------------------------------
+
+
+class _CanaryClassifier(PrivateClassifier):
+    """Scores the first class for an image by the weight of the canary that the image shows."""
+
+    network = "canaries"
+
+    def __init__(self, image_shape: tuple[int, int, int], classes: Sequence[str], canaries: int, slope: float) -> None:
+        super().__init__(image_shape, classes)
+        self.canaries = CanaryNetwork(canaries, slope)
+
+    def forward(self, images: Tensor) -> Tensor:
+        score = self.canaries(images)
+        return torch.stack([score, torch.zeros_like(score)], 1)
+
+
+class _CanarySgd(DpSgd):
+    def _build(self) -> PrivateClassifier:
+        shape, slope = self._data, 2 * SLOPE * self.config.clip_norm
+        return _CanaryClassifier(shape.image_shape, shape.classes, len(self._images), slope)
+
+
+def canaries(section: DpSgdConfig, sample_rate: float, noise_multiplier: float, count: int) -> CanarySteps:
+    """Return the steps as an audit plays them."""
+    still = {"learning_rate": STILL, "momentum": 0.0, "ema_decay": 0.0, "max_physical_batch": 512}
+
+    def make(split: Split, dpsgd: DPSGDPlan, steps: int, noise: Noise, device: torch.device) -> Training:
+        config = DpSgdRun(
+            method=section.model_copy(update=still),
+            privacy=ClassifierPrivacy(epsilon=NO_LIMIT, delta=0.5 / len(split.private)),
+            training=DpSgdTraining(steps=steps, batch_size=dpsgd.divisor),
+        )
+        # the loss falls where the score rises
+        return _CanarySgd.of_canaries(config, split, dpsgd, noise, device).seen_gradients(lambda gradient: -gradient)
+
+    code = "played through the steps of dp-sgd, with a network whose gradient is the canary"
+    return CanarySteps(code, make, sample_rate, noise_multiplier, count, section.clip_norm)
+
+
+AUDIT = steps_entry("dp-sgd", canaries, DpSgdConfig(), sample_rate=0.3, steps=50)  # nearly Gaussian

@@ -13,6 +13,7 @@ own uploads.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Sequence
@@ -25,12 +26,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from idpgan.audit import neighbors, statistics
+from idpgan.audit.cases import AuditCase, released_case
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
-from idpgan.data.images import to_float
-from idpgan.data.load import Split
-from idpgan.errors import ConfigError
-from idpgan.models.initialize import without_weights
-from idpgan.models.optimizers import SGD
+from idpgan.data import images, load
+from idpgan.errors import ConfigError, InputError
+from idpgan.models import initialize, optimizers
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
 from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Noise, Relation, SparseVector, Unit
 from idpgan.privacy.collaborative import SharingScales, sharing_epsilon, sharing_scales
@@ -41,6 +43,8 @@ from idpgan.training.method import Stats
 _ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
 _RAW = Event.non_private("dssgd without noise uploads raw gradients", *_ADJACENCY)
 _STEPS = 1 << 16  # grid steps of the bound
+_UPLOADS = 1000  # of an audit's example round, used without a run
+_PLAYED, _ROWS = 4000, 200  # rounds that an audit plays, and of one call
 
 
 class DssgdConfig(MethodConfig):
@@ -194,7 +198,7 @@ class DssgdPlan(ClassifierPlan):
     def sharing(self) -> Sharing:
         """How changes are chosen and uploaded."""
         method = self.config.method
-        with without_weights():
+        with initialize.without_weights():
             network = self.classifier(self.shape.image_shape, self.shape.classes)
         parameters = sum(weight.numel() for weight in network.parameters())
         uploads, largest = max(1, math.floor(method.upload_share * parameters)), method.selection == "largest"
@@ -264,7 +268,7 @@ class Dssgd(GivesClassifier):
 
     plan: DssgdPlan
 
-    def _set_up(self, split: Split) -> None:
+    def _set_up(self, split: load.Split) -> None:
         super()._set_up(split)
         self.sharing = self.plan.sharing
         self._rng = self.seeded()
@@ -324,7 +328,7 @@ class Dssgd(GivesClassifier):
         draw must not depend on which records are null here.
         """
         vector_to_parameters(start.clone(), self.newest.parameters())
-        optimizer = SGD(self.newest.parameters(), self.config.learning_rate)
+        optimizer = optimizers.SGD(self.newest.parameters(), self.config.learning_rate)
         total, steps = torch.zeros((), device=self.device), 0
         shuffled = positions[torch.randperm(len(positions), generator=self._rng)]
         shuffled = shuffled if self._images.null is None else shuffled[~self._images.null.cpu()[shuffled]]
@@ -332,9 +336,46 @@ class Dssgd(GivesClassifier):
             if len(chosen) == 0:
                 continue
             batch = self._images.select(chosen).to(self.device)
-            loss = cross_entropy(self.newest(to_float(batch.images)), cast(Tensor, batch.labels))
+            loss = cross_entropy(self.newest(images.to_float(batch.images)), cast(Tensor, batch.labels))
             optimizer.zero_grad(set_to_none=True)
             loss.backward()
             optimizer.step()
             total, steps = total + loss.detach(), steps + 1
         return parameters_to_vector(self.newest.parameters()).detach().clone(), total / steps
+
+
+# The audit: what a participant uploads in a round, whose changes are all 0 or all at the bound -----------------------
+
+
+def _uploads_case(sharing: Sharing, rounds: int, request: Request, claimed: Guarantee | None = None) -> AuditCase:
+    if sharing.event is None:
+        raise InputError("dssgd without noise has no guarantee to audit. Set privacy.epsilon.")
+    event = sharing.event.repeated(rounds)
+    one = Guarantee(request.epsilon / sharing.uploads, request.delta or 0.0, event.unit, event.relation, "asked for")
+    most = torch.full((sharing.parameters,), sharing.bound, dtype=torch.float64)
+
+    def release(changes: Tensor, noise: Noise) -> Tensor:
+        return sharing.release(changes, noise).sum(1, keepdim=True)
+
+    notes = (
+        f"one round is played, the proof is for {rounds}; {sharing.uploads:,} uploads at most",
+        "claimed is what the paper states for one uploaded parameter",
+    )
+    return released_case(
+        "dssgd", request, (event,), neighbors.Pair(neighbors.SILENT, torch.zeros_like(most), most), release,
+        lambda *_: statistics.Column(0, statistics.UPLOADED), claimed or one, notes=notes, runs=_PLAYED, rows=_ROWS,
+    )  # fmt: skip
+
+
+def _build(request: Request) -> AuditCase:
+    return _uploads_case(Sharing(_UPLOADS, _UPLOADS, 0.01, 1e-4, True, request.epsilon), 1, request)
+
+
+def _of_run(config: DssgdRun, facts: RunFacts) -> AuditCase:
+    sharing = DssgdPlan(config, facts.shape).sharing
+    played = dataclasses.replace(sharing, parameters=sharing.uploads)  # one to a block: each may be uploaded
+    request = Request(config.privacy.epsilon or 1.0, facts.delta)
+    return _uploads_case(played, config.training.steps, request, facts.claimed)
+
+
+AUDIT = Entry(_build, (Unit.IMAGE,), (Relation.REPLACE_ONE,), of_run=_of_run)

@@ -28,18 +28,20 @@ from typing import Literal, cast
 
 import torch
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot, pad
 
-from idpgan.classify.classifier import ClassifierRun, StepsPlan, TrainsClassifier
-from idpgan.data.images import to_float
-from idpgan.data.load import Split
+from idpgan.audit.gradient_canaries import NO_LIMIT, SLOPE, STILL, CanarySteps, Training
+from idpgan.classify.classifier import ClassifierPrivacy, ClassifierRun, ClassifierSteps, GivesClassifier
+from idpgan.data import images, load
 from idpgan.device import resolve_device, sent
 from idpgan.memory import LARGEST, check_room, let_go, zeros
 from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
-from idpgan.privacy.dpsgd import Features
+from idpgan.privacy import Noise
+from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, Features
 from idpgan.privacy.tiles import Rows, Tiles, alike, sizes, threads_of
+from idpgan.private.steps import PrivateSteps, steps_entry
 from idpgan.progress import counted
 from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
 from idpgan.training.method import Stats
@@ -48,11 +50,8 @@ _MOST_RATE = 1000.0
 _LOGIT_NOISE = 2.0  # standard deviation that the noise of all steps may add up to in one logit
 _FLOAT = 4  # bytes
 _ROWS = 1000  # images at once, of all
-_LEAST_DRAWN, _MOST_DRAWN, _CACHED = (
-    64,
-    1024,
-    1 << 20,
-)  # of those that coins draw; a processor's cache holds so many numbers
+_LEAST_DRAWN, _MOST_DRAWN = 64, 1024  # of those that coins draw
+_CACHED = 1 << 20  # numbers that a processor's cache holds
 
 
 class ScatteringLinearConfig(MethodConfig):
@@ -71,7 +70,7 @@ class ScatteringLinearConfig(MethodConfig):
     name: Literal["scattering-linear"] = "scattering-linear"
     scales: int | None = Field(None, ge=1, le=6)
     directions: int = Field(8, ge=1, le=16)
-    clip_norm: float = Field(0.1, gt=0)
+    clip_norm: ClipNorm = 0.1
     learning_rate: float | None = Field(None, gt=0)
     momentum: float = Field(0.9, ge=0, lt=1)
     average_from: float = Field(0.5, ge=0, lt=1)
@@ -96,7 +95,7 @@ class ScatteringLinearRun(ClassifierRun):
     training: ScatteringLinearTraining = ScatteringLinearTraining()
 
 
-class ScatteringLinearPlan(StepsPlan):
+class ScatteringLinearPlan(ClassifierSteps):
     """The plan of a run of scattering-linear."""
 
     WAY_OUT = "Lower method.directions, resize the images, or take a classifier that keeps no features (dp-sgd)."
@@ -128,11 +127,15 @@ class ScatteringLinearPlan(StepsPlan):
         return min(_MOST_RATE, _LOGIT_NOISE * (1 - method.momentum) / walk)
 
 
-class ScatteringLinear(TrainsClassifier):
-    """The method as the loop sees it; see `TrainsClassifier`.
+class ScatteringLinear(PrivateSteps, GivesClassifier):
+    """The method as the loop sees it; see `PrivateSteps`.
 
     Args:
         shares: (N,) in [0, 1], each image's share of its person, for unit person; None = every image is a unit.
+
+    Attributes:
+        newest: The iterate.
+        product: The average of the iterates, in eval mode: the released classifier.
     """
 
     Config, Plan = ScatteringLinearRun, ScatteringLinearPlan
@@ -142,7 +145,7 @@ class ScatteringLinear(TrainsClassifier):
 
     plan: ScatteringLinearPlan
 
-    def _set_up(self, split: Split, shares: Tensor | None = None) -> None:
+    def _set_up(self, split: load.Split, shares: Tensor | None = None) -> None:
         super()._set_up(split)
         private, room = self._images, (0, _ROWS)  # after the last record there is room for a tile
         self._labels = pad(cast(Tensor, private.labels).to(self.device), room)
@@ -150,6 +153,7 @@ class ScatteringLinear(TrainsClassifier):
         self._shares = None if shares is None else pad(shares.to(self.device), room)
         self._product = copy.deepcopy(self.newest).eval().requires_grad_(False)
         self.optimizer = SGD(self.newest.parameters(), self.plan.learning_rate, momentum=self.config.momentum)
+        self.train_privately(self.newest, self.optimizer)
         self._averaged = 0
         self._known: Features | None = None  # of all private images, once they were read
 
@@ -159,7 +163,18 @@ class ScatteringLinear(TrainsClassifier):
         return self._product
 
     def step(self, step: int) -> Stats:
-        """Clip, sum, add noise, divide by the public divisor, step; then average."""
+        """Take a private step; then add the newest weights to the average of the iterates: post-processing."""
+        found = self.private_step()
+        if step <= self.config.average_from * self._run.training.steps:
+            self._product.load_state_dict(self.newest.state_dict())
+            return found
+        self._averaged += 1
+        with torch.no_grad():
+            self._product.weight.lerp_(self.newest.weight, 1 / self._averaged)
+        return found
+
+    def private_step(self) -> Stats:
+        """See `PrivateSteps`: here the gradient of a record is that of a linear layer, and is never made."""
         features, weight = self._features(), self.newest.weight
         total = torch.zeros(weight.shape, dtype=torch.float64, device=self.device)
         losses, norms = [], []
@@ -174,7 +189,6 @@ class ScatteringLinear(TrainsClassifier):
                 norms.append(self.dpsgd.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)[1])
                 let_go(features.whole)
         self.dpsgd.noisy_step(self.optimizer, {"weight": weight}, {"weight": total}, self.noise)
-        self._average(step)
         return self.dpsgd.statistics(torch.cat(losses), torch.cat(norms)) if losses else {}
 
     def _some(self, index: Tensor) -> slice | Tensor:
@@ -225,17 +239,54 @@ class ScatteringLinear(TrainsClassifier):
             for index in counted(needed.split(_ROWS), self.progress, "features", len(needed), len):
                 pixels = self._images.select(index).to(self.device).images
                 with torch.no_grad():
-                    found = self.dpsgd.features(self.newest.features(to_float(pixels)))
+                    found = self.dpsgd.features(self.newest.features(images.to_float(pixels)))
                 some = slice(int(index[0]), int(index[-1]) + 1)
                 known.whole[some], known.unit[some] = found.whole, found.unit
             self._known = known
         return self._known
 
-    def _average(self, step: int) -> None:
-        """Add the newest weights to the average of the iterates: post-processing."""
-        if step <= self.config.average_from * self._run.training.steps:
-            self._product.load_state_dict(self.newest.state_dict())
-            return
-        self._averaged += 1
-        with torch.no_grad():
-            self._product.weight.lerp_(self.newest.weight, 1 / self._averaged)
+
+# The audit: the features of canary j are the j-th axis, so that it owns column j of the gradient -------------------
+
+
+class _CanaryLinear(ScatteringLinear):
+    """Axes are so long that each canary's gradient is far above the clip norm."""
+
+    def _build(self) -> PrivateClassifier:
+        network = LinearScattering(self._data.image_shape, self._data.classes)
+        network.num_features = len(self._images)
+        network.weight = nn.Parameter(torch.zeros(2, network.num_features, device=self.device))
+        return network
+
+    def _features(self) -> Features:
+        axes = torch.eye(len(self._null), len(self._images), device=self.device)
+        return self.dpsgd.features(SLOPE * self.dpsgd.clip_norm * axes)
+
+
+def canaries(
+    section: ScatteringLinearConfig,
+    sample_rate: float,
+    noise_multiplier: float,
+    count: int,
+    name: str = "scattering-linear",
+) -> CanarySteps:
+    """Return the steps as an audit plays them; ``name`` says whose they are.
+
+    Under weights of zero the residual of every canary is (-1/2, 1/2), a known direction, on which its column of the
+    gradient is projected.
+    """
+
+    def make(split: load.Split, dpsgd: DPSGDPlan, steps: int, noise: Noise, device: torch.device) -> Training:
+        config = ScatteringLinearRun(
+            method=ScatteringLinearConfig(clip_norm=section.clip_norm, learning_rate=STILL, momentum=0.0),
+            privacy=ClassifierPrivacy(epsilon=NO_LIMIT, delta=0.5 / len(split.private)),
+            training=ScatteringLinearTraining(steps=steps, batch_size=dpsgd.divisor),
+        )
+        method = _CanaryLinear.of_canaries(config, split, dpsgd, noise, device)
+        return method.seen_gradients(lambda gradient: (gradient[1].double() - gradient[0].double()) / math.sqrt(2))
+
+    code = f"played through the steps of {name}, with a network whose gradient is the canary"
+    return CanarySteps(code, make, sample_rate, noise_multiplier, count, section.clip_norm)
+
+
+AUDIT = steps_entry("scattering-linear", canaries, ScatteringLinearConfig(), sample_rate=1.0, steps=80)

@@ -49,9 +49,8 @@ from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import load_generator
 from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder, passing_folder, refuse_used
-from idpgan.synthesis.best import best
 from idpgan.synthesis.facts import facts_of, values_of
-from idpgan.synthesis.starter import Facts
+from idpgan.synthesis.starter import Facts, best
 from idpgan.trainer import start
 from idpgan.training.config import RunConfig, build_config, load_method
 

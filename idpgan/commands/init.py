@@ -21,9 +21,8 @@ from idpgan.progress import duration
 
 if TYPE_CHECKING:
     from idpgan.data.load import DataShape
-    from idpgan.synthesis.best import Choice
     from idpgan.synthesis.facts import Shown
-    from idpgan.synthesis.starter import Facts, Sections, Setting
+    from idpgan.synthesis.starter import Choice, Facts, Sections, Setting
     from idpgan.training.config import RunConfig
     from idpgan.training.plan import RunPlan
 
@@ -93,7 +92,7 @@ def config_for(source: str, data_root: Path | None = None, method: str | None = 
         source: A folder, or a name of `idpgan.data.load.SOURCES` that needs none, or of `idpgan.config.config_names`;
             ``./faces`` is a folder.
         data_root: Where the files of a built-in source lie.
-        method: What the config is for, one that has suggestions; None or "best" = by rule, see `synthesis.best`.
+        method: What the config is for, one that has suggestions; None or "best" = by rule, see `synthesis.starter`.
         probe: Try each method on random images for two seconds, to tell how long it takes here.
 
     Raises:
@@ -118,8 +117,8 @@ def _template(source: str, data_root: Path | None, method: str, probe: bool) -> 
     from idpgan.config import config_names
     from idpgan.data.image_files import in_folders, leftovers
     from idpgan.data.load import BY_NAME
-    from idpgan.synthesis.best import Choice, best
     from idpgan.synthesis.facts import facts_of, values_of
+    from idpgan.synthesis.starter import Choice, best
     from idpgan.training.config import load_method
 
     suggest = None if method == BEST else getattr(load_method(method), "suggest", None)
@@ -155,8 +154,7 @@ def _priced(sections: Sections, facts: Facts) -> tuple[RunConfig, RunPlan]:
 
 def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe: bool) -> list[str]:
     """Say which method it is and why, how long it and the others take here, and from how many images on they serve."""
-    from idpgan.synthesis.best import alternatives
-    from idpgan.synthesis.starter import EPSILON
+    from idpgan.synthesis.starter import EPSILON, alternatives
     from idpgan.training.probe import expected_seconds
 
     lines = [f"Method by rule: {choice.method}. Why: {choice.why}."] if choice.why else []
@@ -186,7 +184,7 @@ def _text(source: str, sections: Sections, seen: Shown, shape: DataShape, why: s
     lines = [
         f"# Made by: idpgan init {pasted(source)}",
         "# Cost without reading an image: idpgan train THIS.toml --dry-run      Train: idpgan train THIS.toml",
-        "# Every key: docs/reference/keys.md. What you leave out has its default.",
+        "# Every key: python -m idpgan.commands.keys. What you leave out has its default.",
         *textwrap.wrap(f"# Method by rule. {why}", _LONGEST, subsequent_indent="# ")[: None if why else 0],
         "",
     ]

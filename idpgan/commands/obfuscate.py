@@ -167,7 +167,7 @@ def obfuscate_folder(options: ObfuscateOptions, progress: Progress = silent) -> 
         changed = method.to(device).transform(pixels, landmarks=landmarks)
         released = (changed * 255).round().to(torch.uint8)
         proven = total([(ledger,)], Unit.IMAGE).guarantee
-        report = card.plan.says(events, proven, ())
+        report = card.plan.report_of(events, proven, ())
         write_release(part / "release", settings.ObfuscatedArtifact.of(released), card, report, events)
         difference = float((changed - pixels).abs().mean())
         content = {

@@ -38,7 +38,7 @@ from idpgan.host import own_state
 from idpgan.privacy import DiscreteLaplace, Event, Ledger, Noise, RoundedGaussian
 from idpgan.privacy.sums import NORMS, CellSums
 
-Batches = Iterable[tuple[Tensor, Tensor, Tensor | None]]  # see `CellSums.__call__`
+Batches = Iterable[tuple[Tensor, Tensor, Tensor | None]]  # see `CellSums.release`
 FORMAT = "idpgan running sums 1"
 MOST_PARTS = 1024
 _SCALE = 1 << 12  # entries of the strategy are multiples of 1 / _SCALE

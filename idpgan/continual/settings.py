@@ -32,7 +32,7 @@ class StreamPlan(Plan):
         """The one charge."""
         return Price(*fenwick.ADJACENCY, budget=Budget(self.epsilon, 0.0), events=(fenwick.pure_event(self.epsilon),))
 
-    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+    def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
         """Return the sentences about charges that prove an epsilon, for a noise source."""
         return self.report(proven.epsilon, sources[0].private)
 

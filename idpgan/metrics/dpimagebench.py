@@ -28,7 +28,7 @@ from idpgan.metrics.utility import ClassifierScore, UtilityResult, check_sets, j
 from idpgan.models.classifier import ResidualNetwork, ResNet, ResNeXt, WideResNet, build_residual, check_sides
 from idpgan.models.initialize import torch_seed
 from idpgan.progress import Progress, silent
-from idpgan.training.fit import FitConfig, Fitted, fit_classifier
+from idpgan.training.fit import FitConfig, TrainedModel, fit_classifier
 
 PROTOCOL = "dpimagebench/1"
 NUM_IMAGES = 60_000
@@ -159,7 +159,7 @@ def measure_dpimagebench(
     check_sides(images.image_shape)
     networks = settings.networks
 
-    def fit(name: str, seed: int) -> tuple[nn.Module, Fitted]:
+    def fit(name: str, seed: int) -> tuple[nn.Module, TrainedModel]:
         model = build_residual(networks[name], images.image_shape, len(images.classes), seed=seed).to(device)
         what = f"dpimagebench: {name}, seed {seed}"
         progress(what, 0, settings.epochs)

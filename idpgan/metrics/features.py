@@ -38,7 +38,7 @@ from idpgan.models.classifier import Classifier, build_classifier, classifier_bo
 from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.models.optimizers import AdamW
 from idpgan.progress import Progress, silent
-from idpgan.training.fit import FitConfig, Fitted, fit_classifier, predict
+from idpgan.training.fit import FitConfig, TrainedModel, fit_classifier, predict
 
 Part = Literal["test", "holdout"]  # real images that judge: never trained on
 PROTOCOL = "feature-classifier/1"  # a change of network, recipe or training set changes the number
@@ -223,7 +223,7 @@ def recipe(name: str, num_images: int, seed: int) -> FitConfig:
 
 def fit_named(
     name: str, images: Images, *, seed: int, device: torch.device | str, progress: Progress, what: str
-) -> tuple[Classifier, Fitted]:
+) -> tuple[Classifier, TrainedModel]:
     """Build the classifier of that name on a device and fit it to at least 3 labeled images.
 
     ``progress`` is told ``what``, epochs done and epochs in all.

@@ -72,8 +72,8 @@ def read_images(
     Raises:
         InputError: If nothing can be read, or images or labels do not fit the data set. The message names the file.
     """
-    is_path = isinstance(source, str | os.PathLike)
-    if is_path and kind_of(Path(source)) == "generator":
+    is_own_code = isinstance(source, str | os.PathLike)
+    if is_own_code and kind_of(Path(source)) == "generator":
         raise InputError(f"{source} holds a generator: load it with idpgan.load_generator, and give that.")
     if isinstance(source, Generator):
         if num < 1:
@@ -82,14 +82,14 @@ def read_images(
     else:
         images = gathered(
             source,
-            classes=classes if is_path else None,
+            classes=classes if is_own_code else None,
             pixel_range=pixel_range,
             what=what,
             private=False,
             labeled=labeled and classes != (),
             progress=progress,
         )
-    name = str(source) if is_path else what
+    name = str(source) if is_own_code else what
     if image_shape not in (None, images.image_shape):
         raise DataError(
             f"{name}: images have the shape (C, H, W) = {images.image_shape}, but the data set has {image_shape}. "

@@ -20,7 +20,7 @@ from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import RECIPES, fit_named, recipe
 from idpgan.metrics.metric import Judging, MetricResult, MetricTable
 from idpgan.progress import Progress, silent
-from idpgan.training.fit import Fitted, predict
+from idpgan.training.fit import TrainedModel, predict
 
 PROTOCOL = "train-on-these-test-on-real/1"
 _SEEDS = 3
@@ -119,7 +119,7 @@ def measure_utility(
         if name not in RECIPES:
             raise InputError(f"There is no classifier '{name}'. {nearest_hint(name, RECIPES)}")
 
-    def fit(name: str, seed: int) -> tuple[nn.Module, Fitted]:
+    def fit(name: str, seed: int) -> tuple[nn.Module, TrainedModel]:
         title = f"{what}: {name}, seed {seed}"
         return fit_named(name, images, seed=seed, device=device, progress=progress, what=title)
 
@@ -158,7 +158,7 @@ def check_sets(images: Images, test: Images, seeds: Sequence[int]) -> Tensor:
 def judge_fits(
     protocol: tuple[str, str],
     recipes: Mapping[tuple[str, int], Mapping[str, Any]],
-    fit: Callable[[str, int], tuple[nn.Module, Fitted]],
+    fit: Callable[[str, int], tuple[nn.Module, TrainedModel]],
     images: Images,
     real: tuple[Images, Tensor],
     cache: Cache | None,

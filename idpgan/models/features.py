@@ -82,21 +82,18 @@ class FeatureMap(nn.Module):
         constant = images.new_full((len(images), 1), self.count)
         return torch.cat([*(self._scale * part for part in parts), constant], dim=1)
 
-    def means(self, images: Tensor, labels: Tensor | None, groups: int, members: Tensor | None = None) -> Tensor:
+    def means(self, images: Tensor, labels: Tensor | None, groups: int) -> Tensor:
         """Return the mean of `matched` over each of ``groups`` equal runs of consecutive images.
 
         Args:
             images: (B, C, H, W) in [-1, 1], B a multiple of ``groups``.
             labels: (B,) or None.
-            members: (B, P) weights that split each mean into P summands; None = one.
 
         Returns:
-            (groups, P, matched numbers), differentiable in the images.
+            (groups, matched numbers), differentiable in the images.
         """
-        blocks = self.matched_blocks(images, labels)
-        columns = [None] if members is None else list(members.unbind(1))
-        means = [torch.cat([self._mean(block, groups, column) for block in blocks], dim=1) for column in columns]
-        return self._scale * torch.stack(means, dim=1)
+        means = [self._mean(block, groups) for block in self.matched_blocks(images, labels)]
+        return self._scale * torch.cat(means, dim=1)
 
     def _finish(self, image_shape: Sequence[int], num_classes: int) -> None:
         """Set scale, count and dimensions by the blocks of an example."""
@@ -129,10 +126,9 @@ class FeatureMap(nn.Module):
             return left[:, rows] * left[:, columns] * weights
         return (left[:, :, None] * right[:, None]).flatten(1)
 
-    def _mean(self, block: Block, groups: int, weights: Tensor | None) -> Tensor:
-        """Return the block's weighted mean over each group, (groups, block dimensions), by matrix products."""
-        left = block.left if weights is None else block.left * weights[:, None]
-        left = left.view(groups, -1, left.shape[1])  # (groups, B / groups, m)
+    def _mean(self, block: Block, groups: int) -> Tensor:
+        """Return the block's mean over each group, (groups, block dimensions), by matrix products."""
+        left = block.left.view(groups, -1, block.left.shape[1])  # (groups, B / groups, m)
         if block.right is None:
             return left.mean(1)
         right = block.right.view(groups, -1, block.right.shape[1])

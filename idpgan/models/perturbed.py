@@ -126,7 +126,7 @@ class PixelNoise:
         basis = f"{self.num_pixels} Laplace releases per access, range {PIXEL_RANGE:g}, scale {self.scale:.4g}"
         return Guarantee(epsilon, delta if math.isfinite(epsilon) else 0.0, *_ADJACENCY, basis)
 
-    def __call__(self, images: Tensor, noise: Noise) -> Tensor:
+    def release(self, images: Tensor, noise: Noise) -> Tensor:
         """Perturb private images, (B, C, H, W) float, clamped to [-1, 1] first; the result is not clamped."""
         beta = self._divisors(images)
         mechanism = Laplace(PIXEL_RANGE, self.scale / PIXEL_RANGE, *_ADJACENCY)

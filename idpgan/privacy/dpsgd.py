@@ -44,9 +44,10 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from idpgan import checks
@@ -54,28 +55,24 @@ from idpgan.device import sent
 from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.privacy.accounting import calibrate
-from idpgan.privacy.captured_gradients import (
-    NotCapturedError,
-    RecordLoss,
-    Weights,
-    is_out_of_memory,
-    record_gradients,
-)
+from idpgan.privacy.captured_gradients import NotCapturedError, RecordLoss, Weights, is_out_of_memory, record_gradients
 from idpgan.privacy.discrete import rounded_gaussian
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.layer_gradients import SLACK, blocks, clip_and_add, norms
+from idpgan.privacy.layer_gradients import SLACK, blocks, clip_and_add, clip_factors, norms
 from idpgan.privacy.noise import Noise
 from idpgan.privacy.tiles import Rows, Tiles, Way, alike, all_threads, full_precision, random_like, sizes, threads_of
 from idpgan.ranks import ALONE, Ranks
 
 _GRID_BITS = 32  # a clip norm has 2^32 grid steps, and the noise at most 2^50
 _NOISE_BITS = 50
-_CLIP_NORMS = 1e-6, 1e6  # where part 2 of the proof holds in float32
+CLIP_NORMS = 1e-6, 1e6  # where part 2 of the proof holds in float32
 _FEATURE_BITS = 17  # of these, for the norm of features; see `DPSGDPlan.clipped_outer_sum`
 _CACHE = 4 << 20  # bytes of features in float64 at once on a processor: all of them take five times as long
 _SPARE = 4  # float64 copies of the weights for what follows a sum: noise, the noisy sum, the optimizer's averages
 _HALF_STEP = 2.0**-53  # between a uniform number of `Noise` and the end of its interval
+
+ClipNorm = Annotated[float, Field(ge=CLIP_NORMS[0], le=CLIP_NORMS[1])]  # of a config
 
 
 @dataclass(frozen=True)
@@ -134,7 +131,7 @@ class DPSGDPlan:
 
     Attributes:
         sample_rate: q in (0, 1].
-        clip_norm: C, bound on one record's gradient, 1e-6 .. 1e6; a constant, never taken from private gradients.
+        clip_norm: C, bound on one record's gradient; a constant, never taken from private gradients.
         divisor: B, public; about q N.
         noise_multiplier: sigma = standard deviation of the noise on the sum / C.
         unit: What one record is.
@@ -164,7 +161,7 @@ class DPSGDPlan:
     relation: ClassVar[Relation] = Relation.ZERO_OUT  # the only one under which Poisson sampling is accounted
 
     def __post_init__(self) -> None:
-        value, (least, most) = self.clip_norm, _CLIP_NORMS
+        value, (least, most) = self.clip_norm, CLIP_NORMS
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
             raise InputError(f"clip_norm = {value!r} of DP-SGD must be a number in {least:g} .. {most:g}.")
         checks.whole(self.divisor, "divisor", 1)
@@ -393,7 +390,7 @@ class DPSGDPlan:
         left = residuals.double() * (features.unit * self._feature_steps)[:, None]  # of the norm of g_i
         norms = torch.linalg.vector_norm(left, dim=1)
         norms = norms if null is None else norms.masked_fill(null, torch.nan)
-        factor = (self.clip_norm * (1 - SLACK) / norms).clamp(max=1.0) / (self.step * self._feature_steps)
+        factor = clip_factors(norms, self.clip_norm) / (self.step * self._feature_steps)
         factor = factor if weights is None else factor * weights.double()
         left = torch.where(norms.isfinite()[:, None], left * factor[:, None], 0.0).trunc_()
         width = features.whole.shape[1]

@@ -53,6 +53,11 @@ def clip_and_add(
     return torch.cat(lengths)
 
 
+def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
+    """Return ``min(1, C (1 - SLACK) / n)`` for norms n: what makes a gradient shorter than C."""
+    return (clip_norm * (1 - SLACK) / norms).clamp(max=1.0)
+
+
 def contributions(
     gradients: Mapping[str, LayerGradient], counted: Tensor, clip_norm: float, steps: float
 ) -> Iterator[tuple[slice, list[Tensor], Tensor]]:
@@ -70,8 +75,8 @@ def contributions(
         finite = norm.isfinite()
         if counted.is_cuda or not bool(finite.all()):  # a GPU would wait for the answer
             rows = [part.masked_fill_(~finite[:, None], 0.0) for part in rows]
-        share = (clip_norm * (1 - SLACK) / norm).clamp(max=1.0)
-        factor = torch.where(finite & counted[some], share * (steps / clip_norm), 0.0).float()[:, None]
+        factors = clip_factors(norm, clip_norm) * (steps / clip_norm)
+        factor = torch.where(finite & counted[some], factors, 0.0).float()[:, None]
         whole = [part.view(torch.int32).copy_(part.mul_(factor)) for part in rows]  # toward zero, in the same memory
         yield some, whole, torch.where(counted[some], norm, torch.nan)
 

@@ -79,7 +79,7 @@ class Plan:
         """What will be charged."""
         raise NotImplementedError
 
-    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+    def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
         """Return the privacy report of what was charged; `verify` derives it again.
 
         Args:

@@ -160,7 +160,7 @@ class CellSums:
             return self.dimensions * self.noise_std / math.sqrt(2)  # L1
         return math.sqrt(self.dimensions) * self.noise_std
 
-    def __call__(
+    def release(
         self, batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]], noise: Noise
     ) -> torch.Tensor:
         """Release the noisy sums, float64 (num_cells, dimensions) on the CPU.
@@ -176,7 +176,7 @@ class CellSums:
         return self.grid.value(self.mechanism(self.exact(batches), noise))
 
     def exact(self, batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]) -> torch.Tensor:
-        """Return the sums of a call without noise, in grid steps, int64 (num_cells, dimensions) on the CPU: secret."""
+        """Return the sums without noise, in grid steps, int64 (num_cells, dimensions) on the CPU: secret."""
         total, rows = torch.zeros(self.num_cells, self.dimensions, dtype=torch.float64), 0
         for vectors, cells, weights in batches:
             rows += len(vectors)

@@ -203,7 +203,7 @@ class PublicationPlan(Plan):
         events, budget = self.recipe.events, Budget(self.epsilon, self.delta) if METHODS[self.method].sound else None
         return Price(events[0].unit, events[0].relation, self.delta, budget, events)
 
-    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+    def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
         """Return the sentences about the privacy of charges that prove an epsilon, for a noise source."""
         pair, reason, private = (self.price.unit, self.price.relation), METHODS[self.method].reason, sources[0].private
         claimed = Guarantee(self.epsilon, self.delta, *pair, self.recipe.claim)
@@ -217,7 +217,7 @@ class PublicationPlan(Plan):
     def report(self, source: Source = SYSTEM) -> PrivacyReport:
         """Return the privacy report of a release with noise from a source."""
         proven = Guarantee(self.price.epsilon, self.delta, self.price.unit, self.price.relation, "the plan")
-        return self.says(self.price.events, proven, (source,))
+        return self.report_of(self.price.events, proven, (source,))
 
 
 def plan_release(

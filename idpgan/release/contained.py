@@ -17,7 +17,7 @@ from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.release.folder import PRIVACY
 from idpgan.release.received import Stated, read_report
 from idpgan.release.settings import Settings
-from idpgan.training.contained import MOST_EVENTS, Contained
+from idpgan.training.config import MOST_EVENTS, Contained
 
 KEY = "contained"  # key in the manifest of drawn images
 _TOLERANCE = 1e-6  # the rounding of another machine

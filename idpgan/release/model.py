@@ -210,7 +210,7 @@ class OwnLoop(Plan):
         """The charges that the writer states."""
         return self.said
 
-    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+    def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
         """Return a report that says who vouches for what."""
         seed = "a FIXED SEED, so it can be subtracted" if self.fixed_seed else "a seed that nobody knows"
         return PrivacyReport(
@@ -303,7 +303,7 @@ def write_model(
     ledger = Ledger(settings.plan.price.unit, settings.plan.price.relation)
     for event in events:
         ledger.charge(event)
-    report = settings.plan.says(ledger.events, ledger.proven(delta), ())
+    report = settings.plan.report_of(ledger.events, ledger.proven(delta), ())
     write_release(Path(folder), artifact, settings, report, ledger.events)
     return report
 

@@ -389,7 +389,7 @@ def _check_report(settings: Settings, found: Verification) -> list[str]:
     compare = (lambda entry: entry) if found.own_words else _without_prose
     wrong = []
     for source in (SYSTEM, FIXED):
-        ours = _raised(settings.plan.says(stated.events, proven, (source, source)), said)
+        ours = _raised(settings.plan.report_of(stated.events, proven, (source, source)), said)
         names = [entry.name for entry in dataclasses.fields(PrivacyReport) if entry.name != "audited"]
         wrong.append([name for name in names if compare(getattr(said, name)) != compare(getattr(ours, name))])
     return problems + [

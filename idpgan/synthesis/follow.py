@@ -30,15 +30,12 @@ def running_sums(config: AggregateRun, split: Split, parts: int) -> RunningSums:
     Raises:
         ConfigError: If the config needs what a stream does not have: a feature map that is fixed before the first part.
     """
-    if config.method.features not in DATALESS or config.method.clusters > 1:
+    if config.method.features not in DATALESS:
         raise ConfigError(
-            'a stream needs features that are there before the data: set method.features = "random" or "scattering", '
-            "and clusters = 1."
+            'a stream needs features that are there before the data: set method.features = "random" or "scattering".'
         )
     if config.method.teacher_share:
         raise ConfigError("a stream releases sums and trains no teacher: set method.teacher_share = 0.")
-    if config.method.evolution_share:
-        raise ConfigError("a stream releases sums and takes no votes: set method.evolution_share = 0.")
     if config.privacy.unit is not Unit.IMAGE:
         raise ConfigError("a stream of images is released for unit image; set privacy.unit to image.")
     return RunningSums(AggregatePlan(config, split.shape).sums, parts)
@@ -81,10 +78,10 @@ class Follower:
     def add(self, images: Images) -> None:
         """Read the next part, once; charged before."""
         method = self._method(self._plan)
-        vectors = private_vectors(
-            images, method.features, method.cells, self.noise, motion=self.config.method.augment, cap=None
+        motion, conditional = self.config.method.augment, method.rows > 1
+        self.stream.push(
+            private_vectors(images, method.features, self.noise, conditional=conditional, motion=motion, cap=None)
         )
-        self.stream.push(vectors)
 
     def train(
         self, part: int | None = None, seed: int | None = None, progress: Callable[[int, int], None] | None = None

@@ -19,6 +19,8 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from idpgan.audit.cases import AuditCase, asked_of
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
@@ -29,6 +31,8 @@ from idpgan.models.gaussian import GaussianGenerator
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
+from idpgan.private.people import GaussianPrivacy, capped, check_people
+from idpgan.private.released_once import ReleasedOnce
 from idpgan.progress import counted
 from idpgan.synthesis import starter
 from idpgan.synthesis.moments import (
@@ -40,8 +44,8 @@ from idpgan.synthesis.moments import (
     estimate_normals,
     private_moments,
 )
-from idpgan.synthesis.people import GaussianPrivacy
-from idpgan.synthesis.product import ReadsOnce
+from idpgan.synthesis.product import GivesGenerator
+from idpgan.synthesis.sums_audit import AUDITED_CLASSES, SUMS_RELATIONS, SUMS_UNITS, privacy_of, sums_case
 from idpgan.synthesis.sums_plan import SumsConfig, SumsPlan, SumsRun
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
 from idpgan.synthesis.template import release_template
@@ -125,7 +129,7 @@ class GaussianPlan(SumsPlan):
         """Name the map of an image to its vector, and which of its constants public images have set."""
         learned = ("center, scale and covariance, learned from public images",) if self.shape.sizes.public else ()
         fixed = "the vector of an image: its functions, center, scale and clip, fixed before any private image"
-        return (fixed, *learned, *self.capped)
+        return (fixed, *learned, *capped(self.config))
 
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
@@ -134,11 +138,11 @@ class GaussianPlan(SumsPlan):
         self.check_teacher()
         self.check_template()
         check_memory(needed, f"model.latent_dim = {model.latent_dim}", "Lower it.")
-        self.check_people()
+        check_people(self)
 
 
-class GaussianMoments(ReadsOnce):
-    """The method as the loop sees it, which has no steps; see `ReadsOnce`. The sums are exact integers on the CPU.
+class GaussianMoments(ReleasedOnce, GivesGenerator):
+    """The method as the loop sees it, which has no steps; see `ReleasedOnce`. The sums are exact integers on the CPU.
 
     Attributes:
         generator: In eval mode.
@@ -150,7 +154,7 @@ class GaussianMoments(ReadsOnce):
 
     Config: ClassVar[type[RunConfig]] = GaussianRun
     Plan: ClassVar[type[RunPlan]] = GaussianPlan
-    suggest = staticmethod(starter.gaussian)
+    suggest: ClassVar[Any] = staticmethod(starter.gaussian)
 
     generator: GaussianGenerator
 
@@ -183,8 +187,8 @@ class GaussianMoments(ReadsOnce):
         if len(self._public):
             self.moments.learn_public(self._public)
         vectors = private_moments(private, self.moments, conditional=bool(self.generator.num_classes), cap=cap)
-        told = counted(vectors, self.progress, "features", len(private), lambda part: len(part[0]))
-        sums = self.sums(told, self.noise)
+        vectors = counted(vectors, self.progress, "features", len(private), lambda part: len(part[0]))
+        sums = self.sums.release(vectors, self.noise)
         released = {"sums": sums, "center": self.moments.center, "variance": self.moments.variance}
         if self.moments.covariance is not None:
             released["covariance"] = self.moments.covariance
@@ -218,3 +222,21 @@ class GaussianMoments(ReadsOnce):
             return torch.cat(of_each), torch.cat(rows)
 
         return ReleasedSums(self._released["sums"], self.sums.noise_std, vectors)
+
+
+# The audit: the sums of a small release, or those of a run -----------------------------------------------------------
+
+
+def _audit(request: Request) -> AuditCase:
+    dimensions = count_moments((1, 8, 8), 10)
+    sums = CellSums.calibrated(AUDITED_CLASSES, dimensions, "gaussian", **privacy_of(request).terms)
+    return sums_case("gaussian", sums, request)
+
+
+def _audit_of_run(config: GaussianRun, facts: RunFacts) -> AuditCase:
+    plan = GaussianPlan(config, facts.shape)
+    parts: Any = {"template": plan.template_events, "teaching": plan.teaching}
+    return sums_case("gaussian", plan.sums, asked_of(config), facts.claimed, **parts)
+
+
+AUDIT = Entry(_audit, SUMS_UNITS, SUMS_RELATIONS, delta=1e-5, of_run=_audit_of_run)

@@ -19,22 +19,26 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from idpgan.data.load import Split
+from idpgan.audit.cases import AuditCase, asked_of
+from idpgan.audit.entry import Entry, Request, RunFacts
+from idpgan.data.load import Split, known_shape
 from idpgan.errors import ConfigError
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
-from idpgan.privacy import Event, Ledger, Noise
+from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
+from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.noise import Source
+from idpgan.privacy.sums import CellSums
+from idpgan.private.people import AggregatePrivacy
 from idpgan.ranks import Ranks
 from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePlan, AggregateRun, AggregateTraining
 from idpgan.synthesis.aggregate.method import IdpAggregate
-from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun
-from idpgan.synthesis.people import AggregatePrivacy
+from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun, canaries
 from idpgan.synthesis.product import GivesGenerator
+from idpgan.synthesis.sums_audit import sums_case
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
-from idpgan.training.plan import RunPlan
-from idpgan.training.signal import Signal
+from idpgan.training.plan import RunPlan, Signal
 
 
 class HybridConfig(MethodConfig):
@@ -86,11 +90,6 @@ class HybridRun(RunConfig):
             raise ConfigError(
                 f"training.steps = {self.training.steps} counts both parts, so it must be above "
                 f"method.aggregate_steps = {self.method.aggregate_steps}; the rest are critic steps of dp-gan."
-            )
-        if self.method.aggregate.evolution_share:
-            raise ConfigError(
-                f"method.aggregate.evolution_share = {self.method.aggregate.evolution_share:g}, but hybrid takes no "
-                "votes. Set it to 0, or take method idp-gan-aggregate."
             )
         return self
 
@@ -256,3 +255,31 @@ class Hybrid(GivesGenerator):
         self.aggregate.load_state({**state["aggregate"], "prepared": state["prepared"]})
         self.dp_gan.load_state(state["dp_gan"])
         self._done = state["done"]
+
+
+# The audit: the release of sums, and the critic steps ----------------------------------------------------------------
+
+
+def _build(request: Request) -> AuditCase:
+    """Return the case of short steps on what a release of sums at a tenth of epsilon leaves of a request."""
+    delta = request.delta or 0.0
+    share = AggregatePrivacy(epsilon=HybridConfig().share * request.epsilon, delta=delta)
+    sums = CellSums.calibrated(10, 64, "gaussian", **share.terms)
+    sigma = least_noise(request.epsilon, delta, 0.3, 50, (sums.event,))  # nearly Gaussian
+    return sums_case("hybrid", sums, request, steps=canaries(DpGanConfig(), 0.3, sigma, 50))
+
+
+def _of_run(config: HybridRun, facts: RunFacts) -> AuditCase:
+    plan = HybridPlan(config, known_shape(config.data))
+    first, second = plan.first, plan.second
+    first.sums = first.of_cells(*facts.prepared_shape("sums"))
+    steps = canaries(
+        second.config.method, second.dpsgd.sample_rate, second.dpsgd.noise_multiplier, second.config.training.steps
+    )
+    template, teaching = first.template_events, first.teaching
+    return sums_case(
+        "hybrid", first.sums, asked_of(config), facts.claimed, template=template, teaching=teaching, steps=steps
+    )
+
+
+AUDIT = Entry(_build, (Unit.IMAGE,), (Relation.ZERO_OUT,), delta=1e-5, of_run=_of_run)

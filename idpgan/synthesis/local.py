@@ -33,6 +33,7 @@ from idpgan.models.perturbed import ImageShape
 from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget
+from idpgan.private.released_once import ReleasedOnce
 from idpgan.synthesis.local_channel import (
     ADJACENCY,
     Bound,
@@ -44,7 +45,6 @@ from idpgan.synthesis.local_channel import (
     count_coefficients,
     solve,
 )
-from idpgan.synthesis.product import ReleasesOnce
 from idpgan.synthesis.wgan_gp import WganGp, WganGpConfig
 from idpgan.training.config import PrivacyConfig, RunConfig
 from idpgan.training.method import Stats
@@ -160,7 +160,7 @@ class LocalPlan(RunPlan):
         check_channel(self.channel, method.projection, self.shape.sizes.public, method.clip_norm)
 
 
-class IdpLocal(ReleasesOnce, WganGp):
+class IdpLocal(ReleasedOnce, WganGp):
     """WGAN-GP on images and labels that were perturbed one by one; see the module.
 
     Args:
@@ -263,9 +263,9 @@ class IdpLocal(ReleasesOnce, WganGp):
 def channel_case(channel: Channel, request: Request, claimed: Guarantee | None = None) -> AuditCase:
     """Return the case of one image, and its label where one is released, going through the channel."""
     from idpgan.audit import neighbors
+    from idpgan.audit.cases import released_case
     from idpgan.audit.neighbors import Pair
     from idpgan.audit.statistics import WithLabel, likelihood_ratio
-    from idpgan.classify.audit import released_case
 
     privacy, shape = channel.privacy, channel.image_shape
     # The image that, against its negative, moves as few coefficients as possible as far as is allowed

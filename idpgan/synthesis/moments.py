@@ -43,7 +43,7 @@ from idpgan.data.images import Images, to_float
 from idpgan.models.gaussian import count_coefficients, low_spectrum, odd_coefficients
 from idpgan.models.registration import Registration, displaced, odd_displacements, shape_variance
 from idpgan.privacy.dpsgd import full_precision
-from idpgan.synthesis.people import shares
+from idpgan.private.people import shares
 
 _TILE_NUMBERS = 1 << 23  # of a call's vectors: 64 MiB
 _MOST_ROWS = 1000  # and images of a call, always: fewer are padded
@@ -301,31 +301,34 @@ class VectorMap(Protocol):
 
 
 def private_moments(
-    private: Images, moments: VectorMap, *, conditional: bool, cap: int | None
+    private: Images, moments: VectorMap, *, conditional: bool, cap: int | None, tile: int | None = None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    """Yield (vectors, cells, weights) of all private images: the one place of this method that reads them.
+    """Yield (vectors, cells, weights) of all private images: the one place that reads them for sums.
 
     Every call maps equally many rows, padded where images are few, and null records keep their rows: the arithmetic of
-    a row, down to the last bit, depends on that row's image alone. The vector of a null record is zero.
+    a row, down to the last bit, depends on that row's image and place alone. (A matrix product over fewer rows may
+    round differently.) The vector of a null record is zero.
 
     Args:
         private: Read here, after the release was charged.
         conditional: Whether an image's cell is its class; else there is one cell.
         cap: Images of one person that count, for unit person; None for unit image.
+        tile: Rows of a call; None = as many as fit into 64 MiB of vectors.
     """
-    tile = min(max(_TILE_NUMBERS // moments.dimensions, 1), _MOST_ROWS)
+    tile = tile or min(max(_TILE_NUMBERS // moments.dimensions, 1), _MOST_ROWS)
     kept, weights = shares(private, cap)
     for index in kept.split(tile):
-        batch, num = private.select(index), len(index)
+        batch, num = private.select(index.to(private.images.device)), len(index)
         images = to_float(batch.images)
         images = torch.cat([images, images.new_zeros(tile - num, *images.shape[1:])])
         labels = batch.labels if conditional and batch.labels is not None else torch.zeros(num, dtype=torch.int64)
         labels = labels.to(images.device)
         with torch.no_grad(), full_precision():
             vectors = moments(images, torch.cat([labels, labels.new_zeros(tile - num)]))[:num]
+        device = vectors.device
         if batch.null is not None:
-            vectors = vectors.masked_fill(batch.null[:, None], 0.0)
-        yield vectors, labels, None if weights is None else weights[index].to(vectors.device)
+            vectors = vectors.masked_fill(batch.null.to(device)[:, None], 0.0)
+        yield vectors, labels.to(device), None if weights is None else weights[index].to(device)
 
 
 class Normals(NamedTuple):

@@ -7,24 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 
 from idpgan.data.load import DataShape
-from idpgan.models import optimizers
-from idpgan.models.ema import Ema
-from idpgan.models.families import build_generator
+from idpgan.models import ema, families, initialize, optimizers
 from idpgan.models.generator import Generator
-from idpgan.models.initialize import torch_seed
 from idpgan.ranks import ALONE, Ranks
 from idpgan.training.config import RunConfig
-from idpgan.training.method import put_state, state_of
+from idpgan.training.method import Saved
 
 
 @dataclass(frozen=True)
-class Adam:
+class AdamSettings:
     """Settings of the optimizer of one network (Kingma and Ba, "Adam", 2015).
 
     Attributes:
@@ -46,28 +43,6 @@ class Adam:
         kind, weight_decay = (optimizers.AdamW, self.decay) if self.decay else (optimizers.Adam, self.l2)
         betas = (self.beta1, self.beta2)
         return kind(network.parameters(), lr=self.rate, betas=betas, weight_decay=weight_decay, fused=True)
-
-
-class Saved:
-    """An object whose state is the state of some of its attributes.
-
-    Attributes:
-        SAVED: Keys of the state: the attributes of these names, with a leading underscore where such ones exist.
-    """
-
-    SAVED: ClassVar[tuple[str, ...]]
-
-    def _kept(self, key: str) -> Any:
-        return getattr(self, f"_{key}" if hasattr(self, f"_{key}") else key)
-
-    def state(self) -> dict[str, Any]:
-        """Return what `load_state` needs."""
-        return {key: state_of(self._kept(key)) for key in self.SAVED}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore what `state` returned."""
-        for key in self.SAVED:
-            put_state(self._kept(key), state[key])
 
 
 class Generators(Saved):
@@ -92,15 +67,22 @@ class Generators(Saved):
     SAVED: ClassVar[tuple[str, ...]] = ("newest", "average", "generator_optimizer", "rng")
 
     def __init__(
-        self, config: RunConfig, shape: DataShape, *, device: torch.device, adam: Adam, ema_decay: float, stream: int
+        self,
+        config: RunConfig,
+        shape: DataShape,
+        *,
+        device: torch.device,
+        adam: AdamSettings,
+        ema_decay: float,
+        stream: int,
     ) -> None:
         seed, classes = config.training.seed, shape.classes
-        self.newest = build_generator(config.model, shape.image_shape, len(classes), seed=seed).to(device)
+        self.newest = families.build_generator(config.model, shape.image_shape, len(classes), seed=seed).to(device)
         self.newest.classes = classes if self.newest.num_classes else ()
-        self._average = Ema(self.newest, ema_decay)
+        self._average = ema.Ema(self.newest, ema_decay)
         self.average = cast(Generator, self._average.module)
         self.generator_optimizer = adam.optimizer(self.newest)
-        self.rng = torch.Generator(device).manual_seed(torch_seed(seed, stream))
+        self.rng = torch.Generator(device).manual_seed(initialize.torch_seed(seed, stream))
         self.ranks: Ranks = ALONE
 
     def start_from(self, generator: Generator) -> None:
@@ -117,7 +99,7 @@ class Generators(Saved):
         if self.ranks.alone:
             return self.rng
         seed = torch.randint(1 << 62, (), generator=self.rng, device=self.rng.device).item()
-        return torch.Generator(self.rng.device).manual_seed(torch_seed(int(seed), self.ranks.rank))
+        return torch.Generator(self.rng.device).manual_seed(initialize.torch_seed(int(seed), self.ranks.rank))
 
     def latents(self, num: int, rng: torch.Generator | None = None) -> Tensor:
         """Draw latent vectors, (num, latent_dim) standard normal numbers, from `rng`, the same on all ranks."""
@@ -137,8 +119,8 @@ class Generators(Saved):
     def step_generator(self, loss: Tensor) -> None:
         """Lower a loss, 0-d, by one step of the newest generator; the average follows. No other network is touched.
 
-        On several ranks the loss is a sum over them (see `distributed.summed`). Batch normalization sees the images
-        of one rank; its running statistics are averaged over all.
+        On several ranks the loss is a sum over them (`training.distributed.sum_over_ranks`). Batch normalization sees
+        the images of one rank; its running statistics are averaged over all.
         """
         self.generator_optimizer.zero_grad()
         trained = [weight for weight in self.newest.parameters() if weight.requires_grad]
@@ -176,8 +158,8 @@ class Networks(Generators):
         critic: nn.Module,
         *,
         device: torch.device,
-        adam: Adam,
-        critic_adam: Adam | None = None,
+        adam: AdamSettings,
+        critic_adam: AdamSettings | None = None,
         ema_decay: float,
         stream: int,
     ) -> None:

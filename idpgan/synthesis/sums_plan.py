@@ -1,10 +1,8 @@
 """What methods that release sums have in common: a template before them, a teacher beside them, one budget.
 
 A method that releases sums of vectors of images may bring images into place first (`synthesis.template`), and may train
-a classifier that chooses among what is drawn (`synthesis.teacher`). All of it, and what a method adds (votes, steps),
-are releases of Gaussian noise whose shares of the squared signal add up to 1: at a noise multiplier m of everything
-together, a release on the share s has ``m / sqrt(s)``. The ledger charges the events, not this rule, and m is the least
-with which all of them together stay within (epsilon, delta).
+a classifier that chooses among what is drawn (`synthesis.teacher`). All of it, and the steps that a method adds, are
+releases of Gaussian noise on shares of one budget (`idpgan.private.shares`).
 """
 
 from __future__ import annotations
@@ -21,10 +19,12 @@ from idpgan.models.gaussian import count_coefficients
 from idpgan.privacy import Event, Relation
 from idpgan.privacy.event import rounding_words
 from idpgan.privacy.sums import CellSums, Law
-from idpgan.synthesis.people import PeoplePlan, PeopleRun
-from idpgan.synthesis.teacher import Lessons, TaughtConfig, Teaching
-from idpgan.synthesis.template import ROUNDS, TEMPLATE_SHARE, template_sums
-from idpgan.training.signal import Signal
+from idpgan.private.people import AggregatePrivacy, refuse_shared_people, signal_of
+from idpgan.private.shares import Shares, noise_on
+from idpgan.synthesis.teacher import TaughtConfig, TeacherSteps
+from idpgan.synthesis.template import ROUNDS, TEMPLATE_SHARE
+from idpgan.training.config import RunConfig
+from idpgan.training.plan import RunPlan, Signal
 
 
 class SumsConfig(TaughtConfig):
@@ -43,14 +43,16 @@ class SumsConfig(TaughtConfig):
     symmetric: bool = False
 
 
-class SumsRun(PeopleRun):
+class SumsRun(RunConfig):
     """A whole config file of a method that releases sums."""
 
     method: Any
+    privacy: AggregatePrivacy
 
     @model_validator(mode="after")
     def _check_shares(self) -> SumsRun:
-        """Refuse a teacher without Gaussian noise and zero-out-one, and a template on a budget that is spent."""
+        """Refuse people in two parts, a teacher without Gaussian noise and zero-out-one, a template without budget."""
+        refuse_shared_people(self)
         method, relation = self.method, self.privacy.relation
         share, law = method.teacher_share, getattr(method, "law", "gaussian")
         if share and (law != "gaussian" or relation is not Relation.ZERO_OUT):
@@ -72,7 +74,7 @@ class SumsRun(PeopleRun):
         return self
 
 
-class SumsPlan(PeoplePlan):
+class SumsPlan(RunPlan):
     """The plan of a run that releases sums, with a template where model.shape, a teacher where its share is above 0."""
 
     @functools.cached_property
@@ -89,28 +91,29 @@ class SumsPlan(PeoplePlan):
         """Return the charges of `other_share`, beside everything together at this multiplier."""
         return ()
 
+    @property
+    def shares(self) -> Shares:
+        """How the budget is split."""
+        return Shares(self.template_share, self.config.method.teacher_share, steps=self.other_share)
+
     def calibrated(self, cells: int, dimensions: int, law: Law = "gaussian") -> CellSums:
         """Return the release of so many sums with the least noise with which everything keeps to [privacy]."""
+        share = self.shares.sums
         beside: dict[str, Any] = {}
-        if self._left != 1:
-            beside = {"factor": 1 / math.sqrt(self._left), "beside": self._beside}
+        if share != 1:
+            beside = {"factor": 1 / math.sqrt(share), "beside": self._beside}
         return CellSums.calibrated(cells, dimensions, law, **self.config.privacy.terms, **beside)
 
     def _beside(self, multiplier: float) -> tuple[Event, ...]:
         """Return all charges but that of the sums."""
-        taught = (Teaching(self.lessons, multiplier).event,) if self.lessons.share else ()
+        taught = (self._teacher(multiplier).event,) if self.config.method.teacher_share else ()
         first = (self._round(multiplier).event.repeated(ROUNDS),) if self.template_share else ()
         return (*taught, *first, *self.others(multiplier))
 
     @property
-    def _left(self) -> float:
-        """Share of the budget for the sums."""
-        return 1 - self.config.method.teacher_share - (self.template_share + self.other_share)
-
-    @property
     def multiplier(self) -> float:
         """Noise multiplier of everything together."""
-        return self.sums.noise_multiplier * math.sqrt(self._left)
+        return self.sums.noise_multiplier * math.sqrt(self.shares.sums)
 
     # The template -----------------------------------------------------------------------------------------------
 
@@ -127,7 +130,8 @@ class SumsPlan(PeoplePlan):
     def _round(self, multiplier: float) -> CellSums:
         """Return the release of one round of the template, beside everything together at this multiplier."""
         size = count_coefficients(self.shape.image_shape, self.config.model.latent_dim)
-        return template_sums(self.num_templates, size, self.template_share, multiplier, self.config.privacy)
+        noise, most = noise_on(self.template_share, multiplier, ROUNDS), self.config.privacy.cap or 1
+        return CellSums(self.num_templates, size + 1, "gaussian", noise, self.unit, self.relation, most_per_unit=most)
 
     @functools.cached_property
     def template(self) -> CellSums | None:
@@ -147,15 +151,14 @@ class SumsPlan(PeoplePlan):
 
     # The teacher ------------------------------------------------------------------------------------------------
 
-    @property
-    def lessons(self) -> Lessons:
-        """What a teacher reads."""
-        return Lessons.of(self.config.method, self.unit, self.shape.num_private)
+    def _teacher(self, multiplier: float) -> TeacherSteps:
+        """Return the steps of a teacher beside everything together at this multiplier."""
+        return TeacherSteps.of(self.config.method, self.unit, self.shape.num_private, multiplier)
 
     @functools.cached_property
-    def teaching(self) -> Teaching | None:
-        """The teacher; None without one."""
-        return Teaching(self.lessons, self.multiplier) if self.lessons.share else None
+    def teaching(self) -> TeacherSteps | None:
+        """The steps of the teacher; None without one."""
+        return self._teacher(self.multiplier) if self.config.method.teacher_share else None
 
     @property
     def candidates(self) -> int | None:
@@ -178,10 +181,8 @@ class SumsPlan(PeoplePlan):
 
     @property
     def signal(self) -> Signal:
-        """The figure of the sums, whose noise a class has in each of its cells."""
-        share = 2 if self.sums.law == "gaussian" else 1  # lengths add up by squares, or as they are
-        noise = self.sums.noise_length * (self.sums.num_cells // self.rows) ** (1 / share)
-        return self.signal_of(noise, "the release")
+        """The figure of the sums."""
+        return signal_of(self, self.sums.noise_length, "the release")
 
     def check_teacher(self) -> None:
         """Refuse a teacher for a generator of fewer than two classes."""

@@ -6,12 +6,7 @@ trained once, on a share of the budget, is released with the generator, and labe
 another classifier on these labels is distillation (Hinton, Vinyals and Dean, "Distilling the knowledge in a neural
 network", 2015), and all of it is post-processing.
 
-Budget. Two Gaussian releases of noise multipliers ``m / sqrt(1 - s)`` and ``m / sqrt(s)`` together are as private as
-one of m (Dong, Roth and Su, "Gaussian differential privacy", 2022, corollary 3.3), and T steps of ``m sqrt(T / s)`` as
-one of ``m / sqrt(s)``. So s is the share of the squared signal. Steps that draw each image by a coin of chance q take
-``1 / sqrt(ln(1 + s / (q^2 T m^2)))``, which in the limit of many steps is as private (Bu, Dong, Long and Su, "Deep
-learning with Gaussian differential privacy", 2020, theorem 5). The ledger charges the events, not this rule, and m is
-the least with which all of them together stay within (epsilon, delta).
+Budget: a share of the squared signal (`idpgan.private.shares`).
 
 Why more steps cost no noise: T steps of rate r and full batches move a weight by r T times a gradient and by noise of
 r sqrt(T) sigma C / N, and sigma grows with sqrt(T). So at the same r T there is the same noise, and shorter steps
@@ -24,7 +19,6 @@ share of the person (`DPSGDPlan.clipped_outer_sum`).
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import torch
@@ -45,8 +39,9 @@ from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
+from idpgan.private.people import shares as shares_of
+from idpgan.private.shares import noise_on
 from idpgan.progress import Progress, counted, renamed, silent
-from idpgan.synthesis.people import shares as shares_of
 from idpgan.training.config import MOST_STEPS, MethodConfig
 
 _NO_LIMIT = 1e6
@@ -76,74 +71,43 @@ class TaughtConfig(MethodConfig):
 
 
 @dataclasses.dataclass(frozen=True)
-class Lessons:
-    """What a teacher reads, but for the noise.
+class TeacherSteps:
+    """The steps of a teacher: what they read, and what they cost.
 
     Attributes:
-        share: s in [0, 1); 0 = there is no teacher.
+        share: s in (0, 1).
         unit: What one record is.
         steps: T.
         sample_rate: q, the chance of each image to be in a step.
+        multiplier: m, of everything together.
     """
 
     share: float
     unit: Unit
     steps: int
     sample_rate: float
-
-    @classmethod
-    def of(cls, method: TaughtConfig, unit: Unit, num_private: int) -> Lessons:
-        """Return those that a config asks for; the coins of one person's images would not be those of a person."""
-        rate = min(1.0, method.teacher_batch_size / max(num_private, 1)) if unit is Unit.IMAGE else 1.0
-        return cls(method.teacher_share, unit, method.teacher_steps, rate)
-
-
-def noise_of_steps(multiplier: float, share: float, rate: float, steps: int) -> float:
-    """Return the noise multiplier of each of so many steps on a share of the budget; see the module.
-
-    Args:
-        multiplier: m, of everything together.
-        share: s in (0, 1].
-        rate: q, the chance of each record to be in a step.
-        steps: T.
-    """
-    if rate == 1:
-        return multiplier * math.sqrt(steps / share)
-    return 1 / math.sqrt(math.log1p(share / (rate**2 * steps * multiplier**2)))
-
-
-@dataclasses.dataclass(frozen=True)
-class Teaching:
-    """What the teacher costs.
-
-    Attributes:
-        lessons: With a share in (0, 1).
-        multiplier: m, of teacher and sums together.
-    """
-
-    lessons: Lessons
     multiplier: float
 
-    @property
-    def noise_multiplier(self) -> float:
-        """Noise of a step over the clip norm; see the module."""
-        lessons = self.lessons
-        return noise_of_steps(self.multiplier, lessons.share, lessons.sample_rate, lessons.steps)
+    @classmethod
+    def of(cls, method: TaughtConfig, unit: Unit, num_private: int, multiplier: float) -> TeacherSteps:
+        """Return those that a config asks for; the coins of one person's images would not be those of a person."""
+        rate = min(1.0, method.teacher_batch_size / max(num_private, 1)) if unit is Unit.IMAGE else 1.0
+        return cls(method.teacher_share, unit, method.teacher_steps, rate, multiplier)
 
     def plan(self, num_private: int) -> DPSGDPlan:
         """Return the steps for N private images."""
-        rate = self.lessons.sample_rate
-        divisor = max(1, round(rate * num_private))
-        return DPSGDPlan(rate, _SECTION.clip_norm, divisor, self.noise_multiplier, self.lessons.unit)
+        noise = noise_on(self.share, self.multiplier, self.steps, self.sample_rate)
+        divisor = max(1, round(self.sample_rate * num_private))
+        return DPSGDPlan(self.sample_rate, _SECTION.clip_norm, divisor, noise, self.unit)
 
     @property
     def event(self) -> Event:
         """Price of all steps."""
-        return self.plan(1).event.repeated(self.lessons.steps)
+        return self.plan(1).event.repeated(self.steps)
 
 
 def fit_teacher(
-    teaching: Teaching,
+    teaching: TeacherSteps,
     private: Images,
     cap: int | None,
     *,
@@ -151,7 +115,7 @@ def fit_teacher(
     noise: Noise,
     progress: Progress = silent,
 ) -> Tensor:
-    """Train the teacher and return its weights (K, D); the release that this is part of pays `Teaching.event`.
+    """Train the teacher and return its weights (K, D); the release that this is part of pays `TeacherSteps.event`.
 
     Args:
         private: Labeled; all of them are read at every step.
@@ -160,7 +124,7 @@ def fit_teacher(
     """
     kept, shares = shares_of(private, cap)
     private, shares = private.select(kept), None if shares is None else shares[kept]
-    plan, nobody, steps = teaching.plan(len(private)), private.select(torch.arange(0)), teaching.lessons.steps
+    plan, nobody, steps = teaching.plan(len(private)), private.select(torch.arange(0)), teaching.steps
     training = ScatteringLinearTraining(steps=steps, batch_size=min(plan.divisor, _TRAINING.batch_size))
     privacy = ClassifierPrivacy(  # no limit here: the caller's ledger, not this one, limits the cost
         epsilon=_NO_LIMIT, delta=0.5 / max(len(private), 1), noise_multiplier=plan.noise_multiplier

@@ -19,8 +19,6 @@ the noise that one template would have, on the images of that class alone.
 
 from __future__ import annotations
 
-import math
-
 from torch import Tensor
 
 from idpgan.data.images import Images
@@ -28,22 +26,8 @@ from idpgan.models.registration import displaced
 from idpgan.privacy import Noise
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.moments import MomentMap, of_rows, private_moments
-from idpgan.synthesis.people import AggregatePrivacy
 
 ROUNDS, TEMPLATE_SHARE = 3, 0.04  # share of the budget, where a config does not say
-
-
-def template_sums(cells: int, size: int, share: float, multiplier: float, privacy: AggregatePrivacy) -> CellSums:
-    """Return the release of one round.
-
-    Args:
-        cells: Templates: one, or one of each class.
-        size: Coefficients of a registered image.
-        share: Of the budget, for all rounds together.
-        multiplier: Noise multiplier of all that is released together.
-    """
-    terms = {key: value for key, value in privacy.terms.items() if key not in ("epsilon", "delta")}
-    return CellSums(cells, size + 1, "gaussian", multiplier * math.sqrt(ROUNDS / share), **terms)
 
 
 class TemplateMap:
@@ -91,5 +75,5 @@ def release_template(sums: CellSums, moments: MomentMap, private: Images, cap: i
     found, template = TemplateMap(moments), Tensor()
     for _ in range(ROUNDS):
         vectors = private_moments(private, found, conditional=sums.num_cells > 1, cap=cap)
-        found.template = template = found.read(sums(vectors, noise))
+        found.template = template = found.read(sums.release(vectors, noise))
     return template

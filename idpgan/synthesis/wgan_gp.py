@@ -18,10 +18,10 @@ from idpgan.models.families import build_critic
 from idpgan.models.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.privacy.event import Event
 from idpgan.ranks import Ranks
-from idpgan.synthesis.networks import Adam, Networks
+from idpgan.synthesis.networks import AdamSettings, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training.config import MethodConfig, RunConfig
-from idpgan.training.distributed import summed
+from idpgan.training.distributed import sum_over_ranks
 from idpgan.training.method import Stats, refuse_small_shares
 from idpgan.training.plan import NonPrivatePlan, RunPlan
 
@@ -95,7 +95,7 @@ class WganGp(GivesGenerator):
         self._images = place(split.private if self.NULL_RECORDS else split.private.existing(least=1), self.device)
         critic = build_critic(config.model, split.image_shape, len(split.classes), seed=config.training.seed)
         self.critic = critic.to(self.device)
-        adam = Adam(own.learning_rate, own.beta1, own.beta2, l2=own.l2)
+        adam = AdamSettings(own.learning_rate, own.beta1, own.beta2, l2=own.l2)
         self.networks = Networks(
             config, split.shape, self.critic, device=self.device, adam=adam, ema_decay=own.ema_decay, stream=_RNG_STREAM
         )
@@ -107,8 +107,8 @@ class WganGp(GivesGenerator):
         self.networks.ranks, self.rows = ranks, ranks.rows(self.batch_size)
 
     def _mean(self, values: Tensor) -> Tensor:
-        """Return the mean of one value per image over the images of all ranks, 0-d; see `summed`."""
-        return summed(values.mean() * (self.rows / self.batch_size), self.networks.ranks)
+        """Return the mean of one value per image over the images of all ranks, 0-d; see `sum_over_ranks`."""
+        return sum_over_ranks(values.mean() * (self.rows / self.batch_size), self.networks.ranks)
 
     def step_event(self) -> Event | None:
         """Every critic step reads raw images."""

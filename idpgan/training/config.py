@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from idpgan.config import Section, build, digest, nearest_hint
 from idpgan.data.config import WHERE_FILES_LIE, DataConfig, License
@@ -15,12 +15,11 @@ from idpgan.device import check_device
 from idpgan.errors import ConfigError
 from idpgan.methods import METHODS, load, methods_of
 from idpgan.models.config import ModelConfig
-from idpgan.training.contained import MOST_CONTAINED, Contained
 
 if TYPE_CHECKING:
     from idpgan.privacy.totals import Part
 
-ENGINE_KEYS = ("engine", "secure_mode")  # of `StepsConfig`: who takes the steps
+MOST_EVENTS, MOST_CONTAINED = 20, 20  # a forged longer list may take long to price
 MOST_STEPS = 100_000_000  # more than a year at three steps a second
 CHOOSE_DELTA = (
     "It is part of this method's guarantee, so it must be chosen: below 1/N for N private images, usually the smaller "
@@ -104,6 +103,43 @@ class TrainingConfig(Section):
     seed: int = Field(0, ge=0, lt=2**63)
     device: Annotated[str, AfterValidator(check_device)] = "auto"
     diverged_above: float = Field(1e8, gt=0)
+
+
+class Contained(Section):
+    """[[contained]]: a release that another one contains, as it states itself; `idpgan train` writes this section.
+
+    The config's declarations decide whether they count, never the images. Whoever takes a release as public must
+    declare that it read none of the people in the private images (``data.public_disjoint``). Otherwise its charges
+    stand first on the run's ledger, and the total of both is stated wherever the run's own epsilon is. Deciding by a
+    digest of the private images would itself be a leak, and one changed record would evade it.
+
+    Attributes:
+        method: Its method.
+        num_private: Private images that it was made from; None: nothing says so.
+        num_public: Images that it called public, drawn ones aside: nothing protects them.
+        delta: Where it states its epsilon.
+        events: All that it charged, see `idpgan.privacy.Event`; more than 20 kinds as one of its epsilon and delta.
+    """
+
+    method: Annotated[str, Field(pattern=r"^[a-z0-9-]{1,40}$")]
+    num_private: Annotated[int, Field(ge=1)] | None = None
+    num_public: int = Field(0, ge=0)
+    delta: float = Field(ge=0, lt=1)
+    events: tuple[dict[str, Any], ...] = Field(min_length=1, max_length=MOST_EVENTS)
+
+    @field_validator("events")
+    @classmethod
+    def _check_events(cls, events: tuple[dict[str, Any], ...]) -> tuple[dict[str, Any], ...]:
+        from idpgan.privacy.totals import Part  # imported here and below, as this module must be light to import
+
+        return tuple(Part.from_json({"delta": 0.0, "events": events}).to_json()["events"])
+
+    @property
+    def part(self) -> Part:
+        """Its charges."""
+        from idpgan.privacy.totals import Part
+
+        return Part.from_json({"delta": self.delta, "events": self.events})
 
 
 class RunConfig(Section):

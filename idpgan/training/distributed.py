@@ -66,12 +66,12 @@ def joined(*, minutes: float = MINUTES) -> Iterator[Ranks]:
     try:
         backend = "cpu:gloo,cuda:nccl" if gpus else "gloo"
         dist.init_process_group(backend, timeout=datetime.timedelta(minutes=minutes))
-        words = dist.new_group(backend="gloo", timeout=datetime.timedelta(hours=HOURS))
+        group = dist.new_group(backend="gloo", timeout=datetime.timedelta(hours=HOURS))
     except (RuntimeError, ValueError) as error:
         raise LostRankError(
             f"the {size} processes of torchrun do not meet ({str(error).splitlines()[0][:160]}). Check its addresses."
         ) from error
-    ranks = Ranks(rank, size, group=words)
+    ranks = Ranks(rank, size, group=group)
     try:
         yield ranks
     finally:
@@ -100,7 +100,7 @@ def check_own_gpu(device: torch.device, ranks: Ranks) -> None:
 
 
 @contextlib.contextmanager
-def tell_config(ranks: Ranks, text: str) -> Iterator[None]:
+def send_config(ranks: Ranks, text: str) -> Iterator[None]:
     """Send the config to the others (rank 0); in the block all ranks use it."""
     with ranks.together(_CONFIG):
         if not ranks.alone:
@@ -108,7 +108,7 @@ def tell_config(ranks: Ranks, text: str) -> Iterator[None]:
         yield
 
 
-def hear_config(ranks: Ranks) -> str | None:
+def receive_config(ranks: Ranks) -> str | None:
     """Return the config that rank 0 sends (the others); None if rank 0 ends before."""
     return None if ranks.next_message() == END else ranks.receive().decode()
 
@@ -193,50 +193,50 @@ class Leader:
             )
 
 
-def do_as_told(method: Method, ranks: Ranks) -> None:
+def run_worker(method: Method, ranks: Ranks) -> None:
     """Do what rank 0 sends until it sends the end: the main loop of every other rank.
 
     Only rank 0 handles signals. The sources of noise get keys of their own: they give the coins of the records in this
     rank's share, never noise on a sum.
     """
     with StopSignals():
-        while (word := ranks.next_message()) != END:
-            if word == _STATE:
+        while (message := ranks.next_message()) != END:
+            if message == _STATE:
                 state = torch.load(io.BytesIO(ranks.receive()), map_location="cpu", weights_only=True)
                 method.load_state(state)
                 method.settle(False)  # for this rank's share
                 for noise in method.noises:
                     noise.rekey()
-            elif word == _COMPARE:
+            elif message == _COMPARE:
                 ranks.gather(_digest(method.state()))
-            elif word < END:
-                raise RuntimeError(f"rank 0 tells {word}, which means nothing here.")
+            elif message < END:
+                raise RuntimeError(f"rank 0 sends {message}, which means nothing here.")
             else:
-                method.step(word)
+                method.step(message)
                 for noise in method.noises:
                     noise.ratchet()
     for noise in method.noises:
         noise.erase()
 
 
-class _Summed(torch.autograd.Function):
+class _SumOverRanks(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, part: Tensor, ranks: Ranks) -> Tensor:
-        whole = part.clone()
-        ranks.sum([whole])
-        return whole
+        total = part.clone()
+        ranks.sum([total])
+        return total
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         return gradients[0], None
 
 
-def summed(part: Tensor, ranks: Ranks) -> Tensor:
+def sum_over_ranks(part: Tensor, ranks: Ranks) -> Tensor:
     """Return the sum of a tensor over all ranks, whose gradient is that of this rank's part alone.
 
     A loss computed from this sum has the same value on every rank, and its gradients add up over the ranks.
     """
-    return part if ranks.alone else _Summed.apply(part, ranks)
+    return part if ranks.alone else _SumOverRanks.apply(part, ranks)
 
 
 def _digest(state: dict[str, Any]) -> str:

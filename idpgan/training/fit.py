@@ -20,9 +20,7 @@ from idpgan.config import Section
 from idpgan.data.images import to_float
 from idpgan.errors import InputError
 from idpgan.memory import let_go, take
-from idpgan.models.ema import Ema
-from idpgan.models.initialize import torch_seed
-from idpgan.models.optimizers import AdamW
+from idpgan.models import ema, initialize, optimizers
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # one float batch and a generator on its device -> a float batch
 
@@ -70,7 +68,7 @@ class Epoch:
 
 
 @dataclasses.dataclass(frozen=True)
-class Fitted:
+class TrainedModel:
     """A fitted model, in eval mode, with the weights of its best epoch."""
 
     model: nn.Module
@@ -91,7 +89,7 @@ def fit_classifier(
     held_back: tuple[Tensor, Tensor] | None = None,
     augment: Augment | None = None,
     on_epoch: Callable[[Epoch], None] | None = None,
-) -> Fitted:
+) -> TrainedModel:
     """Fit a model to labeled images by cross-entropy, and keep the epoch that does best on held-back images.
 
     Best is the highest held-back accuracy, then the lowest held-back loss. One seed gives the same result again on the
@@ -110,14 +108,14 @@ def fit_classifier(
         FitError: If the loss becomes infinite or not a number.
     """
     config = config or FitConfig()
-    rng = torch.Generator().manual_seed(torch_seed(config.seed, 1))  # stream 0 seeds the initial weights
+    rng = torch.Generator().manual_seed(initialize.torch_seed(config.seed, 1))  # stream 0 seeds the initial weights
     order, held_back = _parts(model, images, labels, held_back, config.held_back_share, rng)
     labels = labels.to(images.device)
     num_batches = math.ceil(len(order) / config.batch_size)
     optimizer, scheduler = _optimizer(model, config, num_batches)
-    average = None if config.ema_decay is None else Ema(model, config.ema_decay)
+    average = None if config.ema_decay is None else ema.Ema(model, config.ema_decay)
     judged = model if average is None else average.module
-    augment_rng = torch.Generator(_device(model)).manual_seed(torch_seed(config.seed, 2))
+    augment_rng = torch.Generator(_device(model)).manual_seed(initialize.torch_seed(config.seed, 2))
     history: list[Epoch] = []
     best, weights = Epoch(0, math.inf, math.inf, -1.0), dict[str, Tensor]()  # worse than any real epoch
     for number in range(1, config.epochs + 1):
@@ -142,7 +140,7 @@ def fit_classifier(
         if on_epoch is not None:
             on_epoch(epoch)
     model.load_state_dict(weights)
-    return Fitted(model.eval(), tuple(history), best)
+    return TrainedModel(model.eval(), tuple(history), best)
 
 
 def predict(
@@ -202,7 +200,9 @@ def _judge(number: int, train_loss: Tensor, model: nn.Module, held_back: tuple[T
 
 def _optimizer(model: nn.Module, config: FitConfig, num_batches: int) -> tuple[torch.optim.Optimizer, LRScheduler]:
     steps = config.epochs * num_batches
-    optimizer = AdamW(model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True)
+    optimizer = optimizers.AdamW(
+        model.parameters(), lr=config.learning_rate, weight_decay=config.weight_decay, fused=True
+    )
     if config.schedule == "cosine":
         return optimizer, CosineAnnealingLR(optimizer, steps)
     if config.schedule == "step":

@@ -16,12 +16,11 @@ from idpgan.privacy.ledger import Budget, BudgetError, Ledger
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.run import RunFolder
+from idpgan.training import interrupt, stats
 from idpgan.training.config import TrainingConfig
 from idpgan.training.distributed import Leader
-from idpgan.training.interrupt import StopSignals
 from idpgan.training.method import Method, Tick, TickCallback
 from idpgan.training.state import SavedState, StateStore, nonfinite
-from idpgan.training.stats import Recorder
 
 
 class DivergedError(InputError):
@@ -66,7 +65,7 @@ def train(
         delta: Where epsilon is evaluated for the record, in [0, 1).
         on_tick: Called after each tick's state is saved.
         progress: Told of every step; its note at each tick is the epsilon charged so far.
-        ranks: The processes that share the steps, seen by rank 0; the others `do_as_told`.
+        ranks: The processes that share the steps, seen by rank 0; the others `run_worker`.
 
     Raises:
         DivergedError: If a statistic or a weight is not finite or beyond ``config.diverged_above`` at a tick.
@@ -77,9 +76,9 @@ def train(
     torch.set_num_threads(torch.get_num_threads())  # MKL takes so many too from now on, here and in a resumed run
     # Setup: continue from the saved state, or do the one-time private reads; the ledger keeps them with their charge.
     store = StateStore(run, fingerprint, ledger, ranks.size, method.computation)
-    recorder = Recorder(run.stats, config.batch_size)
+    recorder = stats.Recorder(run.stats, config.batch_size)
     upkeep = _Upkeep(method, config, ledger, store, recorder, delta, Leader(ranks))
-    signals = StopSignals(at_once=True)
+    signals = interrupt.StopSignals(at_once=True)
     try:
         with signals:
             step = upkeep.resume_or_prepare(progress)
@@ -93,7 +92,7 @@ def train(
 
     if config.steps:  # a method without steps has nothing to show
         progress("train", step, config.steps, _charged(ledger.epsilon(delta)))
-    with StopSignals() as signals:
+    with interrupt.StopSignals() as signals:
         while step < config.steps and signals.received is None:
             # The only lines that may read private images.
             event = method.step_event()
@@ -148,7 +147,7 @@ class _Upkeep:
     config: TrainingConfig
     ledger: Ledger
     store: StateStore
-    recorder: Recorder
+    recorder: stats.Recorder
     delta: float
     leader: Leader
     saved_step: int = 0

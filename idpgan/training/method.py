@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, Self, cast, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,6 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, number_to_json
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Noise, Source
-from idpgan.privacy.tiles import Tiles
 from idpgan.progress import Progress, silent
 from idpgan.ranks import Ranks
 from idpgan.training.config import ReleaseConfig, RunConfig
@@ -47,7 +46,52 @@ class ReleasedSums:
     vectors: Callable[[Images], tuple[Tensor, Tensor]]
 
 
-class Method:
+class Saved:
+    """An object whose state is the state of some of its attributes.
+
+    Attributes:
+        SAVED: Keys of the state, put back in this order: the attributes of these names behind an underscore, or of
+            these names where there are no such ones.
+    """
+
+    SAVED: ClassVar[tuple[str, ...]] = ()
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a resumed run needs: nested dicts and lists of tensors and plain Python values.
+
+        The key "prepared", if present, holds the tensors that `Ledger.release` returned. The ledger keeps them in a
+        file of their own, and they are back in place when `load_state` is called.
+        """
+        return {key: _state_of(getattr(self, self._attribute(key))) for key in self.SAVED}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state`; all tensors are on the CPU."""
+        for key in self.SAVED:
+            name, saved = self._attribute(key), state[key]
+            value = getattr(self, name)
+            if isinstance(value, torch.Generator):
+                value.set_state(saved)
+            elif isinstance(value, nn.Module | torch.optim.Optimizer):
+                value.load_state_dict(saved)
+            elif hasattr(value, "load_state"):
+                value.load_state(saved)
+            else:
+                setattr(self, name, saved.to(value.device) if isinstance(value, Tensor) else saved)
+
+    def _attribute(self, key: str) -> str:
+        return f"_{key}" if hasattr(self, f"_{key}") else key
+
+
+def _state_of(value: Any) -> Any:
+    """Return the state of an object that has one (network, optimizer, random numbers); else the value itself."""
+    if isinstance(value, torch.Generator):
+        return value.get_state()
+    if isinstance(value, nn.Module | torch.optim.Optimizer):
+        return value.state_dict()
+    return value.state() if hasattr(value, "state") else value
+
+
+class Method(Saved):
     """A method, private or not, as the loop sees it; subclasses override what differs. Steps are counted from 1.
 
     The method owns its networks, its optimizers, its `torch.Generator` objects (seeded from ``training.seed``), its
@@ -69,8 +113,6 @@ class Method:
         UNNOISED: Statistics that are taken from private images without noise: they are recorded for the curator, where
             finite, and never end a run.
         NOISY_STEPS: Whether the steps draw from `noise`.
-        SAVED: Keys of what `state` returns, put back in this order: the attributes of these names, or of these names
-            behind an underscore.
 
     Raises:
         ConfigError: If config and data do not fit together. No private image has been read then.
@@ -80,8 +122,6 @@ class Method:
     Plan: ClassVar[type[RunPlan]]
     UNNOISED: ClassVar[tuple[str, ...]] = ()
     NOISY_STEPS: ClassVar[bool] = False
-    SAVED: ClassVar[tuple[str, ...]] = ()
-    _tiles: Tiles | None = None
 
     def __init__(
         self, plan: Any, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None, **more: Any
@@ -142,14 +182,6 @@ class Method:
         the ledger returns the earlier release, and nothing is read or charged a second time.
         """
 
-    def decide_tiles(self, saved: Tiles | None) -> Tiles | None:
-        """Decide how the records of private steps are computed; None if no step is of `DPSGDPlan`'s own engine.
-
-        Args:
-            saved: What was decided before, to be returned itself if it works here.
-        """
-        return None
-
     def settle(self, exact: bool) -> bool:
         """Decide, before the first step of this process, all that its arithmetic hangs on and that memory decides.
 
@@ -159,16 +191,7 @@ class Method:
         Returns:
             Whether they will be: False too if what was saved does not work here.
         """
-        saved = self._tiles if exact else None
-        self._tiles = self.decide_tiles(saved)
-        return exact and self._tiles is saved
-
-    @property
-    def tiles(self) -> Tiles:
-        """How the records of private steps are computed, decided on random ones before the first is read."""
-        if self._tiles is None:
-            self.settle(False)
-        return cast(Tiles, self._tiles)
+        return exact
 
     def paid_ahead(self, step: int) -> tuple[Event, ...]:
         """Return the price of all that the steps after `step` may read, if `prepare` has paid for it in advance.
@@ -195,51 +218,9 @@ class Method:
 
     def privacy(self) -> PrivacyReport:
         """Report what is claimed, and what the ledger proves for the run so far."""
-        report: PrivacyReport = self.plan.says(self.ledger.events, self.ledger.proven(self.plan.delta), self.sources)
+        events, proven = self.ledger.events, self.ledger.proven(self.plan.delta)
+        report: PrivacyReport = self.plan.report_of(events, proven, self.sources)
         return report
-
-    def state(self) -> dict[str, Any]:
-        """Return all that a resumed run needs: nested dicts and lists of tensors and plain Python values.
-
-        The key "prepared", if present, holds the tensors that `Ledger.release` returned. The ledger keeps them in a
-        file of their own, and they are back in place when `load_state` is called.
-        """
-        kept = {key: state_of(getattr(self, self._saved_as(key))) for key in self.SAVED}
-        return kept if self._tiles is None else {**kept, "tiles": self._tiles.state()}
-
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state`; all tensors are on the CPU."""
-        for key in self.SAVED:
-            name = self._saved_as(key)
-            restored = put_state(getattr(self, name), state[key])
-            if restored is not None:
-                setattr(self, name, restored)
-        self._tiles = Tiles.from_state(state["tiles"]) if "tiles" in state else None
-
-    def _saved_as(self, key: str) -> str:
-        return key if hasattr(self, key) else f"_{key}"
-
-
-def state_of(value: Any) -> Any:
-    """Return the state of an object that has one (network, optimizer, random numbers); else the value itself."""
-    if isinstance(value, torch.Generator):
-        return value.get_state()
-    if isinstance(value, nn.Module | torch.optim.Optimizer):
-        return value.state_dict()
-    return value.state() if hasattr(value, "state") else value
-
-
-def put_state(value: Any, state: Any) -> Any:
-    """Restore what `state_of` returned; for a value without a state of its own, return the value to store instead."""
-    if isinstance(value, torch.Generator):
-        value.set_state(state)
-    elif isinstance(value, nn.Module | torch.optim.Optimizer):
-        value.load_state_dict(state)
-    elif hasattr(value, "load_state"):
-        value.load_state(state)
-    else:
-        return state.to(value.device) if isinstance(value, Tensor) else state
-    return None
 
 
 @runtime_checkable

@@ -1,9 +1,11 @@
-"""What a run will do and cost: the base of all methods' plans, and how releases that it contains count."""
+"""What a run will do and cost: the base of all methods' plans, its largest signal, and releases that it contains."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -13,9 +15,8 @@ from idpgan.device import resolve_device
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
 from idpgan.methods import METHODS
+from idpgan.models import families, own
 from idpgan.models.config import classes_of, pyramid_of
-from idpgan.models.families import batch_bytes, build_generator, generator_bytes
-from idpgan.models.own import check_own
 from idpgan.own_code import error_line, is_own_code
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
@@ -23,7 +24,68 @@ from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget, Plan, Price
 from idpgan.privacy.totals import Part, total
 from idpgan.training.config import RunConfig, load_method
-from idpgan.training.signal import Signal
+
+_LEAST = 1.0  # below this figure the noise on a class is longer than the longest sum of its records
+
+
+@dataclass(frozen=True)
+class Signal:
+    """The signal-to-noise figure of a run; docs/reference/signal.md has formula and threshold.
+
+    A record adds a vector of length at most 1 to the sum of its class, so the n records of a class add up to at most n.
+    The figure is that length over the expected length of the noise on it: an upper bound, whatever the images are.
+
+    Attributes:
+        records: n, declared records (images, or people) per declared class.
+        classes: Declared classes, 1 without.
+        noise: Expected length of the noise on the sum of a class, in records.
+        source: What the noise is on: "the release" or "the DP-SGD steps".
+        record: "images" or "people".
+    """
+
+    records: float
+    classes: int
+    noise: float
+    source: str
+    record: str = "images"
+
+    @property
+    def figure(self) -> float:
+        """Signal / noise."""
+        return self.records / self.noise if self.noise > 0 else math.inf
+
+    @property
+    def warning(self) -> str | None:
+        """Return a sentence that the result must be noise, and what to change; None if the figure is high enough."""
+        if self.figure >= _LEAST:
+            return None
+        few = math.floor(self.classes * self.figure)
+        ways = []
+        if self.classes > 1:
+            ways.append(f"at most {few} classes" if few > 1 else "no classes (model.conditional = false)")
+        ways.append(f"about {1 / self.figure:.2g} times as many {self.record}")
+        if self.record == "people":
+            ways.append('privacy.unit = "image", if a person needs no more')
+        ways += ["a larger epsilon", "public images (data.public, data.public_root)"]
+        where = f" in each of {self.classes} classes" if self.classes > 1 else ""
+        return (
+            f"the result will be noise: {self.records:.3g} {self.record}{where} against the noise of {self.source}, "
+            f"which is as long as {self.noise:.3g} of them (signal to noise {self.figure:.2g}, least {_LEAST:g}). "
+            "What helps: "
+            f"{'; '.join(ways)}."
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        return {
+            "figure": self.figure if math.isfinite(self.figure) else None,
+            "least": _LEAST,
+            "records_per_class": self.records,
+            "classes": self.classes,
+            "noise": self.noise,
+            "source": self.source,
+            "warning": self.warning,
+        }
 
 
 def plan_run(config: RunConfig, shape: DataShape, given: Sequence[Event] = ()) -> Any:
@@ -72,6 +134,11 @@ class RunPlan(Plan):
     def classes(self) -> int:
         """Number of classes, 0 without labels; raises a `ConfigError` where labels are asked for and missing."""
         return classes_of(self.config.model, len(self.shape.classes))
+
+    @property
+    def rows(self) -> int:
+        """Classes that are told apart, 1 without."""
+        return max(self.classes, 1)
 
     # The price -----------------------------------------------------------------------------------------------------
 
@@ -122,7 +189,7 @@ class RunPlan(Plan):
 
     # What is said of it --------------------------------------------------------------------------------------------
 
-    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+    def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
         """Return the privacy report of a run, with the total where its release contains others."""
         sources, found = sources[: self.SOURCES], self.total_of(events)
         finite = proven.finite and (found is None or found.finite)
@@ -188,9 +255,10 @@ class RunPlan(Plan):
             raise ConfigError(f"model.critic = '{model.critic}', but method {self.row.name} has a critic of its own.")
         if not is_own_code(model.generator):
             pyramid_of(image_shape)
-        check_own(model, image_shape, classes, private_critic=self.OWN_CRITIC == "private")
+        own.check_own(model, image_shape, classes, private_critic=self.OWN_CRITIC == "private")
         check_memory(
-            generator_bytes(model, image_shape, classes) + batch_bytes(model, image_shape, training.batch_size),
+            families.generator_bytes(model, image_shape, classes)
+            + families.batch_bytes(model, image_shape, training.batch_size),
             f"model.width = {model.width} with training.batch_size = {training.batch_size:,}",
             "Lower one of them.",
             str(resolve_device(training.device)),
@@ -200,7 +268,7 @@ class RunPlan(Plan):
 
     def _refuse_batch_statistics(self) -> None:
         """Refuse a generator that cannot be trained on one image at a time: batch normalization needs two."""
-        generator = build_generator(self.config.model, self.shape.image_shape, len(self.shape.classes)).train()
+        generator = families.build_generator(self.config.model, self.shape.image_shape, len(self.shape.classes)).train()
         labels = torch.zeros(1, dtype=torch.int64) if generator.num_classes else None
         try:
             generator(torch.zeros(1, generator.latent_dim), labels)
@@ -286,7 +354,7 @@ class NonPrivatePlan(RunPlan):
         """A read for each step."""
         return (self.raw_read.repeated(self.config.training.steps),)
 
-    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+    def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
         """Return a report that claims and proves nothing."""
         nothing = Guarantee(float("inf"), 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "raw images are read without noise")
-        return super().says(events, nothing, sources)
+        return super().report_of(events, nothing, sources)

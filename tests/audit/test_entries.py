@@ -61,7 +61,7 @@ def test_a_method_without_an_entry_says_why_and_it_is_true(name):
     plan = plan_run(config, shape)
     events = plan.events
     assert math.isinf(compose_epsilon(events, 1e-5))
-    assert plan.says(events, plan.total_of(events), ()).claimed is None
+    assert plan.report_of(events, plan.total_of(events), ()).claimed is None
     assert any(event.reason and event.reason in sentence for event in events)
 
 

@@ -16,10 +16,10 @@ from idpgan.errors import InputError
 from idpgan.models.perturbed import PixelNoise
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.audit import sums_case
 from idpgan.synthesis.local import channel_case, data_free_channel
 from idpgan.synthesis.local_channel import ChannelPrivacy, build_channel
 from idpgan.synthesis.published.method import pixels_case
+from idpgan.synthesis.sums_audit import sums_case
 
 REPLACE = Relation.REPLACE_ONE
 SOUND = [
@@ -75,10 +75,10 @@ def test_half_the_noise_in_cell_sums_is_a_violation(monkeypatch):
     """The audit of a release goes through its own code: what is wrong there shows."""
     sums = CellSums.calibrated(3, 8, "laplace", epsilon=1.0, delta=0.0, unit=Unit.IMAGE, relation=Relation.ZERO_OUT)
     mechanism = CellSums.mechanism
-    assert not sums_case(sums, Request(1.0), method="sums").run(20_000, seed=1).violation
-    proven = sums_case(sums, Request(1.0), method="sums").proven
+    assert not sums_case("sums", sums, Request(1.0)).run(20_000, seed=1).violation
+    proven = sums_case("sums", sums, Request(1.0)).proven
     monkeypatch.setattr(CellSums, "mechanism", property(lambda self: halved(mechanism.fget(self))))
-    broken = dataclasses.replace(sums_case(sums, Request(1.0), method="sums"), proven=proven).run(20_000, seed=1)
+    broken = dataclasses.replace(sums_case("sums", sums, Request(1.0)), proven=proven).run(20_000, seed=1)
     assert broken.violation
     assert broken.verdict.startswith("VIOLATION")
     assert broken.result.epsilon_lower > 1.5
@@ -92,15 +92,15 @@ def test_a_clip_forgotten_in_cell_sums_is_a_violation(monkeypatch):
         return total.index_add(0, cells, (vectors.double() / self.grid.step).round())
 
     monkeypatch.setattr(CellSums, "_exact_sum", unclipped)
-    assert sums_case(sums, Request(1.0), method="sums").run(20_000, seed=1).result.epsilon_lower > 1.5
+    assert sums_case("sums", sums, Request(1.0)).run(20_000, seed=1).result.epsilon_lower > 1.5
 
 
 def test_the_simulated_release_is_that_of_the_whole_call():
     """One call of `CellSums` on the case's two data sets: same law of the sum that differs."""
     sums = CellSums.calibrated(1, 2, "gaussian", epsilon=2.0, delta=1e-5, unit=Unit.IMAGE, relation=Relation.ZERO_OUT)
-    case, noise, runs = sums_case(sums, Request(2.0, 1e-5), method="sums"), Noise.fixed(4), 400
+    case, noise, runs = sums_case("sums", sums, Request(2.0, 1e-5)), Noise.fixed(4), 400
     vectors = torch.tensor([[0.25, 0.25], [3.0, 0.0]]).double()  # bystander and target
-    whole = torch.stack([sums([(vectors, torch.zeros(2).long(), None)], noise) for _ in range(runs)])[:, 0, 0]
+    whole = torch.stack([sums.release([(vectors, torch.zeros(2).long(), None)], noise) for _ in range(runs)])[:, 0, 0]
     single = case.release(case.pair.neighbor.expand(runs, 1, 2), noise)[:, 0, 0]
     error = 5 * sums.noise_std / math.sqrt(runs)
     assert whole.mean().item() == pytest.approx(1.25, abs=error)

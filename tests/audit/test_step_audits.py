@@ -9,23 +9,22 @@ import torch
 from scipy.stats import ks_2samp
 
 from idpgan.audit.entry import Request
-from idpgan.audit.gradient_canaries import canary_images
+from idpgan.audit.gradient_canaries import canary_case, canary_images
 from idpgan.errors import InputError
 from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit, layer_gradients
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.audit import CriticSteps as Steps
-from idpgan.synthesis.audit import steps_case, sums_and_steps_case
-from idpgan.synthesis.dp_gan.method import DpGanConfig
+from idpgan.synthesis.dp_gan.method import DpGanConfig, canaries
+from idpgan.synthesis.sums_audit import sums_case
 
 DELTA = 0.01  # where few runs show a violation; the law is the same at every delta
-PLAN = Steps(DpGanConfig(), sample_rate=0.3, noise_multiplier=0.9, count=5)
+PLAN = canaries(DpGanConfig(), sample_rate=0.3, noise_multiplier=0.9, count=5)
 RUNS = 5000
 CONFIDENCE = 1 - 0.001 / 8
 
 
 @pytest.fixture(scope="module")
 def case():
-    return steps_case(PLAN, Request(10.0, DELTA))
+    return canary_case("dp-gan", PLAN, Request(10.0, DELTA))
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +52,7 @@ def test_the_real_steps_follow_the_law(present):
 
 def test_a_null_record_adds_nothing_to_any_step():
     """The first canary's image is all black, as a null record's pixels are."""
-    once = Steps(DpGanConfig(), 1.0, 0.01, 1)
+    once = canaries(DpGanConfig(), 1.0, 0.01, 1)
     assert canary_images(1).images.sum() == 0
     score = once.play(torch.tensor([False, True, False, False]), Noise.fixed(1))[:, 0]
     assert (score > 0).tolist() == [False, True, False, False]
@@ -71,7 +70,7 @@ def test_a_null_record_adds_nothing_to_any_step():
     ],
 )
 def test_every_variant_of_the_step_clips_its_canary_to_the_norm(changed):
-    once = Steps(DpGanConfig(**changed), 1.0, 1e-3, 1)
+    once = canaries(DpGanConfig(**changed), 1.0, 1e-3, 1)
     score = once.play(torch.arange(200) % 2 == 1, Noise.fixed(2))[:, 0]
     # log-likelihood ratio (y - 1/2) / sigma^2 of y = 0 and y = 1
     assert torch.allclose(score[1::2] * 1e-6, torch.tensor(0.5).double(), atol=0.01)
@@ -139,7 +138,7 @@ def sums_of(epsilon):
 
 def test_hybrid_is_its_release_and_its_steps(case, audited, monkeypatch):
     sums = sums_of(2.0)
-    joined = sums_and_steps_case(sums, PLAN, Request(10.0, DELTA))
+    joined = sums_case("hybrid", sums, Request(10.0, DELTA), steps=PLAN)
     assert joined.proven.epsilon > case.proven.epsilon
     both = joined.run(RUNS, confidence=CONFIDENCE, seed=3)
     assert both.result.separation.mu_lower > audited.result.separation.mu_lower + 0.1
@@ -147,12 +146,12 @@ def test_hybrid_is_its_release_and_its_steps(case, audited, monkeypatch):
     mechanism = CellSums.mechanism
     fifth = property(lambda self: dataclasses.replace(mechanism.fget(self), scale=mechanism.fget(self).scale // 5))
     monkeypatch.setattr(CellSums, "mechanism", fifth)  # a fifth of the noise in the release
-    wrong = dataclasses.replace(sums_and_steps_case(sums, PLAN, Request(10.0, DELTA)), proven=joined.proven)
+    wrong = dataclasses.replace(sums_case("hybrid", sums, Request(10.0, DELTA), steps=PLAN), proven=joined.proven)
     assert wrong.run(RUNS, confidence=CONFIDENCE, seed=3).violation
 
 
 def test_one_training_with_many_canaries_stays_below_the_proof():
-    case = steps_case(PLAN, Request(10.0, 1e-5))
+    case = canary_case("dp-gan", PLAN, Request(10.0, 1e-5))
     found = case.run_once(2000, seed=1)
     assert 0.8 < found.epsilon_lower <= case.proven.epsilon
     for number in (5, 10**9, 1.5, True):
@@ -164,7 +163,7 @@ def test_a_long_plan_is_simulated_in_part_and_says_so():
     long = dataclasses.replace(PLAN, sample_rate=0.005, count=100_000)
     assert long.simulated == 10_000
     assert "10,000 of 100,000 steps were simulated" in long.notes[-1]
-    case = steps_case(long, Request(10.0, 1e-5))
+    case = canary_case("dp-gan", long, Request(10.0, 1e-5))
     assert case.runs == case.rows == 8000
     assert PLAN.simulated == PLAN.count
     assert not any("simulated" in note for note in PLAN.notes)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from idpgan.audit.entry import RunFacts
-from idpgan.classify.audit import AUDITS
+from idpgan.classify.dp_sgd import AUDIT
 from idpgan.data.images import Images
 from idpgan.data.load import Split, known_shape
 from idpgan.errors import ConfigError
@@ -241,7 +241,7 @@ def test_a_run_by_opacus_is_audited_through_its_own_steps(monkeypatch):
 
     config = config_of("dp-sgd", method={"engine": "opacus"}, training={"batch_size": 400, "steps": 2})
     facts = RunFacts((1, 8, 8), 10, 1295, 1e-5, None, None)
-    assert AUDITS["dp-sgd"].of_run(config, facts).run(400, seed=1).violation is False
+    assert AUDIT.of_run(config, facts).run(400, seed=1).violation is False
     begin, calls = opacus_steps._PlannedOptimizer.begin, []
 
     def louder(self, plan, *rest):
@@ -250,8 +250,8 @@ def test_a_run_by_opacus_is_audited_through_its_own_steps(monkeypatch):
         self.max_grad_norm *= 20
 
     monkeypatch.setattr(opacus_steps._PlannedOptimizer, "begin", louder)
-    assert AUDITS["dp-sgd"].of_run(config, facts).run(400, seed=1).violation
+    assert AUDIT.of_run(config, facts).run(400, seed=1).violation
     assert calls
     calls.clear()
-    AUDITS["dp-sgd"].of_run(config_of("dp-sgd", training={"batch_size": 400, "steps": 2}), facts).run(400, seed=1)
+    AUDIT.of_run(config_of("dp-sgd", training={"batch_size": 400, "steps": 2}), facts).run(400, seed=1)
     assert not calls

@@ -60,7 +60,7 @@ REFUSED = {
     "mismatch": ([DP_GAN, "model.conditional=false", "method.mismatch=1.0"], "needs at least 2 classes"),
     "public": ([AGGREGATE, "data.public_share=0.1"], "confirm_public"),
     "features": ([AGGREGATE, "method.features=public"], "needs public images"),
-    "cells": ([AGGREGATE, "method.groups=100000"], "most would hold noise only"),
+    "cells": ([AGGREGATE, "method.groups=100000"], "groups = 100000 was a setting of an earlier version"),
     "person": ([AGGREGATE, "privacy.unit=person"], 'Set data.split_by = "identity"'),
     "undeclared": ([WGAN_GP, "data.name=folder", "data.root=ROOT/odd"], "data.num_images = 20, data.classes = "),
     "nobody": ([AGGREGATE, "privacy.unit=person", "data.split_by=identity"], "does not say who is on which image"),

@@ -69,20 +69,9 @@ def test_means_are_the_means_of_the_vectors(build, norm):
     images = extreme_images((1, 8, 8))[:24]
     labels = torch.arange(3).repeat_interleave(8)
     expected = features(images, labels).view(3, 8, -1).mean(1)[:, :-1]
-    found = features.means(images, labels, 3)[:, 0]
+    found = features.means(images, labels, 3)
     assert torch.allclose(found, expected, atol=1e-6)
     assert not torch.allclose(found.roll(1, 0), expected, atol=1e-3)
-
-
-def test_means_can_be_split_by_members():
-    features = public_features((1, 8, 8), 2)
-    images = extreme_images((1, 8, 8))[:24]
-    labels = torch.zeros(24, dtype=torch.int64)
-    members = torch.nn.functional.one_hot(torch.arange(24) % 2, 2).float()
-    found = features.means(images, labels, 2, members)
-    assert torch.allclose(found.sum(1), features.means(images, labels, 2)[:, 0], atol=1e-6)
-    vectors = features(images, labels)[:, :-1]
-    assert torch.allclose(found[1, 0], vectors[12::2].sum(0) / 12, atol=1e-6)
 
 
 def test_the_random_map_needs_no_data_and_follows_its_seed():

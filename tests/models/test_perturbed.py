@@ -79,7 +79,7 @@ def test_a_scale_out_of_range_is_refused(scale):
 def test_every_pixel_of_every_image_has_its_own_laplace_noise(draw):
     noise = PixelNoise(SHAPE, 3.0, draw)
     images = torch.rand(1000, *SHAPE, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    drawn = (noise(images, Noise.fixed(4)) - images).double()
+    drawn = (noise.release(images, Noise.fixed(4)) - images).double()
     sample = drawn.flatten().numpy()
     assert kstest(sample, laplace(scale=3).cdf).pvalue > 1e-3
     # Must be rejected: 10 % too little or too much, the range forgotten, the same variance but Gaussian.
@@ -93,7 +93,7 @@ def test_every_pixel_of_every_image_has_its_own_laplace_noise(draw):
 def test_a_batch_that_shares_its_noise_can_be_told_by_its_differences():
     noise = PixelNoise(SHAPE, 3.0, "per_batch")
     images = torch.rand(5, *SHAPE, generator=torch.Generator().manual_seed(0))
-    drawn = noise(images, Noise.fixed(4))
+    drawn = noise.release(images, Noise.fixed(4))
     assert torch.allclose(drawn - drawn[:1], images - images[:1], atol=1e-5)
     assert (drawn - images).std() > 2
 
@@ -102,7 +102,10 @@ def test_the_allocation_divides_the_scale_pixel_by_pixel():
     beta = (0.5,) * 32 + (1.5,) * 32
     noise = PixelNoise(SHAPE, 3.0, "once", beta)
     images = torch.zeros(3000, *SHAPE)
-    for drawn in (noise(images, Noise.fixed(5)), noise.perturb_public(images, torch.Generator().manual_seed(5))):
+    for drawn in (
+        noise.release(images, Noise.fixed(5)),
+        noise.perturb_public(images, torch.Generator().manual_seed(5)),
+    ):
         halves = drawn.flatten(1).double()
         for half, scale in ((halves[:, :32], 6.0), (halves[:, 32:], 2.0)):
             assert kstest(half.flatten().numpy(), laplace(scale=scale).cdf).pvalue > 1e-3
@@ -124,11 +127,11 @@ def test_generated_images_get_the_same_law(draw):
 def test_pixels_are_clamped_to_the_public_range_before_the_noise():
     noise = PixelNoise(SHAPE, 3.0, "once")
     loud, bound = torch.full((1, *SHAPE), 50.0), torch.ones(1, *SHAPE)
-    assert torch.equal(noise(loud, Noise.fixed(1)), noise(bound, Noise.fixed(1)))
+    assert torch.equal(noise.release(loud, Noise.fixed(1)), noise.release(bound, Noise.fixed(1)))
     with pytest.raises(ValueError, match="finite"):
-        noise(torch.full((1, *SHAPE), math.nan), Noise.fixed(1))
+        noise.release(torch.full((1, *SHAPE), math.nan), Noise.fixed(1))
     with pytest.raises(InputError, match="shape"):
-        noise(torch.zeros(1, 1, 4, 16), Noise.fixed(1))
+        noise.release(torch.zeros(1, 1, 4, 16), Noise.fixed(1))
 
 
 def test_the_bias_gets_noise_of_the_same_scale():
@@ -166,7 +169,7 @@ def test_no_image_reaches_further_than_the_events_say():
     """Contract: black against white, the worst pair, exactly uses up the pure epsilon of the events."""
     noise = PixelNoise(SHAPE, 7.0, "once")
     white, black = torch.ones(1, *SHAPE), -torch.ones(1, *SHAPE)
-    released = noise(white, Noise.fixed(1)).double()
+    released = noise.release(white, Noise.fixed(1)).double()
     loss = ((released - black).abs() - (released - white).abs()).sum().item() / 7.0
     worst = (white - black).abs().sum().item() / 7.0
     (event,) = noise.events()

@@ -13,9 +13,9 @@ from idpgan import publish
 from idpgan.data.images import to_unit
 from idpgan.data.load import load
 from idpgan.privacy import DPSGDPlan, Noise
+from idpgan.private import steps as private_steps
 from idpgan.synthesis import local as idp_local
 from idpgan.synthesis import local_channel as channel
-from idpgan.synthesis.dp_gan import method as critic_steps
 from tests.data.layouts import declared
 from tests.neighbors.folders import (
     PER_PERSON,
@@ -225,7 +225,7 @@ def test_dp_gan_control_a_deleted_file(folders, tmp_path):
 
 
 def test_hybrid(folders, tmp_path, monkeypatch, ratio):
-    monkeypatch.setattr(critic_steps, "least_noise", lambda *_: 1.0)  # nothing is priced here
+    monkeypatch.setattr(private_steps, "least_noise", lambda *_: 1.0)  # nothing is priced here
     data = folders["image"]
     table = {
         "model": {"width": 4, "latent_dim": 4},

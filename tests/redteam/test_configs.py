@@ -18,8 +18,7 @@ import pytest
 import tomli_w
 
 from idpgan.commands import main
-from idpgan.training.config import load_method
-from idpgan.training.contained import Contained
+from idpgan.training.config import Contained, load_method
 
 CASES, SLICE = 2000, 60
 SECONDS = 60  # a case that takes longer hangs; most of it would be the accountant's

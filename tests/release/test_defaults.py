@@ -31,13 +31,28 @@ def default_of(field):
 
 
 def defaults_of(section, path, seen=()):
-    """Yield the dotted name and the default of every key that has one; of a section, what differs from its own."""
+    """Yield the dotted name and the default of every key that has one; of a section, what differs from its own.
+
+    A dropped key is still read at its default.
+    """
+    for key, default in section.DROPPED.items():
+        yield from flat(f"{path}.{key}", default)
     for key, field in section.model_fields.items():
         if not field.is_required():
             yield f"{path}.{key}", default_of(field)
         for inner in sections_in(field.annotation):
             if inner not in seen:
                 yield from defaults_of(inner, f"{path}.{key}", (*seen, inner))
+
+
+def flat(path, default):
+    """Yield the keys of a dropped key, which may have been a section, or a list of keys that are left out if None."""
+    if not isinstance(default, dict):
+        yield path, default
+        return
+    yield path, {}
+    for key, value in default.items():
+        yield f"{path}.{key}", value
 
 
 def all_defaults():

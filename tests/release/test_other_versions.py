@@ -97,7 +97,7 @@ def small(aggregate_run, tmp_path_factory):
     made = said.settings(said.plan())
     artifact = ObfuscatedArtifact.of(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
     events = made.plan.price.events
-    write_release(folder / "obfuscated", artifact, made, made.plan.says(events, None, ()), events)
+    write_release(folder / "obfuscated", artifact, made, made.plan.report_of(events, None, ()), events)
     return sorted(folder.iterdir())
 
 

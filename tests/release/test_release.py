@@ -347,12 +347,12 @@ def test_continuous_noise_is_called_private_only_with_a_word_on_floating_point(u
     ledger = Ledger(plan.unit, plan.relation)
     for event in plan.events:
         ledger.charge(event.single if name.startswith("dp-gan") else event)
-    report = plan.says(ledger.events, ledger.proven(1e-5), (SYSTEM, SYSTEM))
+    report = plan.report_of(ledger.events, ledger.proven(1e-5), (SYSTEM, SYSTEM))
     assert report.private
     assert [each for each in (EXACT, FLOATING_POINT) if each in report.reason] == ([] if word is None else [word])
     older = [dataclasses.replace(event, grid=None) for event in ledger.events]  # steps of an earlier version
-    assert (FLOATING_POINT in plan.says(older, ledger.proven(1e-5), (SYSTEM, SYSTEM)).reason) == (word is not None)
-    assert not plan.says(ledger.events, ledger.proven(1e-5), (FIXED, FIXED)).private
+    assert (FLOATING_POINT in plan.report_of(older, ledger.proven(1e-5), (SYSTEM, SYSTEM)).reason) == (word is not None)
+    assert not plan.report_of(ledger.events, ledger.proven(1e-5), (FIXED, FIXED)).private
 
 
 @pytest.mark.parametrize("moment", [1, 2])

@@ -11,9 +11,8 @@ from idpgan.config import packaged
 from idpgan.data.load import DataShape, Sizes, known_shape
 from idpgan.errors import InputError
 from idpgan.synthesis import starter
-from idpgan.synthesis.best import alternatives, best
 from idpgan.synthesis.facts import HANDWRITING
-from idpgan.synthesis.starter import Facts
+from idpgan.synthesis.starter import Facts, alternatives, best
 from idpgan.trainer import load_config
 from idpgan.training import probe
 from idpgan.training.config import build_config
@@ -71,8 +70,8 @@ def test_few_images_or_none_of_a_class_get_no_teacher():
 def test_more_records_bear_more_coefficients_and_people_are_the_records_of_unit_person():
     def proposed(num, classes=2, per_person=None, aligned=False, side=48, teacher=False):
         shape = DataShape(Sizes(0, num, 0, 100), (1, side, side), tuple("0123456789"[:classes]))
-        propose = starter.gaussian_with_teacher if teacher else starter.gaussian
-        return propose(Facts(shape, per_person, False, aligned))["model"]["latent_dim"].value
+        facts = Facts(shape, per_person, False, aligned)
+        return starter.gaussian(facts, candidates=4 if teacher else 0)["model"]["latent_dim"].value
 
     counts = [proposed(num) for num in (100, 1_000, 3_000, 8_000, 20_000, 10**6)]
     assert counts == [40, 40, 80, 200, 240, 240]

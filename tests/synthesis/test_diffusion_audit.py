@@ -15,13 +15,12 @@ from idpgan.data.images import Images
 from idpgan.methods import METHODS, load_audit
 from idpgan.privacy import Noise
 from idpgan.progress import silent
-from idpgan.synthesis.diffusion.audit import DenoiserSteps
-from idpgan.synthesis.diffusion.config import DiffusionConfig
 from idpgan.synthesis.diffusion.edm import Edm
+from idpgan.synthesis.diffusion.method import DiffusionConfig, canaries
 from idpgan.training.config import build_config
 from tests.training.toy import CPU, digits
 
-PLAN = DenoiserSteps(DiffusionConfig(), draws=2, sample_rate=0.3, noise_multiplier=0.9, count=3)
+PLAN = canaries(DiffusionConfig(), draws=2, sample_rate=0.3, noise_multiplier=0.9, count=3)
 
 
 def drawn(present, sigma, runs=4000):

@@ -71,7 +71,7 @@ def test_another_seed_learns_in_the_features_whose_sums_were_released(monkeypatc
 @pytest.mark.parametrize(
     "changes",
     [
-        {"method": {"clusters": 2, "features": "public"}, "data": {}},
+        {"method": {"features": "public"}, "data": {}},
         {"privacy": {"unit": "person"}, "data": {"split_by": "identity"}},
     ],
 )

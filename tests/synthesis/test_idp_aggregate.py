@@ -13,9 +13,9 @@ from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.errors import ConfigError
 from idpgan.privacy import BudgetError, Noise, Relation, Unit, compose_epsilon
+from idpgan.private.people import shares
 from idpgan.synthesis.aggregate.method import IdpAggregate
-from idpgan.synthesis.aggregate.vectors import Cells, private_vectors
-from idpgan.synthesis.people import shares
+from idpgan.synthesis.aggregate.vectors import private_vectors
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 from tests.training.toy import digits
@@ -67,8 +67,6 @@ VARIANTS = {
     "random": {},
     "laplace": {"law": "laplace", "privacy": {"delta": 0.0}},
     "public": {"public": True, "features": "public", "metric": "public"},
-    "clusters": {"public": True, "features": "public", "metric": "none", "clusters": 3},
-    "deep": {"critic": "deep", "groups": 4},
     "replace-one": {"privacy": {"relation": "replace-one"}},
     "dcgan": {"model": {"generator": "dcgan"}},
     "unconditional": {"model": {"conditional": False}},
@@ -156,7 +154,7 @@ def test_brute_force_sensitivity_from_images_to_sums(law, relation, splits):
     extremes = torch.stack([torch.zeros(1, 8, 8), torch.full((1, 8, 8), 255), torch.rand(1, 8, 8) * 255]).byte()
 
     def query(images):
-        vectors = private_vectors(images, method.features, method.cells, Noise.fixed(3), motion=0.0, cap=None)
+        vectors = private_vectors(images, method.features, Noise.fixed(3), conditional=True, motion=0.0, cap=None)
         return sum(method.sums._exact_sum(*batch) for batch in vectors)
 
     def with_last(image, label):
@@ -174,8 +172,8 @@ def test_brute_force_sensitivity_from_images_to_sums(law, relation, splits):
 
 @pytest.mark.parametrize(
     "variant",
-    [{"metric": "fakes"}, {"public": True, "features": "public", "metric": "none"}, {"critic": "deep", "groups": 4}],
-    ids=["metric", "features", "deep"],
+    [{"metric": "fakes"}, {"public": True, "features": "public", "metric": "none"}],
+    ids=["metric", "features"],
 )
 def test_resumed_training_is_the_same_training(variant, splits):
     config, split = config_of(**variant), splits[variant.get("public", False)]
@@ -261,7 +259,7 @@ def test_a_public_folder_needs_a_confirmation_that_it_shows_other_people():
 TILED = {
     "random": {},
     "laplace": {"law": "laplace", "privacy": {"delta": 0.0}},
-    "clusters": {"public": True, "features": "public", "metric": "none", "clusters": 3},
+    "public": {"public": True, "features": "public", "metric": "none"},
 }
 
 
@@ -292,7 +290,8 @@ def prepared(name):
 
 def vectors_of(method, images, motion=1.0):
     """Return the vectors and the cells of all images, coins held equal."""
-    parts = list(private_vectors(images, method.features, method.cells, Noise.fixed(3), motion=motion, cap=None))
+    read = private_vectors(images, method.features, Noise.fixed(3), conditional=True, motion=motion, cap=None)
+    parts = list(read)
     return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
 
 
@@ -319,14 +318,10 @@ def test_shares_of_a_person_count_positions_not_images():
     assert torch.equal(whole[1], zeroed[1])
 
 
-def test_groups_are_coins_and_clusters_follow_the_image():
-    noise, cells = Noise.fixed(1), Cells(2, 1, 4)
-    rows = torch.arange(4000) % 2
-    index = cells.index(torch.zeros_like(rows), rows, noise)
-    assert torch.equal(index // 4, rows)
-    counts = torch.bincount(index, minlength=8)
-    assert (counts - 500).abs().max() < 5 * (4000 * 0.125 * 0.875) ** 0.5
-    assert not torch.equal(index, cells.index(torch.zeros_like(rows), rows, noise))
+def test_keys_of_earlier_versions_are_read_at_their_defaults():
+    old = {"clusters": 1, "groups": 1, "critic": "linear", "evolution_share": 0.0, "evolution": {"lookahead": 0}}
+    assert config_of(**old) == config_of()
+    assert config_of(**old).identity() == config_of().identity()
 
 
 @pytest.mark.parametrize(
@@ -334,9 +329,8 @@ def test_groups_are_coins_and_clusters_follow_the_image():
     [
         ({"features": "public"}, "needs public images"),
         ({"metric": "public"}, "needs public images"),
-        ({"public": True, "clusters": 2}, "features"),
-        ({"groups": 1000}, "cells"),
-        ({"critic": "deep"}, "groups"),
+        ({"clusters": 2}, "clusters = 2 was a setting of an earlier version"),
+        ({"evolution": {"steps": 4}}, "Leave it out"),
         ({"privacy": {"unit": "person"}, "data": {"split_by": "identity"}}, "names no identities"),
         ({"training": {"batch_size": 51}}, "multiple"),
     ],
@@ -344,6 +338,13 @@ def test_groups_are_coins_and_clusters_follow_the_image():
 def test_what_the_data_cannot_give_is_refused_before_a_read(variant, words, splits):
     with pytest.raises(ConfigError, match=words):
         method_of(config_of(**variant), splits[variant.get("public", False)])
+
+
+def test_more_classes_than_images_are_refused_before_a_read(splits):
+    few = dataclasses.replace(splits[False], private=splits[False].private.select(torch.arange(9)))
+    with pytest.raises(ConfigError, match="10 classes for 9 private images"):
+        method_of(config_of(), few)
+    method_of(config_of(model={"conditional": False}), few)
 
 
 @pytest.mark.parametrize(

@@ -6,17 +6,17 @@ import pytest
 import torch
 
 from idpgan.models.dcgan import Critic
-from idpgan.synthesis.networks import Adam, Networks
+from idpgan.synthesis.networks import AdamSettings, Networks
 from tests.training.toy import CPU, bits, digits, tiny_config
 
-ADAM = Adam(1e-2, 0.5, 0.9)
+ADAM = AdamSettings(1e-2, 0.5, 0.9)
 
 
 def networks_of(seed=0, **critic_adam):
     config = tiny_config()
     config = config.model_copy(update={"training": config.training.model_copy(update={"seed": seed})})
     critic = Critic(config.model, digits().image_shape, 10, seed=seed)
-    of_critic = Adam(1e-2, 0.5, 0.9, **critic_adam)
+    of_critic = AdamSettings(1e-2, 0.5, 0.9, **critic_adam)
     return Networks(
         config, digits().shape, critic, device=CPU, adam=ADAM, critic_adam=of_critic, ema_decay=0.9, stream=2
     )

@@ -25,7 +25,7 @@ from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.release.export import export_samples
 from idpgan.release.generator import SAMPLES, GeneratorArtifact
 from idpgan.synthesis.follow import running_sums
-from idpgan.synthesis.teacher import Lessons, balanced
+from idpgan.synthesis.teacher import TeacherSteps, balanced
 from idpgan.trainer import train_on
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
@@ -117,11 +117,12 @@ def test_drawing_costs_hardly_more_than_reading_everything():
 def test_a_larger_unit_than_an_image_is_not_drawn_by_images():
     """The coins of a person's images would not be one coin of the person."""
     config = config_of(**DRAWN)
-    assert Lessons.of(config.method, Unit.IMAGE, 1294).sample_rate == 400 / 1294
-    assert Lessons.of(config.method, Unit.PERSON, 1294).sample_rate == 1
-    assert Lessons.of(config.method, Unit.PHOTO, 1294).sample_rate == 1
-    assert Lessons.of(config.method, Unit.IMAGE, 399).sample_rate == 1
-    assert Lessons.of(config_of().method, Unit.IMAGE, 1294) == Lessons(0.5, Unit.IMAGE, 80, 1.0)  # as old releases
+    assert TeacherSteps.of(config.method, Unit.IMAGE, 1294, 1.0).sample_rate == 400 / 1294
+    assert TeacherSteps.of(config.method, Unit.PERSON, 1294, 1.0).sample_rate == 1
+    assert TeacherSteps.of(config.method, Unit.PHOTO, 1294, 1.0).sample_rate == 1
+    assert TeacherSteps.of(config.method, Unit.IMAGE, 399, 1.0).sample_rate == 1
+    steps = TeacherSteps.of(config_of().method, Unit.IMAGE, 1294, 1.0)
+    assert steps == TeacherSteps(0.5, Unit.IMAGE, 80, 1.0, 1.0)  # as old releases
 
 
 def test_a_larger_share_leaves_the_sums_more_noise_and_the_teacher_less():

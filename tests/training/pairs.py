@@ -21,7 +21,7 @@ from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis.evolution.votes import Votes, steps_of
 from idpgan.training import distributed
 from idpgan.training.config import build_config
-from idpgan.training.distributed import joined, summed
+from idpgan.training.distributed import joined, sum_over_ranks
 
 SMALL = {"width": 4, "latent_dim": 4}
 WARP = {**SMALL, "generator": "warp", "codes": 5}
@@ -55,12 +55,6 @@ RUNS: dict[str, dict[str, Any]] = {
     "aggregate": {
         "model": WARP,
         "method": {"name": "idp-gan-aggregate", **SUMS},
-        "privacy": {"epsilon": 2.0, "delta": 1e-5},
-        "training": {**FAST, "batch_size": 50},
-    },
-    "deep": {
-        "model": SMALL,
-        "method": {"name": "idp-gan-aggregate", **SUMS, "critic": "deep", "groups": 4},
         "privacy": {"epsilon": 2.0, "delta": 1e-5},
         "training": {**FAST, "batch_size": 50},
     },
@@ -206,14 +200,14 @@ def _votes(ranks: Ranks) -> list[list[float]]:
     share = ranks.share(57)
     votes = Votes(2, 5, 1.0, Unit.IMAGE, Relation.ZERO_OUT)
     weights = steps_of(None, None, 57)[share]
-    released: list[list[float]] = votes(chosen[share], labels[share], weights, noise, ranks).tolist()
+    released: list[list[float]] = votes.release(chosen[share], labels[share], weights, noise, ranks).tolist()
     return released
 
 
 def _whole(ranks: Ranks) -> list[float]:
     """Return value and added gradient of the square of a sum of parts: 1 w + 2 w at w = 3."""
     w = torch.tensor(3.0, requires_grad=True)
-    loss = summed((ranks.rank + 1) * w, ranks).square()
+    loss = sum_over_ranks((ranks.rank + 1) * w, ranks).square()
     loss.backward()
     assert w.grad is not None
     ranks.sum([w.grad])

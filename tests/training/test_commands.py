@@ -112,7 +112,7 @@ def test_alone_rows_and_values_come_back(monkeypatch):
     rows = torch.arange(3)
     assert ALONE.gather_rows(rows, 3) is rows
     assert ALONE.broadcast(rows) is rows
-    assert ALONE.agree([1]) == [1]
+    assert ALONE.broadcast_value([1]) == [1]
     with ALONE.order({"task": "none"}):
         pass
 

@@ -12,7 +12,7 @@ from idpgan.errors import InputError
 from idpgan.kinds import verify
 from idpgan.privacy import DPSGDPlan, Noise
 from idpgan.ranks import ALONE, Ranks, launched, refuse_several
-from idpgan.synthesis.networks import Adam, Generators
+from idpgan.synthesis.networks import AdamSettings, Generators
 from idpgan.training.distributed import _without_keys, check_own_gpu
 from tests.training import pairs
 from tests.training.pairs import config_of, in_pair
@@ -20,7 +20,7 @@ from tests.training.toy import CPU, digits
 
 TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 FAST = ["dp-gan", "aggregate", "wgan-gp"]
-SLOW = ["opacus", "separate", "deep", "local", "hybrid", "diffusion", "evolution", "dp-sgd", "scattering-linear"]
+SLOW = ["opacus", "separate", "local", "hybrid", "diffusion", "evolution", "dp-sgd", "scattering-linear"]
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,9 @@ def test_shares_are_all_rows_once():
 def test_each_rank_draws_latent_vectors_of_its_own_and_the_common_numbers_stay_common():
     config, both = config_of("dp-gan"), []
     for rank in range(2):
-        networks = Generators(config, digits().shape, device=CPU, adam=Adam(1e-3, 0.0, 0.9), ema_decay=0.9, stream=2)
+        networks = Generators(
+            config, digits().shape, device=CPU, adam=AdamSettings(1e-3, 0.0, 0.9), ema_decay=0.9, stream=2
+        )
         networks.ranks = Ranks(rank, 2)
         both.append((networks.latents(50, networks.own_rng()), networks.latents(50), networks.rng.get_state()))
     (mine, common, state), (other, common_too, state_too) = both

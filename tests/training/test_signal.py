@@ -9,8 +9,7 @@ import pytest
 from idpgan import trainer
 from idpgan.commands import main
 from idpgan.data.load import DataShape, Sizes
-from idpgan.training.plan import plan_run
-from idpgan.training.signal import Signal
+from idpgan.training.plan import Signal, plan_run
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 ORL = DataShape(Sizes(0, 288, 0, 0), (1, 48, 48), tuple(map(str, range(40))))  # ended in swirls

@@ -12,11 +12,10 @@ STAGES = {
     "evolution": (["model.codes=4", "training.steps=2"], {"features", "train"}),
     "aggregate": (
         [
-            "method.teacher_share=0.3", "method.evolution_share=0.2", "method.evolution.codes=4",
-            "method.evolution.steps=2", "method.evolution.images=40", "method.pretrain_steps=3", "training.steps=2",
-            "model.width=4", "model.simulator=fonts", "training.batch_size=20",
+            "method.teacher_share=0.3", "method.pretrain_steps=3", "training.steps=2", "data.public_share=0.1",
+            "data.confirm_public=true", "model.width=4", "training.batch_size=20",
         ],
-        TEACHER | {"balance the teacher", "features for the votes", "votes", "pre-training", "train"},
+        TEACHER | {"balance the teacher", "pre-training", "train"},
     ),
     "scattering-linear": (["training.steps=2"], {"features", "train"}),
 }  # fmt: skip

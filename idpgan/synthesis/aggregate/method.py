@@ -4,13 +4,12 @@ Yang Yunlu, Zhou Yajian, Ning Hua, "Image Data Mining Method Supporting Differen
 affine layer, which is a batch *sum*: ``h_L(W) = sum_{i in L} (x_i W^T + b)`` (eq. 7). As published its guarantee does
 not hold. It does if (a) the layer's input is a feature map phi that is fixed before any private image is read, (b)
 every private image belongs to exactly one cell of a fixed public list, and (c) the critic sees only noisy sums. This
-method does all three; what differs from the paper: docs/reference/deviations.md, aggregate 1 to 7.
+method does all three; what differs from the paper: docs/reference/deviations.md, aggregate 1 to 9.
 
-The only private read is `prepare` (with a template before the sums, a teacher or votes beside them:
-`synthesis.template`, `synthesis.teacher`, `aggregate.config`, each charged in the same release): for every cell (class
-x public cluster x group) the sum of ``(phi(x), a)`` over its images, of norm at most 1 per image, plus discrete noise
-on everything at once (`privacy.sums.CellSums`; the proof of the sensitivity stands there). Epochs, networks and
-everything else downstream are post-processing and cost nothing.
+The only private read is `prepare` (with a template before the sums and a teacher beside them: `synthesis.template`,
+`synthesis.teacher`, each charged in the same release): for every class the sum of ``(phi(x), a)`` over its images, of
+norm at most 1 per image, plus discrete noise on everything at once (`privacy.sums.CellSums`; the proof of the
+sensitivity stands there). Epochs, networks and everything else downstream are post-processing and cost nothing.
 
 Why the steps before the sum keep the guarantee:
 
@@ -19,7 +18,6 @@ Why the steps before the sum keep the guarantee:
   averaging over independent coins of a record keeps the guarantee (quasi-convexity of the hockey-stick divergence).
 - A null record keeps its coins and adds the zero vector, so N is public and no other record's numbers depend on it. The
   zero vector is within the bound under replace-one too.
-- A record's cluster is the nearest public centroid, its group an independent coin: functions of that record alone.
 """
 
 from __future__ import annotations
@@ -30,38 +28,42 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
+from idpgan.audit.cases import AuditCase, asked_of
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.models.features import DATALESS, EmbeddingNet, FeatureMap, PublicFeatures
 from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.generator import Generator
 from idpgan.models.warp import WarpGenerator, augment
-from idpgan.privacy.sums import NORMS
+from idpgan.privacy.sums import NORMS, CellSums, Law
+from idpgan.private.released_once import ReleasedOnce
 from idpgan.progress import counted
 from idpgan.ranks import Ranks
 from idpgan.synthesis import starter
 from idpgan.synthesis.aggregate.config import AggregatePlan, AggregateRun
-from idpgan.synthesis.aggregate.critic import DeepCritic, LinearCritic
-from idpgan.synthesis.aggregate.pretrain import chosen_population, fit_embedding, images_of, pretrain_codes
-from idpgan.synthesis.aggregate.vectors import Cells, PhotoFeatures, private_vectors
-from idpgan.synthesis.networks import Adam, Generators
-from idpgan.synthesis.product import ReadsOnce
+from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
+from idpgan.synthesis.aggregate.vectors import PhotoFeatures, private_vectors
+from idpgan.synthesis.networks import AdamSettings, Generators
+from idpgan.synthesis.product import GivesGenerator
+from idpgan.synthesis.sums_audit import AUDITED_CLASSES, SUMS_RELATIONS, SUMS_UNITS, privacy_of, sums_case
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
 from idpgan.synthesis.template import release_template
-from idpgan.training.distributed import summed
+from idpgan.training.distributed import sum_over_ranks
 from idpgan.training.fit import set_rate
-from idpgan.training.method import CriticScores, NoCriticError, ReleasedSums, Stats, refuse_small_shares
+from idpgan.training.method import CriticScores, ReleasedSums, Stats, refuse_small_shares
 
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 _METRIC_IMAGES = 6000
+_AUDITED_NUMBERS = 64  # of a vector, where no run says how many
 _BATCH = 1000  # images per call of the feature map
+_FLOOR = 1e-5  # of the metric, so that directions without variance do not blow up
 _FEATURES = "features."  # prefix of the names of released tensors
 
 
-class IdpAggregate(ReadsOnce):
-    """The method as the loop sees it; see `ReadsOnce`.
+class IdpAggregate(ReleasedOnce, GivesGenerator):
+    """The method as the loop sees it; see `ReleasedOnce`.
 
     Attributes:
         generator: The averaged generator, in eval mode.
@@ -88,7 +90,7 @@ class IdpAggregate(ReadsOnce):
             config,
             split.shape,
             device=self.device,
-            adam=Adam(own.learning_rate, own.beta1, own.beta2),
+            adam=AdamSettings(own.learning_rate, own.beta1, own.beta2),
             ema_decay=own.ema_decay,
             stream=_RNG_STREAM,
         )
@@ -96,51 +98,42 @@ class IdpAggregate(ReadsOnce):
         self.newest.train(not self._pretrained)  # the batch statistics of the pre-training stay
         self.classes = self.newest.num_classes  # 0: unconditional
         self.rows = max(self.classes, 1)
-        self.cells = Cells(self.rows, own.clusters, own.groups)
         self.sums, self.teaching, self.candidates = self.plan.sums, self.plan.teaching, self.plan.candidates
         self.noise_std = self.sums.noise_std
 
     def share_steps(self, ranks: Ranks) -> None:
         """Let each rank generate its share of every class; `prepare` is rank 0's."""
-        if self.config.critic != "deep":
-            refuse_small_shares(self.training.batch_size // self.rows, "training.batch_size / classes", ranks)
+        refuse_small_shares(self.training.batch_size // self.rows, "training.batch_size / classes", ranks)
         self.networks.ranks = ranks
 
     # The one private read --------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Release the noisy sums, drop the private images, and start from what public or chosen images teach."""
+        """Release the noisy sums, drop the private images, and start from what public images teach."""
         super().prepare()
         self._pretrain()
 
     def _pretrain(self) -> None:
-        """Start the generator at released moments, or train it on images that votes chose or on public images."""
+        """Start the generator at released moments, or train it on public images."""
         if isinstance(self.features, PhotoFeatures) and isinstance(self.newest, GaussianGenerator):
-            config, sums = self.config, self._released["sums"]
-            cells = config.clusters * config.groups
-            normals = self.features.normals(sums.unflatten(0, (-1, cells)).sum(1), self.noise_std * math.sqrt(cells))
+            normals = self.features.normals(self._released["sums"], self.noise_std)
             self.newest.set_moments(normals.mean, normals.factor)
             self.networks.start_from(self.newest)
         if self._pretrained:
-            steps, seed, images = self.config.pretrain_steps, self.training.seed, self._public
-            if self.config.evolution_share:
-                images = images_of(self._released, self._run, self.shape, self.generator.classes)
-            pretrain_codes(cast(WarpGenerator, self.newest), images, steps=steps, seed=seed, progress=self.progress)
+            steps, seed, newest = self.config.pretrain_steps, self.training.seed, cast(WarpGenerator, self.newest)
+            pretrain_codes(newest, self._public, steps=steps, seed=seed, progress=self.progress)
             self.newest.eval()
             self.networks.start_from(self.newest)
 
     @property
     def _pretrained(self) -> bool:
-        images, steps = len(self._public) or self.config.evolution_share, self.config.pretrain_steps
-        return bool(images and steps) and isinstance(self.newest, WarpGenerator)
+        return bool(len(self._public) and self.config.pretrain_steps) and isinstance(self.newest, WarpGenerator)
 
     def _release(self) -> dict[str, Tensor]:
         """Fix the feature map by public images, then read the private images; return noisy sums and feature map."""
         config = self.config
         if config.features == "public":
             self.features = self._public_features(fit=True)
-            if config.clusters > 1:
-                self.cells.find_clusters(self._embedding, self._public, self.training.seed)
         private, cap = self._take_private(), self._run.privacy.cap
         if isinstance(self.features, PhotoFeatures):
             if (template := self.plan.template) is not None:
@@ -148,46 +141,31 @@ class IdpAggregate(ReadsOnce):
                 self.features.set_template(found)
             if len(self._public):
                 self.features.learn_public(self._public)
-        vectors = private_vectors(private, self.features, self.cells, self.noise, motion=config.augment, cap=cap)
-        told = counted(vectors, self.progress, "features", len(private), lambda part: len(part[0]))
-        released = {"sums": self.sums(told, self.noise)}
-        asked: Any = {"device": self.device, "noise": self.noise, "progress": self.progress}
+        vectors = private_vectors(
+            private, self.features, self.noise, conditional=self.rows > 1, motion=config.augment, cap=cap
+        )
+        vectors = counted(vectors, self.progress, "features", len(private), lambda part: len(part[0]))
+        released = {"sums": self.sums.release(vectors, self.noise)}
         if self.teaching is not None:
+            asked: Any = {"device": self.device, "noise": self.noise, "progress": self.progress}
             released[TEACHER] = fit_teacher(self.teaching, private, cap, **asked).cpu()
-        votes, evolution = self.plan.votes, self.plan.evolution
-        if votes is not None and evolution is not None:
-            released |= chosen_population(evolution, votes, private, self._public, **asked)
-        released |= {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
-        if self.cells.centroids is not None:
-            released["centroids"] = self.cells.centroids
-        return released
+        return released | {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
 
     # The feature map --------------------------------------------------------------------------------------------
 
     @functools.cached_property
     def features(self) -> FeatureMap:
         """The feature map, built once: fitted to public images by `_release`, or for its shapes, to be loaded."""
+        seed = self.training.seed
         if self.config.features == "public":
             return self._public_features(fit=False)
         if self.config.features == "photos":
-            return PhotoFeatures(
-                self.shape,
-                self._run.model.latent_dim,
-                seed=self.training.seed,
-                dimensions=self.config.moments,
-                fourier=self.config.fourier,
-                shape=self._run.model.shape,
-                templates=self.plan.num_templates,
-                symmetric=self.config.symmetric,
-            ).to(self.device)
-        return DATALESS[self.config.features](
-            self.shape,
-            norm=NORMS[self.config.law],
-            seed=self.training.seed,
-            dimensions=self.config.moments,
-            fourier=self.config.fourier,
-            level=self.config.level,
-        ).to(self.device)
+            templates, latent_dim = self.plan.num_templates, self._run.model.latent_dim
+            photos = PhotoFeatures(self.shape, latent_dim, seed=seed, templates=templates, **self.plan.feature_sizes)
+            return photos.to(self.device)
+        norm, level = NORMS[self.config.law], self.config.level
+        dataless = DATALESS[self.config.features]
+        return dataless(self.shape, norm=norm, seed=seed, level=level, **self.plan.feature_sizes).to(self.device)
 
     def _public_features(self, fit: bool) -> PublicFeatures:
         """Return the features of the public CNN, fitted to public images, or as it is made."""
@@ -205,11 +183,6 @@ class IdpAggregate(ReadsOnce):
             fourier=config.fourier,
         ).to(self.device)
 
-    def _embedding(self, images: Tensor) -> Tensor:
-        """Embed images (B, C, H, W) in [-1, 1] by the public CNN, (B, 64)."""
-        with torch.no_grad():
-            return cast(PublicFeatures, self.features).network.activations(images)[1]
-
     # What follows is post-processing of the released sums ------------------------------------------------------
 
     def start_from(self, sums: Tensor, noise_std: float, features: FeatureMap) -> None:
@@ -226,7 +199,7 @@ class IdpAggregate(ReadsOnce):
         self._pretrain()
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
-        """Take teacher, feature map and clusters, and make the critic from the sums."""
+        """Take teacher and feature map, and make the critic from the sums."""
         super()._take_released(released)
         if TEACHER in released:
             self.teacher = teacher_of(released[TEACHER], self.shape, self.generator.classes).to(self.device)
@@ -234,29 +207,15 @@ class IdpAggregate(ReadsOnce):
             name.removeprefix(_FEATURES): tensor for name, tensor in released.items() if name.startswith(_FEATURES)
         }
         self.features.load_state_dict(features)
-        if "centroids" in released:
-            self.cells.set_centroids(self._embedding, released["centroids"].to(self.device))
-        config, count = self.config, self.features.count
-        # (rows, clusters, groups, dimensions)
-        sums = released["sums"].view(self.rows, config.clusters, config.groups, -1).float().to(self.device)
-        per_row = (sums[..., -1].sum((1, 2)) / count).clamp(min=1)  # noisy images per class
-        noise_std = self.noise_std * math.sqrt(config.groups)
-        self.noise_variance = (noise_std / per_row.mean().item()) ** 2
-        self.critic: DeepCritic | LinearCritic
-        if config.critic == "deep":
-            size = (sums[:, 0, :, -1] / count).clamp(min=1)
-            self.group_size = max(1, round(size.mean().item()))
-            means = self.features.matched_of(sums[:, 0]) / size[:, :, None]
-            std, rate = self.noise_std / self.group_size, config.learning_rate
-            self.critic = DeepCritic(means, std, seed=self.training.seed, learning_rate=rate)
-        else:
-            target = self.features.matched_of(sums).sum(2) / per_row[:, None, None]  # (rows, clusters, D)
-            self.critic = LinearCritic(target, config.average)
+        # (rows, dimensions)
+        sums = released["sums"].float().to(self.device)
+        per_row = (sums[:, -1] / self.features.count).clamp(min=1)  # noisy images per class
+        self.noise_variance = (self.noise_std / per_row.mean().item()) ** 2
+        self.critic = LinearCritic(self.features.matched_of(sums) / per_row[:, None], self.config.average)
 
     @property
     def released_sums(self) -> ReleasedSums:
-        """The sums of features, one row a class: those of its clusters and groups together, of images at rest."""
-        sums = self._released["sums"].view(self.rows, -1, self._released["sums"].shape[1])
+        """The sums of features, one row a class, of images at rest."""
 
         def vectors(images: Images) -> tuple[Tensor, Tensor]:
             rows = torch.zeros(len(images), dtype=torch.int64)
@@ -269,14 +228,14 @@ class IdpAggregate(ReadsOnce):
                     found.append(self.features(to_float(batch), labels if self.classes else None).double().cpu())
             return torch.cat(found), rows.cpu()
 
-        return ReleasedSums(sums.sum(1), self.noise_std * math.sqrt(sums.shape[1]), vectors)
+        return ReleasedSums(self._released["sums"], self.noise_std, vectors)
 
     def step(self, step: int) -> Stats:
         """Generate and embed, move the critic, then raise its score of the same embedding by one Adam step."""
         config = self.config
         whitened = {"public": (1,), "fakes": config.metric_steps}.get(config.metric, ())
-        if isinstance(self.critic, LinearCritic) and step in whitened:
-            self._set_metric(self.critic)
+        if step in whitened:
+            self._set_metric()
         fake = self._embedded(self.newest)
         stats, score = self.critic.learn(fake.detach()), self.critic.score(fake)
         progress = step / self.training.steps  # 5 % linear warm-up, then a cosine to zero
@@ -297,25 +256,19 @@ class IdpAggregate(ReadsOnce):
         return -self.critic.score(fake)
 
     def _embedded(self, generator: Generator) -> Tensor:
-        """Generate equally many images of each class; return their mean embedding, (rows, clusters, D) or (rows, D).
+        """Generate equally many images of each class; return their mean embedding, (rows, D).
 
         Each rank generates its share of every class; the embedding is that of all of them, on every rank.
         """
-        deep, ranks = isinstance(self.critic, DeepCritic), self.networks.ranks
-        size = self.group_size if deep else self.training.batch_size // self.rows
-        refuse_small_shares(size, "the number of images of each class in a step", ranks)
+        ranks, size = self.networks.ranks, self.training.batch_size // self.rows
         labels = torch.arange(self.rows, device=self.device).repeat_interleave(ranks.rows(size))
         latents = self.networks.latents(len(labels), self.networks.own_rng())
         images = generator(latents, labels if self.classes else None)
-        members, clusters = None, self.config.clusters
-        if clusters > 1:
-            members = one_hot(self.cells.clusters_of(images, labels), clusters).to(images.dtype)
-        means = self.features.means(images, labels if self.classes else None, self.rows, members)
-        means = summed(means * ranks.weight(size), ranks)
-        return means[:, 0] if deep else means
+        means = self.features.means(images, labels if self.classes else None, self.rows)
+        return sum_over_ranks(means * ranks.weight(size), ranks)
 
-    def _set_metric(self, critic: LinearCritic) -> None:
-        """Whiten the linear critic by the covariance of the features of public or generated images."""
+    def _set_metric(self) -> None:
+        """Whiten the critic by the covariance of the features of public or generated images."""
         public, classes, rng = self._public, self.classes, self.networks.rng
         with torch.no_grad():
             if self.config.metric == "public":
@@ -331,21 +284,13 @@ class IdpAggregate(ReadsOnce):
                 self.features.matched(part, of_part if classes else None)
                 for part, of_part in zip(images.split(_BATCH), rows.split(_BATCH), strict=True)
             ]
-            critic.set_metric(torch.cat(vectors), rows, self.config.metric_noise * self.noise_variance)
-        if critic.metric is not None:
-            self.networks.ranks.from_first([critic.metric])  # a GPU may add up in another order
+            self.critic.set_metric(torch.cat(vectors), rows, self.config.metric_noise * self.noise_variance)
+        self.networks.ranks.from_first([cast(Tensor, self.critic.metric)])  # a GPU may add up in another order
 
     @property
     def critic_scores(self) -> CriticScores:
-        """How far an image's features lie from generated ones towards the released sums; see `HasCritic`.
-
-        Raises:
-            NoCriticError: If the critic sees groups or clusters of images.
-        """
-        critic = self.critic
-        if not isinstance(critic, LinearCritic) or self.config.clusters > 1:
-            raise NoCriticError("its critic sees groups or clusters of images, never one")
-        witness = critic.witness[:, 0]  # (rows, D)
+        """How far an image's features lie from generated ones towards the released sums; see `HasCritic`."""
+        witness = self.critic.witness  # (rows, D)
 
         def scores(images: Tensor, labels: Tensor | None = None) -> Tensor:
             rows = torch.zeros(len(images), dtype=torch.int64, device=images.device)
@@ -354,3 +299,91 @@ class IdpAggregate(ReadsOnce):
             return (vectors * witness[rows]).sum(1)
 
         return scores
+
+
+class LinearCritic:
+    """The witness of a mean-embedding match: ``w = M (target - average of fakes)``, ``score = 2 w . fake``.
+
+    With M = 1 this is DP-MERF (Harder, Adamczewski, Park 2021), whose loss is the squared distance of the means; the
+    average over steps makes up for small batches. M = lambda (C + lambda)^-1, C the covariance of the embedding within
+    a class (of *public* or of *generated* images), has eigenvalues in (0, 1]: directions that vary much within a class
+    count less.
+
+    Args:
+        target: (K, D) released means, post-processed.
+        decay: Weight of the past in the average of the fakes.
+    """
+
+    def __init__(self, target: Tensor, decay: float) -> None:
+        self.target, self.decay = target, decay
+        self.average = torch.zeros_like(target)
+        self.metric: Tensor | None = None
+        self.steps = 0
+
+    def learn(self, fake: Tensor) -> Stats:
+        """Let the average of the fakes follow ``fake``, (K, D) without gradient."""
+        decay = min(self.decay, self.steps / (self.steps + 5))
+        self.steps += 1
+        self.average.lerp_(fake, 1 - decay)
+        difference = self.target - self.average
+        return {"distance": difference.square().sum() / len(difference)}
+
+    @property
+    def witness(self) -> Tensor:
+        """The direction in which real images lie from generated ones, (K, D)."""
+        witness = self.target - self.average
+        return witness if self.metric is None else witness @ self.metric
+
+    def score(self, fake: Tensor) -> Tensor:
+        """Return how far ``fake`` lies along the witness."""
+        return 2 * (self.witness * fake).sum()
+
+    def set_metric(self, vectors: Tensor, labels: Tensor, noise: float) -> None:
+        """Whiten by the within-class covariance of public or generated images, (N, D) with labels in [0, K).
+
+        ``noise`` is the variance of the noise on a released mean, times the number of images that count as one
+        direction.
+        """
+        centers = torch.zeros(len(self.target), vectors.shape[1], device=vectors.device).index_add_(0, labels, vectors)
+        centers /= torch.bincount(labels, minlength=len(self.target)).clamp(min=1)[:, None]
+        spread = vectors - centers[labels]
+        floor = noise + _FLOOR
+        covariance = spread.T @ spread / len(spread)
+        covariance.diagonal().add_(floor)
+        self.metric = floor * torch.cholesky_inverse(torch.linalg.cholesky(covariance))
+
+    def state(self) -> dict[str, Any]:
+        """Return what `load_state` needs."""
+        return {"average": self.average, "metric": self.metric, "steps": self.steps}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
+        self.average = state["average"].to(self.target).view_as(self.target)
+        self.metric = None if state["metric"] is None else state["metric"].to(self.target)
+        self.steps = state["steps"]
+
+
+# The audit: the sums of a small release, or those of a run -----------------------------------------------------------
+
+
+def _audit(request: Request) -> AuditCase:
+    sums = CellSums.calibrated(AUDITED_CLASSES, _AUDITED_NUMBERS, cast(Law, request.law), **privacy_of(request).terms)
+    return sums_case("idp-gan-aggregate", sums, request)
+
+
+def _audit_of_run(config: AggregateRun, facts: RunFacts) -> AuditCase:
+    plan = AggregatePlan(config, facts.shape)
+    plan.sums = plan.of_cells(*facts.prepared_shape("sums"))  # how many public features there are is not in the facts
+    parts: Any = {"template": plan.template_events, "teaching": plan.teaching}
+    return sums_case("idp-gan-aggregate", plan.sums, asked_of(config), facts.claimed, **parts)
+
+
+AUDIT = Entry(
+    _audit,
+    SUMS_UNITS,
+    SUMS_RELATIONS,
+    delta=1e-5,
+    options={"law": ("gaussian", "laplace")},
+    pure=("laplace",),
+    of_run=_audit_of_run,
+)

@@ -1,35 +1,23 @@
-"""Pre-training of a generator before it matches sums: on public images, at no cost, or on images that votes chose."""
+"""What public images teach before sums are matched: an embedding, and the codes of a "warp" generator."""
 
 from __future__ import annotations
-
-from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from idpgan.data.images import Images, to_float, to_uint8
-from idpgan.data.load import Split
-from idpgan.models.config import Purpose
-from idpgan.models.families import build_generator
+from idpgan.data.images import Images, to_float
 from idpgan.models.features import EmbeddingNet
-from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init, torch_seed
 from idpgan.models.optimizers import Adam
 from idpgan.models.warp import WarpGenerator, augment
-from idpgan.privacy import Ledger, Noise
-from idpgan.progress import Progress, renamed, silent
-from idpgan.synthesis.aggregate.config import AggregateRun
-from idpgan.synthesis.evolution.method import Evolution, EvolutionPlan
-from idpgan.synthesis.evolution.votes import Votes
+from idpgan.progress import Progress, silent
 from idpgan.training.fit import FitConfig, fit_classifier
 
 _BATCH = 128
 _MILD = 1 / 3  # of full augmentation: the warp of the generator does the rest
 _KL_WEIGHT = 0.3
 _LEARNING_RATE = 1.5e-3
-_POPULATION = "population."  # prefix of the names of released tensors
-_SEED = 0  # of the images that are drawn of the population
 
 
 def fit_embedding(network: EmbeddingNet, public: Images, *, steps: int, seed: int, progress: Progress = silent) -> None:
@@ -105,43 +93,3 @@ def pretrain_codes(
     with torch.no_grad():
         mean, log_variance = encode(images, labels)
     generator.set_codes(mean, (log_variance / 2).exp(), labels)
-
-
-def chosen_population(
-    plan: EvolutionPlan,
-    votes: Votes,
-    private: Images,
-    public: Images,
-    *,
-    device: torch.device,
-    noise: Noise,
-    progress: Progress = silent,
-) -> dict[str, Tensor]:
-    """Let the private images vote, and return the population's tensors; the release that it is part of pays."""
-    nobody = private.select(torch.arange(0))
-    method = Evolution(
-        plan,
-        Split(public, private, nobody, nobody),
-        ledger=Ledger(votes.unit, votes.relation),  # the caller's ledger, not this one, has paid
-        device=device,
-        noise=noise,
-        votes=votes,
-    )
-    method.progress = renamed(progress, "features for the votes")
-    for step in range(1, plan.config.training.steps + 1):
-        method.step(step)
-        progress("votes", step, plan.config.training.steps)
-    return {f"{_POPULATION}{name}": tensor.cpu() for name, tensor in method.generator.state_dict().items()}
-
-
-def images_of(
-    released: Mapping[str, Tensor], config: AggregateRun, image_shape: Sequence[int], classes: Sequence[str]
-) -> Images:
-    """Draw the images of a released population: post-processing."""
-    generator: Generator = build_generator(config.population, image_shape, len(classes))
-    generator.load_state_dict(
-        {name.removeprefix(_POPULATION): tensor for name, tensor in released.items() if name.startswith(_POPULATION)}
-    )
-    num, names = config.method.evolution.images, tuple(classes) if generator.num_classes else ()
-    drawn = generator.sample(num, seed=_SEED, purpose=Purpose.TRAINING)
-    return Images(to_uint8(drawn), generator.positions(num), names)

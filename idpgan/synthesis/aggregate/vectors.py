@@ -9,23 +9,20 @@ vector that is longer than 1 is only shortened to 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from idpgan.data.images import Images, to_float
-from idpgan.errors import ConfigError
+from idpgan.data.images import Images
 from idpgan.models.features import Block, FeatureMap
 from idpgan.models.gabor import gabor_filters, pooled_moduli
 from idpgan.models.initialize import torch_seed
 from idpgan.models.scattering import scales_of
 from idpgan.models.warp import NODES, move, moves_of
-from idpgan.privacy.dpsgd import full_precision
 from idpgan.privacy.noise import Noise
-from idpgan.synthesis.moments import MomentMap, Normals, count_moments, estimate_normals
-from idpgan.synthesis.people import shares
+from idpgan.synthesis.moments import MomentMap, Normals, count_moments, estimate_normals, private_moments
 
 _GRID = 4  # rows and columns that moduli are averaged to
 _FILTERS = 16
@@ -35,99 +32,41 @@ _MOMENTS, _MODULI, _PROJECTED, _FOURIER, _COUNT = 0.9, 0.03, 0.03, 0.01, 0.02
 _CONSTANT = 0.7  # a constant beside a vector makes its second moments hold its mean too
 _LOW_WIDTH, _MODULI_WIDTH = 0.7, 0.3  # of the kernels that random Fourier features stand for
 
-Embedding = Callable[[Tensor], Tensor]  # (B, C, H, W) in [-1, 1] -> (B, 64)
 _TILE = 1000  # private images per call of the feature map, always: fewer are padded
 
 
-class Cells:
-    """A fixed public list: class (or one row for all), then public cluster, then group.
-
-    Args:
-        rows: Classes, 1 for an unconditional generator.
-        clusters: Public clusters per row.
-        groups: Groups per cluster, by an independent coin per image.
-
-    Attributes:
-        num: Number of cells, empty ones included.
-        centroids: (rows, clusters, 64) of public images; None where there is one cluster per row.
-    """
-
-    def __init__(self, rows: int, clusters: int, groups: int) -> None:
-        self.rows, self.clusters, self.groups = rows, clusters, groups
-        self.num = rows * clusters * groups
-        self.centroids: Tensor | None = None
-        self._embedding: Embedding | None = None
-
-    def find_clusters(self, embedding: Embedding, public: Images, seed: int) -> None:
-        """Cluster the embedded public images of each row by k-means; where images are few, centroids repeat."""
-        from sklearn.cluster import KMeans
-
-        images = to_float(public.images)
-        hidden = torch.cat([embedding(batch) for batch in images.split(_TILE)])
-        found = []
-        for row in range(self.rows):
-            members = hidden if self.rows == 1 or public.labels is None else hidden[public.labels == row]
-            if not len(members):
-                raise ConfigError(f"the public images hold none of class {row}; method.clusters needs some of each.")
-            fitted = KMeans(min(self.clusters, len(members)), n_init=4, random_state=seed).fit(members.cpu().numpy())
-            centers = torch.from_numpy(fitted.cluster_centers_).to(hidden)
-            found.append(centers[torch.arange(self.clusters) % len(centers)])
-        self.set_centroids(embedding, torch.stack(found))
-
-    def set_centroids(self, embedding: Embedding, centroids: Tensor) -> None:
-        """Take centroids (rows, clusters, 64) and the embedding that they live in."""
-        self._embedding, self.centroids = embedding, centroids
-
-    def clusters_of(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Return each image's cluster, (B,): the nearest centroid of its row."""
-        if self.centroids is None or self._embedding is None:
-            return torch.zeros_like(rows)
-        return (self._embedding(images)[:, None] - self.centroids[rows]).norm(dim=2).argmin(1)
-
-    def index(self, cluster: Tensor, rows: Tensor, noise: Noise) -> Tensor:
-        """Return each image's cell, (B,), by its cluster, its row and a coin of its own for the group."""
-        group = noise.integers(self.groups, (len(rows),)).to(rows.device)
-        return (rows * self.clusters + cluster) * self.groups + group
-
-
 def private_vectors(
-    private: Images, features: FeatureMap, cells: Cells, noise: Noise, *, motion: float, cap: int | None
+    private: Images, features: FeatureMap, noise: Noise, *, conditional: bool, motion: float, cap: int | None
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    """Yield (vectors, cells, weights) of all private images, each moved by its own secret coins.
+    """Yield (vectors, cells, weights) of all private images, each moved by its own secret coins: see `private_moments`.
 
-    Every call of the feature map has the same number of rows, padded where images are few, and null records keep their
-    rows and coins: the arithmetic of a row, down to the last bit, is a function of that row's image, coins and place.
-    (A matrix product over fewer rows may round differently, and the nearest centroid of *another* image may flip.) The
-    vector of a null record is zero, its count coordinate included.
+    A null record keeps its coins.
 
     Args:
         private: Read here, after the release was charged.
         features: phi, fixed.
-        cells: The public list.
         noise: Source of the coins.
+        conditional: Whether an image's cell is its class; else there is one cell.
         motion: Strength of the random motion.
         cap: Images of one person that count, for unit person; None for unit image.
     """
-    device = next(features.buffers()).device
-    kept, weights = shares(private, cap)
-    for index in kept.split(_TILE):
-        batch, num = private.select(index.to(private.images.device)), len(index)
-        coins = noise.uniform((num, 6)), noise.normal((num, 2 * NODES**2))
-        uniform, normal = (_padded(part.float().to(device)) for part in coins)
-        labels = batch.labels if cells.rows > 1 and batch.labels is not None else torch.zeros(num, dtype=torch.int64)
-        rows = _padded(labels.to(device))
-        with torch.no_grad(), full_precision():
-            images = move(_padded(to_float(batch.images).to(device)), moves_of(uniform, normal, motion))
-            vectors = features(images, rows if cells.rows > 1 else None)[:num]
-            cluster = cells.clusters_of(images, rows)[:num]
-        if batch.null is not None:
-            vectors = vectors.masked_fill(batch.null.to(device)[:, None], 0.0)
-        cell = cells.index(cluster, rows[:num], noise)
-        yield vectors, cell, None if weights is None else weights[index].to(device)
+    moved = _Moved(features, noise, motion, conditional)
+    return private_moments(private, moved, conditional=conditional, cap=cap, tile=_TILE)
 
 
-def _padded(rows: Tensor) -> Tensor:
-    return torch.cat([rows, rows.new_zeros(_TILE - len(rows), *rows.shape[1:])])
+class _Moved:
+    """The vectors of images that are moved first, each by coins of its own; places without an image have coins too."""
+
+    def __init__(self, features: FeatureMap, noise: Noise, motion: float, conditional: bool) -> None:
+        self._features, self._noise, self._motion, self._conditional = features, noise, motion, conditional
+        self.dimensions = features.dimensions
+
+    def __call__(self, images: Tensor, rows: Tensor) -> Tensor:
+        device, num = next(self._features.buffers()).device, len(images)
+        coins = self._noise.uniform((num, 6)), self._noise.normal((num, 2 * NODES**2))
+        uniform, normal = (part.float().to(device) for part in coins)
+        moved = move(images.to(device), moves_of(uniform, normal, self._motion))
+        return self._features(moved, rows.to(device) if self._conditional else None)
 
 
 class PhotoFeatures(FeatureMap):

@@ -16,14 +16,11 @@ from pydantic import Field, model_validator
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
 from idpgan.errors import ConfigError
+from idpgan.models import diffusion, gaussian
 from idpgan.models.config import ModelConfig
-from idpgan.models.diffusion import DiffusionGenerator, training_levels
-from idpgan.models.gaussian import low_spectrum
 from idpgan.privacy import Event
-from idpgan.synthesis.diffusion.config import MODEL, refuse_other_generators
-from idpgan.synthesis.diffusion.method import BETAS
-from idpgan.synthesis.moments import CONTRAST
-from idpgan.synthesis.networks import Adam, Generators
+from idpgan.synthesis import moments, networks
+from idpgan.synthesis.diffusion.method import BETAS, MODEL, refuse_other_generators
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.method import Stats
@@ -97,17 +94,17 @@ class Edm(GivesGenerator):
     def _set_up(self, split: Split) -> None:
         config, own = self.plan.config, self.config
         self._images = place(split.private.existing(least=1), self.device)
-        self.networks = Generators(
+        self.networks = networks.Generators(
             config,
             split.shape,
             device=self.device,
-            adam=Adam(own.learning_rate, *BETAS),
+            adam=networks.AdamSettings(own.learning_rate, *BETAS),
             ema_decay=own.ema_decay,
             stream=_RNG_STREAM,
         )
-        self.newest = cast(DiffusionGenerator, self.networks.newest)
-        spectrum = low_spectrum(split.image_shape, config.model.latent_dim)
-        spread = ((spectrum.variance * self.newest.latent_dim).sqrt() * CONTRAST).to(self.device)
+        self.newest = cast(diffusion.DiffusionGenerator, self.networks.newest)
+        spectrum = gaussian.low_spectrum(split.image_shape, config.model.latent_dim)
+        spread = ((spectrum.variance * self.newest.latent_dim).sqrt() * moments.CONTRAST).to(self.device)
         self.newest.set_moments(torch.zeros_like(self.newest.mean), spread.diag().expand(len(self.newest.mean), -1, -1))
         self.networks.start_from(self.newest)
         self.generator = self.networks.average
@@ -122,7 +119,7 @@ class Edm(GivesGenerator):
         batch = self._images.select(torch.randint(len(self._images), (size,), generator=rng, device=self.device))
         batch = batch.to(self.device)
         images = to_float(batch.images).flatten(1)
-        levels = training_levels(torch.randn(size, generator=rng, device=self.device))
+        levels = diffusion.training_levels(torch.randn(size, generator=rng, device=self.device))
         normal = torch.randn(images.shape, generator=rng, device=self.device)
         labels = batch.labels if self.newest.num_classes else None
         inputs, target = self.newest.problem(images, labels, levels, normal)

@@ -1,17 +1,25 @@
-"""The critic's loss of one private record, as `privacy.dpsgd` takes it; the penalty of WGAN-GP is part of it."""
+"""The critic's loss of one private record, as `privacy.dpsgd` takes it; the penalty of WGAN-GP is part of it.
+
+A critic of the user is tried here: its gradients are taken record by record, as a step does, on drawn images.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn.functional import relu, softplus
 
-from idpgan.models.losses import interpolate
+from idpgan.errors import ConfigError
+from idpgan.models import families, losses, validate
+from idpgan.models.config import ModelConfig
+from idpgan.own_code import error_line
 from idpgan.privacy.captured_gradients import Weights
+from idpgan.privacy.dpsgd import DPSGDPlan
+from idpgan.privacy.tiles import tiled
 
 Kind = Literal["non-saturating", "hinge", "wgan-gp"]
 
@@ -58,7 +66,7 @@ class CriticLoss:
         images, labels = zip(*self._scored(real, label, fake, wrong), strict=True)
         loss = self._terms(self._scores(weights, torch.stack(images), torch.stack(labels)))
         if self.kind == "wgan-gp":
-            mixed = interpolate(real[None], fake[None], alpha[None])
+            mixed = losses.interpolate(real[None], fake[None], alpha[None])
             slope = grad(lambda images: self._scores(weights, images, label[None])[0])(mixed)
             loss = loss + self.penalty * (torch.linalg.vector_norm(slope) - 1).square()
         return loss
@@ -116,3 +124,44 @@ class CriticLoss:
     def _called(self, critic: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         scores: Tensor = critic(images, labels) if self.conditional else critic(images)
         return scores
+
+
+def loss_of(critic: nn.Module, config: Any) -> CriticLoss:
+    """Return the loss of a critic by [method] of dp-gan."""
+    return CriticLoss(
+        critic,
+        config.loss,
+        penalty=config.gradient_penalty,
+        paired=config.fakes == "paired",
+        mismatch=config.mismatch,
+    )
+
+
+def try_gradients(
+    model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int, config: Any, dpsgd: DPSGDPlan
+) -> None:
+    """Take the gradients of drawn records by the critic of the user.
+
+    Args:
+        config: [method] of dp-gan.
+
+    Raises:
+        ConfigError: In one line, if they cannot be taken or are not finite.
+    """
+    critic = families.build_critic(model, image_shape, num_classes)
+    images, *labels = validate.probe(image_shape, num_classes)
+    known = labels[0] if labels else torch.zeros(len(images), dtype=torch.int64)
+    records = [images, known, images.flip(0), torch.full((len(images),), 0.5), known]
+    weights = dict(critic.named_parameters())
+    try:
+        loss = loss_of(critic, config).of_record
+        tiles = dpsgd.tiles(loss, weights, records, num=len(images), most=len(images))
+        norms = dpsgd.clipped_sum(loss, weights, tiled(records, tiles.rows), tiles).norms
+    except Exception as error:  # code of the user may raise anything
+        raise ConfigError(
+            f"model.critic = '{model.critic}' cannot be differentiated record by record: {error_line(error)}. What it "
+            "computes may not hang on the numbers it sees (shapes, branches, .item()), and every operation must be "
+            "torch's."
+        ) from error
+    if not bool(norms.isfinite().all()):
+        raise ConfigError(f"model.critic = '{model.critic}' has gradients that are not finite, on drawn images.")

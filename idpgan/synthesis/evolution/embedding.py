@@ -72,17 +72,9 @@ class Embedding:
         self._mean = self._mean.float()
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Map images (B, C, H, W) in [-1, 1] to int8 (B, size) on the device."""
-        return self.rounded(self.coordinates(images))
-
-    def coordinates(self, images: Tensor) -> Tensor:
-        """Return the vectors before they are rounded, float32 (B, size)."""
+        """Map images (B, C, H, W) in [-1, 1] to int8 (B, size) on the device; what is not a number becomes 0."""
         with torch.no_grad(), full_precision():
-            return torch.cat([self._projected(part)[: len(part)] for part in images.split(_IMAGES)])
-
-    @staticmethod
-    def rounded(coordinates: Tensor) -> Tensor:
-        """Round vectors to whole numbers, int8; what is not a number becomes 0."""
+            coordinates = torch.cat([self._projected(part)[: len(part)] for part in images.split(_IMAGES)])
         return coordinates.nan_to_num(0.0).round().clamp(-LEVELS, LEVELS).to(torch.int8)
 
     def _projected(self, part: Tensor) -> Tensor:

@@ -15,13 +15,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, cast
 
 import torch
 from pydantic import BeforeValidator, Field, model_validator
 from torch import Tensor
 
+from idpgan.audit.cases import AuditCase, asked_of
+from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
@@ -41,27 +43,22 @@ from idpgan.models.simulators import (
 from idpgan.own_code import is_own_code, path_of
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
+from idpgan.private import people
 from idpgan.progress import counted
 from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis import starter
-from idpgan.synthesis.evolution.embedding import (
-    DRAWN,
-    LEAST_SIDE,
-    MOST_DIMENSIONS,
-    Embedding,
-    nearest,
-    private_vectors,
-)
+from idpgan.synthesis.evolution.embedding import DRAWN, LEAST_SIDE, MOST_DIMENSIONS, Embedding, nearest, private_vectors
 from idpgan.synthesis.evolution.population import first_candidates, next_candidates, thresholded
-from idpgan.synthesis.evolution.votes import Votes, steps_of
-from idpgan.synthesis.people import GaussianPrivacy, PeoplePlan, PeopleRun, refuse_people_in_two_parts, shares
+from idpgan.synthesis.evolution.votes import Votes, steps_of, votes_case
 from idpgan.synthesis.product import GivesGenerator
-from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
+from idpgan.synthesis.sums_audit import AUDITED_CLASSES, SUMS_RELATIONS, SUMS_UNITS, privacy_of
+from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.method import Stats
-from idpgan.training.signal import Signal
+from idpgan.training.plan import RunPlan, Signal
 
 _RNG_STREAM, _EMBEDDING_STREAM = 12, 13  # of training.seed
 _DRAWN_AT_ONCE = 512  # images of a call of the simulator
+_AUDITED_CANDIDATES, _AUDITED_STEPS = 200, 8  # where no run says how many
 
 
 class EvolutionConfig(MethodConfig):
@@ -71,19 +68,18 @@ class EvolutionConfig(MethodConfig):
         threshold: Standard deviations of the noise below which a noisy count is set to 0.
         first_variation: How much children differ from their parents after the first iteration; see `model.variation`.
         last_variation: The same after the last iteration but one; in between the strength falls by equal factors.
-        lookahead: Variations by `model.variation` of each candidate whose mean embedding stands for it in the vote; 0:
-            the candidate itself.
         looks: What the simulator shall begin a class with, for example ``{happiness = "smiling", neutral = "not
             smiling"}``: a look that it knows, or "not" and one. A class that bears the name of a look begins with it;
             any other begins with all kinds of images, and the votes choose.
         embedding: Where images are compared: "scattering", or your own features of images, "package.module:Class".
     """
 
+    DROPPED: ClassVar[Mapping[str, Any]] = {"lookahead": 0}
+
     name: Literal["evolution"] = "evolution"
     threshold: float = Field(2.0, ge=0, le=100)
     first_variation: float = Field(0.6, gt=0, le=1)
     last_variation: float = Field(0.2, gt=0, le=1)
-    lookahead: int = Field(0, ge=0, le=100)
     looks: dict[str, str] | None = None
     embedding: Annotated[str, BeforeValidator(path_of), or_own("scattering"), shown_or_own("scattering")] = "scattering"
 
@@ -100,16 +96,17 @@ class EvolutionTraining(TrainingConfig):
     tick_steps: int = Field(1, ge=1, le=MOST_STEPS)
 
 
-class EvolutionRun(PeopleRun):
+class EvolutionRun(RunConfig):
     """A whole config file of evolution."""
 
     model: ModelConfig = ModelConfig(generator="population", codes=200)
     method: EvolutionConfig = EvolutionConfig()
-    privacy: GaussianPrivacy
+    privacy: people.GaussianPrivacy
     training: EvolutionTraining = EvolutionTraining()
 
     @model_validator(mode="after")
     def _check_generator(self) -> EvolutionRun:
+        people.refuse_shared_people(self)
         if self.model.generator != "population":
             raise ConfigError(
                 f"model.generator = {self.model.generator}, but method evolution trains no network: set "
@@ -136,7 +133,7 @@ class EvolutionRun(PeopleRun):
         return (*super().own_code, *([embedding] if is_own_code(embedding) else []))
 
 
-class EvolutionPlan(PeoplePlan):
+class EvolutionPlan(RunPlan):
     """The plan of a run of evolution: a histogram of votes in each iteration."""
 
     @functools.cached_property
@@ -153,7 +150,7 @@ class EvolutionPlan(PeoplePlan):
     @property
     def signal(self) -> Signal:
         """The votes of a class against the noise on them, in one iteration."""
-        return self.signal_of(self.votes.noise_std * math.sqrt(self.votes.candidates), "the votes")
+        return people.signal_of(self, self.votes.noise_std * math.sqrt(self.votes.candidates), "the votes")
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what is released, and where its noise came from."""
@@ -171,7 +168,7 @@ class EvolutionPlan(PeoplePlan):
             assumptions = ["the embedding, learned on images of the released generator that the release contains"]
         if model.simulator == "public":
             assumptions.append("the public images; the release contains some of them")
-        return (*assumptions, *self.capped)
+        return (*assumptions, *people.capped(self.config))
 
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
@@ -192,7 +189,7 @@ class EvolutionPlan(PeoplePlan):
                 f"method.looks says what '{unknown[0]}' looks like, but that is not a class of the generator "
                 f"({', '.join(shape.classes) or 'none'})."
             )
-        self.check_people()
+        people.check_people(self)
         own = 0
         if is_own_code(model.simulator):
             simulator = OwnSimulator(model, shape.image_shape, classes)
@@ -214,7 +211,6 @@ class Evolution(GivesGenerator):
         ledger: The loop charges it before each step.
         device: Where images are drawn, embedded and compared. Candidates and counts are on the CPU.
         noise: None = the operating system's.
-        votes: The mechanism of an iteration; None = what all of [privacy] pays for.
 
     Attributes:
         generator: The candidates of the last vote, in eval mode.
@@ -233,13 +229,13 @@ class Evolution(GivesGenerator):
 
     plan: EvolutionPlan
 
-    def _set_up(self, split: Split, votes: Votes | None = None) -> None:
+    def _set_up(self, split: Split) -> None:
         config, self._private, self._public = self.plan.config, split.private, split.public
-        refuse_people_in_two_parts(self.plan.unit, split)
+        people.refuse_people_in_two_parts(self.plan.unit, split)
         generator = build_generator(config.model, split.image_shape, len(split.classes)).to(self.device)
         self.generator = cast(PopulationGenerator, generator).eval().requires_grad_(False)
         self.generator.classes = split.classes if self.generator.num_classes else ()
-        self.votes = votes or self.plan.votes
+        self.votes = self.plan.votes
         # The simulator of the candidates: unlike that of the release, it holds all public images.
         own = is_own_code(config.model.simulator)
         simulator = (
@@ -307,12 +303,12 @@ class Evolution(GivesGenerator):
             chosen[own] = nearest(self._records[own.to(self.device)], vectors[row].to(self.device)).cpu()
         cap, counts = self._run.privacy.cap, None
         if cap is not None:  # number of counted images of each record's person
-            kept, of_person = shares(private, cap)
+            kept, of_person = people.shares(private, cap)
             counts = torch.zeros(len(private), dtype=torch.int64)
             if of_person is not None:
                 counts[kept] = of_person[kept].reciprocal().round().long()
         weights = steps_of(counts, private.null, len(private))
-        return self.votes(chosen, labels, weights[share], self.noise, self._ranks)
+        return self.votes.release(chosen, labels, weights[share], self.noise, self._ranks)
 
     # What follows is public, or post-processing of the counts ----------------------------------------------------
 
@@ -362,19 +358,8 @@ class Evolution(GivesGenerator):
         return self._vectors
 
     def _embedded(self, members: Tensor) -> Tensor:
-        """Return the vectors of members (B, numbers), int8 (B, D), or of the mean of their variations.
-
-        Those of all classes together, as the embedding pads what it is given.
-        """
-        ahead, strength = self._run.method.lookahead, self._run.model.variation
-        if not ahead:
-            return torch.cat([self._embed(self._draw(part)).cpu() for part in members.split(_DRAWN_AT_ONCE)])
-        total = torch.zeros(len(members), self._embed.size)
-        for _ in range(ahead):
-            varied = self._simulator.vary(members, torch.randn(members.shape, generator=self._rng), strength)
-            parts = [self._embed.coordinates(self._draw(part)).cpu() for part in varied.split(_DRAWN_AT_ONCE)]
-            total += torch.cat(parts)
-        return Embedding.rounded(total / ahead)
+        """Return the vectors of members (B, numbers), int8 (B, D): of all classes at once, as tiles are padded."""
+        return torch.cat([self._embed(self._draw(part)).cpu() for part in members.split(_DRAWN_AT_ONCE)])
 
     def _give(self, counts: Tensor) -> None:
         """Put the members and their shares, (rows, M) at least 0, into the generator."""
@@ -393,3 +378,18 @@ class Evolution(GivesGenerator):
         if self._run.own_code:
             self._vectors = None  # they are of another embedding, where that draws or computes anew
         self._give(self._shares)
+
+
+# The audit: the votes of a small run, or those of a run ---------------------------------------------------------------
+
+
+def _audit(request: Request) -> AuditCase:
+    votes = Votes.calibrated(AUDITED_CLASSES, _AUDITED_CANDIDATES, _AUDITED_STEPS, **privacy_of(request).terms)
+    return votes_case(votes, _AUDITED_STEPS, request)
+
+
+def _audit_of_run(config: EvolutionRun, facts: RunFacts) -> AuditCase:
+    return votes_case(EvolutionPlan(config, facts.shape).votes, config.training.steps, asked_of(config), facts.claimed)
+
+
+AUDIT = Entry(_audit, SUMS_UNITS, SUMS_RELATIONS, delta=1e-5, of_run=_audit_of_run)

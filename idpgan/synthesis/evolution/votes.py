@@ -1,4 +1,4 @@
-r"""The noisy histogram of votes: the only private read of an iteration."""
+r"""The noisy histogram of votes, the only private read of an iteration; and its audit."""
 
 from __future__ import annotations
 
@@ -8,11 +8,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from idpgan.audit import neighbors
+from idpgan.audit.cases import AuditCase, released_case
+from idpgan.audit.entry import Request
+from idpgan.audit.neighbors import Pair
+from idpgan.audit.statistics import likelihood_ratio
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.mechanisms import RoundedGaussian
+from idpgan.privacy.guarantee import Guarantee, Relation, Unit
+from idpgan.privacy.mechanisms import Grid, RoundedGaussian
 from idpgan.privacy.noise import Noise
 from idpgan.ranks import ALONE, Ranks
 
@@ -109,7 +114,7 @@ class Votes:
         """Standard deviation of the noise on each count, in votes."""
         return self.mechanism.scale / STEPS
 
-    def __call__(self, chosen: Tensor, labels: Tensor, weights: Tensor, noise: Noise, ranks: Ranks = ALONE) -> Tensor:
+    def release(self, chosen: Tensor, labels: Tensor, weights: Tensor, noise: Noise, ranks: Ranks = ALONE) -> Tensor:
         """Release the noisy counts, float64 (rows, candidates) on the CPU, in votes.
 
         Arguments and errors are those of `exact`. Several ranks count the votes of one share of the records each; rank
@@ -153,3 +158,45 @@ def steps_of(counts: Tensor | None, null: Tensor | None, num: int) -> Tensor:
     if counts is not None:
         steps = torch.where(counts > 0, steps // counts.clamp(min=1), 0)
     return steps if null is None else steps.masked_fill(null.cpu(), 0)
+
+
+# The audit: the votes that a record can change, in all iterations -----------------------------------------------------
+
+
+def votes_case(votes: Votes, iterations: int, request: Request, claimed: Guarantee | None = None) -> AuditCase:
+    """Return the case of so many iterations; claim None = the request.
+
+    The candidates, hence the generator, are computed from the noisy counts. The target votes for another candidate than
+    the bystander in every iteration; which one does not matter, since the noise on all of them is alike and
+    independent. Under replace-one it moves from a candidate of the first class to one of the last.
+    """
+    grid, mechanism, event = Grid(1.0 / STEPS), votes.mechanism, votes.event.repeated(iterations)
+
+    def release(counts: Tensor, noise: Noise) -> Tensor:
+        return grid.value(mechanism(counts, noise))
+
+    notes = (
+        f"{iterations} iterations of {votes.rows} x {votes.candidates} counts; counts that do not differ get "
+        "independent noise and were not simulated",
+    )
+    return released_case(
+        "evolution", request, (event,), _voting_neighbors(votes, iterations), release,
+        likelihood_ratio(mechanism, grid), claimed, entrywise=True, notes=notes,
+    )  # fmt: skip
+
+
+def _voting_neighbors(votes: Votes, iterations: int) -> Pair:
+    """Return the exact counts of both neighbors, in grid steps, int64 (iterations, rows, candidates) each."""
+
+    def counts(target: tuple[int, int] | None) -> Tensor:
+        rows, chosen, images = [0], [votes.candidates // 2], [1]
+        if target is not None:
+            copies = votes.most_per_unit
+            rows, chosen = rows + [target[0]] * copies, chosen + [target[1]] * copies
+            images += [copies] * copies
+        weights = steps_of(torch.tensor(images) if votes.unit.of_images else None, None, len(rows))
+        return votes.exact(torch.tensor(chosen), torch.tensor(rows), weights).expand(iterations, -1, -1).contiguous()
+
+    if votes.relation is Relation.ZERO_OUT:
+        return Pair(neighbors.ABSENT, counts(None), counts((0, 0)))
+    return Pair(neighbors.MOVED, counts((votes.rows - 1, votes.candidates - 1)), counts((0, 0)))

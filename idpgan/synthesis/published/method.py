@@ -23,32 +23,11 @@ from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, place
 from idpgan.errors import ConfigError
+from idpgan.models import losses, perturbed
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import seeded_init
-from idpgan.models.losses import (
-    gradient_penalty,
-    interpolate,
-    taylor_coefficients,
-    taylor_cross_entropy,
-    taylor_curvature,
-    taylor_polynomial,
-)
-from idpgan.models.perturbed import (
-    PIXEL_RANGE,
-    Draw,
-    ImageShape,
-    PerturbedAffine,
-    PerturbedCritic,
-    PixelNoise,
-    allocate,
-    build_critic,
-    check_bounded_features,
-    first_layer,
-    mean_relevance,
-    paper_sensitivity,
-)
 from idpgan.privacy import Event, Guarantee, Laplace, Noise, RandomizedResponse, Relation, Unit
-from idpgan.synthesis.networks import Adam, Networks
+from idpgan.synthesis.networks import AdamSettings, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.published.config import ADJACENCY, PublishedPlan, PublishedRun, label_targets
 from idpgan.training.fit import FitConfig, fit_classifier
@@ -60,7 +39,7 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 _RNG_STREAM, _RELEVANCE_STREAM = 2, 3  # of training.seed; 0 and 1 are the initial weights
 _CHUNK = 2048  # images perturbed per call: bounds the memory of the float64 noise
-_SHAPE: ImageShape = (1, 28, 28)  # of the image that stands for all in an audit
+_SHAPE: perturbed.ImageShape = (1, 28, 28)  # of the image that stands for all in an audit
 _BATCH = 256  # |L| there
 _ACCESSES = 4  # of per_step there, where no run says how many; more than that is never simulated
 _CURVATURE_STEPS = 20  # the loss is examined for a lower bound every so many steps
@@ -92,7 +71,7 @@ class IdpPublished(GivesGenerator):
 
     plan: PublishedPlan
 
-    def _set_up(self, split: Split, critic: PerturbedCritic | None = None) -> None:
+    def _set_up(self, split: Split, critic: perturbed.PerturbedCritic | None = None) -> None:
         config, shape, self.batch_size = self.plan.config, split.image_shape, self.plan.config.training.batch_size
         self._num_classes, self._num_private = len(split.classes), split.num_private
         self._raw: Images | None = place(split.private, self.device)  # dropped by `prepare` where noise is drawn once
@@ -105,12 +84,12 @@ class IdpPublished(GivesGenerator):
 
         self.critic = (critic or self._build_critic(shape)).to(self.device)
         own = config.method
-        adam = Adam(own.learning_rate, own.beta1, own.beta2, l2=own.l2)
+        adam = AdamSettings(own.learning_rate, own.beta1, own.beta2, l2=own.l2)
         self.networks = Networks(
             config, split.shape, self.critic, device=self.device, adam=adam, ema_decay=own.ema_decay, stream=_RNG_STREAM
         )
         self.newest, self.generator = self.networks.newest, self.networks.average
-        check_bounded_features(self.critic, shape, self.newest.num_classes if own.label_input else 0)
+        perturbed.check_bounded_features(self.critic, shape, self.newest.num_classes if own.label_input else 0)
         self._unbounded, self._warned = torch.zeros((), device=self.device), False
         self._coefficient_noise = Laplace(
             1.0, self.plan.coefficient_scale, *ADJACENCY
@@ -121,7 +100,7 @@ class IdpPublished(GivesGenerator):
     def prepare(self) -> None:
         """Pay for every read of the run; perturb images (`once`) and labels, and drop the raw images."""
         if self._public is not None:
-            self._allocate(allocate(self._relevance(self._public), self.config.relevance_floor))
+            self._allocate(perturbed.allocate(self._relevance(self._public), self.config.relevance_floor))
         events = self.plan.charged(self.critic.first.pixel_noise)
         self._take_released(self.ledger.release(events, self._release, noise=self.noise))
         self.critic.first.draw_bias_noise(self.networks.rng)
@@ -133,8 +112,8 @@ class IdpPublished(GivesGenerator):
             response = RandomizedResponse(self.newest.num_classes, self._run.privacy.label_epsilon or 0.0, *ADJACENCY)
             released["labels"] = response(self._labels, self.noise)
         if pixels.draw == "once" and self._raw is not None:
-            perturbed = [pixels(to_float(chunk), self.noise).cpu() for chunk in self._raw.images.split(_CHUNK)]
-            released["images"] = torch.cat(perturbed)
+            noisy = [pixels.release(to_float(chunk), self.noise).cpu() for chunk in self._raw.images.split(_CHUNK)]
+            released["images"] = torch.cat(noisy)
         if self.config.allocation == "relevance":
             released["allocation"] = torch.tensor(pixels.allocation, dtype=torch.float64)
         return released
@@ -167,7 +146,7 @@ class IdpPublished(GivesGenerator):
             if self._raw is None:
                 raise RuntimeError("prepare() or load_state() comes before the first step.")
             raw = to_float(self._raw.select(index).images).to(self.device)
-            real = self.critic.first.pixel_noise(raw, self.noise)
+            real = self.critic.first.pixel_noise.release(raw, self.noise)
         if not self.newest.num_classes or self._labels is None:
             return real, None
         return real, self._labels[index]
@@ -207,7 +186,8 @@ class IdpPublished(GivesGenerator):
         loss = self._taylor_loss(real_features, labels, fake_features, fake_labels, noise)
 
         alpha = torch.rand(self.batch_size, generator=self.networks.rng, device=self.device)
-        penalty = gradient_penalty(lambda x: self.critic(x, given)[:, 0], interpolate(real, fake, alpha)).mean()
+        mixed = losses.interpolate(real, fake, alpha)
+        penalty = losses.gradient_penalty(lambda x: self.critic(x, given)[:, 0], mixed).mean()
         total = loss + self.config.gradient_penalty * penalty
         self.networks.step_critic(total)
         stats = {"critic_loss": total.detach(), "taylor_loss": loss.detach(), "gradient_penalty": penalty.detach()}
@@ -215,7 +195,7 @@ class IdpPublished(GivesGenerator):
             # The share of outputs along whose weights the loss has no lower bound
             features = torch.cat([real_features, fake_features]).detach()
             second = (noise[1] + features.T @ features / 8) / self.batch_size
-            stats["unbounded_below"] = (taylor_curvature(second, self.config.l2) < 0).float().mean()
+            stats["unbounded_below"] = (losses.taylor_curvature(second, self.config.l2) < 0).float().mean()
             self._unbounded = torch.maximum(self._unbounded, stats["unbounded_below"])
         return stats
 
@@ -231,13 +211,13 @@ class IdpPublished(GivesGenerator):
         weight = self.critic.weight
         released = self._labels_are_public
         real_targets = self._targets(1.0, labels if released else None)
-        loss = taylor_cross_entropy(real @ weight.T, real_targets).sum()
-        loss = loss + taylor_cross_entropy(fake @ weight.T, self._targets(0.0, fake_labels)).sum()
-        loss = loss + taylor_polynomial(*noise, weight)
+        loss = losses.taylor_cross_entropy(real @ weight.T, real_targets).sum()
+        loss = loss + losses.taylor_cross_entropy(fake @ weight.T, self._targets(0.0, fake_labels)).sum()
+        loss = loss + losses.taylor_polynomial(*noise, weight)
         if labels is not None and not released:
             # The order-1 terms of the class outputs, from coefficients that were released with noise
             targets = label_targets(self._run, labels, self._num_classes)  # (B, K), K = M - 1
-            exact, _ = taylor_coefficients(real.detach(), targets)  # (B, K, d)
+            exact, _ = losses.taylor_coefficients(real.detach(), targets)  # (B, K, d)
             term = (self._coefficient_noise(exact, self.noise).sum(0) * weight[1:]).sum()
             if self._run.privacy.label_path == "autograd":  # line 9 literally: raw labels to the hidden layers
                 leak = ((0.5 - targets) * (real @ weight[1:].detach().T)).sum()
@@ -315,11 +295,11 @@ class IdpPublished(GivesGenerator):
 
     # Helpers ---------------------------------------------------------------------------------------------------
 
-    def _build_critic(self, image_shape: ImageShape) -> PerturbedCritic:
+    def _build_critic(self, image_shape: perturbed.ImageShape) -> perturbed.PerturbedCritic:
         config, privacy = self._run, self._run.privacy
 
-        def perturb(layer: nn.Linear | nn.Conv2d) -> PerturbedAffine:
-            return PerturbedAffine(
+        def perturb(layer: nn.Linear | nn.Conv2d) -> perturbed.PerturbedAffine:
+            return perturbed.PerturbedAffine(
                 layer,
                 image_shape,
                 epsilon=privacy.epsilon1,
@@ -328,7 +308,7 @@ class IdpPublished(GivesGenerator):
                 sensitivity=privacy.sensitivity,
             )
 
-        return build_critic(
+        return perturbed.build_critic(
             config.model,
             image_shape,
             kind=self.config.first_layer,
@@ -352,7 +332,7 @@ class IdpPublished(GivesGenerator):
                 *(nn.Flatten(), nn.Linear(32 * maps, len(public.classes))),
             )
         fit_classifier(network, public.images, public.labels, config=FitConfig(batch_size=64, seed=seed))
-        return mean_relevance(network, to_float(public.images), public.labels)
+        return perturbed.mean_relevance(network, to_float(public.images), public.labels)
 
     def _allocate(self, allocation: tuple[float, ...]) -> None:
         """Put an allocation into the noise of the first layer."""
@@ -364,7 +344,7 @@ class IdpPublished(GivesGenerator):
 
 
 def pixels_case(
-    pixels: PixelNoise, accesses: int, delta: float, claimed: Guarantee, notes: tuple[str, ...] = ()
+    pixels: perturbed.PixelNoise, accesses: int, delta: float, claimed: Guarantee, notes: tuple[str, ...] = ()
 ) -> AuditCase:
     """Return the case of the noisy pixels of one image: a black one against a white one.
 
@@ -389,7 +369,7 @@ def pixels_case(
         stacked = values.transpose(0, 1).reshape(two, runs * channels, height, width)
         allocation = None if pixels.allocation is None else pixels.allocation * runs
         wide = dataclasses.replace(pixels, image_shape=(runs * channels, height, width), allocation=allocation)
-        return wide(stacked, noise).view(two, runs, channels, height, width).transpose(0, 1)
+        return wide.release(stacked, noise).view(two, runs, channels, height, width).transpose(0, 1)
 
     if pixels.draw == "per_batch":
         pair = Pair(neighbors.BLACK_IN_BATCH, torch.stack([black, black]), torch.stack([white, black]))
@@ -399,7 +379,7 @@ def pixels_case(
         notes += (f"{times} of at most {accesses} accesses were simulated: what they show holds for all",)
 
     def release(values: Tensor, noise: Noise) -> Tensor:
-        return pixels(values.reshape(-1, *shape), noise).view_as(values)
+        return pixels.release(values.reshape(-1, *shape), noise).view_as(values)
 
     def exact(data: Tensor, neighbor: Tensor) -> Statistic:
         scale = pixels.scale / torch.tensor(beta, dtype=torch.float64).repeat(times)
@@ -413,9 +393,9 @@ def pixels_case(
 
 def _build(request: Request) -> AuditCase:
     """Return the case of the paper's noise on MNIST: 5 x 5 convolution, |L| = 256, eps1 = eps2 = epsilon / 2."""
-    layer = first_layer("conv", ModelConfig(), _SHAPE)
-    scale = paper_sensitivity(cast(nn.Conv2d, layer), _SHAPE) / (request.epsilon / 2 * _BATCH)
-    pixels = PixelNoise(_SHAPE, scale, cast(Draw, request.draw))
+    layer = perturbed.first_layer("conv", ModelConfig(), _SHAPE)
+    scale = perturbed.paper_sensitivity(cast(nn.Conv2d, layer), _SHAPE) / (request.epsilon / 2 * _BATCH)
+    pixels = perturbed.PixelNoise(_SHAPE, scale, cast(perturbed.Draw, request.draw))
     claimed = _claim(request.epsilon)
     notes = (f"MNIST's size, |L| = {_BATCH}, eps1 = eps2; scale of the noise {scale:.4g} on [-1, 1]",)
     return pixels_case(pixels, _ACCESSES, request.delta or 0.0, claimed, notes)
@@ -427,7 +407,7 @@ def _of_run(config: PublishedRun, facts: RunFacts) -> AuditCase:
     if config.method.allocation == "relevance":
         allocation = tuple(facts.prepared_tensor("allocation").tolist())
         pixels = dataclasses.replace(pixels, allocation=allocation)
-    notes: tuple[str, ...] = (f"scale of the noise {pixels.scale:.4g} for a range of {PIXEL_RANGE:g}",)
+    notes: tuple[str, ...] = (f"scale of the noise {pixels.scale:.4g} for a range of {perturbed.PIXEL_RANGE:g}",)
     if config.model.conditional and facts.num_classes:
         notes += ("labels were left out: what the pixels show holds for both together",)
     claimed = facts.claimed or _claim(privacy.epsilon1 + privacy.epsilon2)

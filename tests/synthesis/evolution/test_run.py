@@ -141,17 +141,6 @@ def test_a_class_begins_with_its_look_and_the_charge_comes_before_the_read():
     assert method._records is None
 
 
-def test_lookahead_votes_for_the_mean_of_variations():
-    config = config_of(method={"lookahead": 3}, model={"variation": 0.5}, training={"steps": 2})
-    split, single = load(config.data), config_of(training={"steps": 2})
-    method = Evolution.of(config, split, device=torch.device("cpu"))
-    plain = Evolution.of(single, split, device=torch.device("cpu"))
-    assert torch.equal(method._members, plain._members)
-    ahead, alone = method._candidate_vectors().float(), plain._candidate_vectors().float()
-    assert ahead.norm(dim=2).mean() < alone.norm(dim=2).mean()  # a mean lies nearer to the middle
-    assert method.step(1)["chosen_share"] >= 0
-
-
 def test_a_dry_run_states_the_price_of_all_iterations():
     plan = price(config_of(training={"steps": 5}))
     assert plan.events[0].count == 5

@@ -9,8 +9,7 @@ from idpgan.audit.entry import Request
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.synthesis.audit import votes_case
-from idpgan.synthesis.evolution.votes import STEPS, Votes, steps_of
+from idpgan.synthesis.evolution.votes import STEPS, Votes, steps_of, votes_case
 
 CELLS = list(itertools.product(range(2), range(3)))  # class, candidate
 
@@ -83,10 +82,10 @@ def test_all_iterations_together_cost_what_was_asked_for(unit, relation):
 
 def test_the_noise_has_the_stated_spread_and_the_counts_are_in_votes():
     made, none = votes(multiplier=2.5), torch.zeros(0, dtype=torch.int64)
-    drawn = torch.stack([made(none, none, none, Noise.fixed(seed)) for seed in range(400)])
+    drawn = torch.stack([made.release(none, none, none, Noise.fixed(seed)) for seed in range(400)])
     assert drawn.std().item() == pytest.approx(2.5, rel=0.06)
     ten = torch.zeros(10, dtype=torch.int64)
-    quiet = votes(multiplier=1e-3)(ten, ten, torch.full((10,), STEPS), Noise.fixed(1))
+    quiet = votes(multiplier=1e-3).release(ten, ten, torch.full((10,), STEPS), Noise.fixed(1))
     assert quiet[0, 0].item() == pytest.approx(10, abs=0.01)
 
 

@@ -10,16 +10,15 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.privacy import Relation, Unit
-from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, RunConfig
-from idpgan.training.plan import RunPlan
-from idpgan.training.signal import Signal
+from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig
+from idpgan.training.plan import RunPlan, Signal
 
 _RECORDS = {Unit.PERSON: "people", Unit.PHOTO: "photos"}
 
@@ -65,68 +64,54 @@ class GaussianPrivacy(AggregatePrivacy):
     delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
 
 
-class PeopleRun(RunConfig):
-    """A whole config file of a method whose unit may be a person."""
-
-    privacy: AggregatePrivacy
-
-    @model_validator(mode="after")
-    def _refuse_shared_people(self) -> PeopleRun:
-        """Refuse unit person unless everybody has all images in one part: one public image voids the guarantee."""
-        unit = self.privacy.unit
-        if not unit.of_images:
-            return self
-        if self.data.split_by != "identity":
-            raise ConfigError(
-                f'privacy.unit = {unit}, but data.split_by = "image" deals the images of one {unit} to several parts, '
-                'and nothing protects those in the public one. Set data.split_by = "identity".'
-            )
-        if unit is Unit.PHOTO:
-            return self
-        if self.data.public_root is not None and not (self.data.confirm_public or self.data.public_disjoint):
-            raise ConfigError(
-                f"privacy.unit = person with data.public_root = '{self.data.public_root}': people of the private "
-                "images who are on public ones too have no guarantee, and nothing here can tell. If nobody of the "
-                "private folder is on the public images, declare it with data.public_disjoint = true."
-            )
-        return self
+def refuse_shared_people(config: Any) -> None:
+    """Refuse unit person unless everybody has all images in one part: one public image voids the guarantee."""
+    unit = config.privacy.unit
+    if not unit.of_images:
+        return
+    if config.data.split_by != "identity":
+        raise ConfigError(
+            f'privacy.unit = {unit}, but data.split_by = "image" deals the images of one {unit} to several parts, '
+            'and nothing protects those in the public one. Set data.split_by = "identity".'
+        )
+    if unit is Unit.PHOTO:
+        return
+    if config.data.public_root is not None and not (config.data.confirm_public or config.data.public_disjoint):
+        raise ConfigError(
+            f"privacy.unit = person with data.public_root = '{config.data.public_root}': people of the private "
+            "images who are on public ones too have no guarantee, and nothing here can tell. If nobody of the "
+            "private folder is on the public images, declare it with data.public_disjoint = true."
+        )
 
 
-class PeoplePlan(RunPlan):
-    """The plan of a run whose unit may be a person."""
+def check_people(plan: RunPlan) -> None:
+    """Refuse unit person where the data has no identities, and unit photo where nothing was cut out of photos."""
+    if plan.unit is Unit.PERSON and (not plan.shape.has_people or plan.shape.of_photos):
+        raise ConfigError(
+            "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
+            f"unit = {'photo' if plan.shape.of_photos else 'image'}."
+        )
+    if plan.unit is Unit.PHOTO and not plan.shape.of_photos:
+        raise ConfigError(
+            "privacy.unit = photo, but the rows of the data set are not faces of photos. Make them so (idpgan "
+            "prepare --align eyes --faces 3), or use unit = image."
+        )
 
-    @property
-    def rows(self) -> int:
-        """Classes that are told apart, 1 without."""
-        return max(self.classes, 1)
 
-    def check_people(self) -> None:
-        """Refuse unit person where the data has no identities, and unit photo where nothing was cut out of photos."""
-        if self.unit is Unit.PERSON and (not self.shape.has_people or self.shape.of_photos):
-            raise ConfigError(
-                "privacy.unit = person, but the data set names no identities. Use one with person labels, or "
-                f"unit = {'photo' if self.shape.of_photos else 'image'}."
-            )
-        if self.unit is Unit.PHOTO and not self.shape.of_photos:
-            raise ConfigError(
-                "privacy.unit = photo, but the rows of the data set are not faces of photos. Make them so (idpgan "
-                "prepare --align eyes --faces 3), or use unit = image."
-            )
+def capped(config: Any) -> list[str]:
+    """Return what a report has to state about the cap on a person's images."""
+    cap, unit = config.privacy.cap, config.privacy.unit
+    return [] if cap is None else [f"the cap of {cap} images of one {unit}"]
 
-    @property
-    def capped(self) -> list[str]:
-        """What a report has to state about the cap on a person's images."""
-        cap = self.config.privacy.cap
-        return [] if cap is None else [f"the cap of {cap} images of one {self.unit}"]
 
-    def signal_of(self, noise: float, source: str) -> Signal:
-        """Return the signal-to-noise figure of a release, by the noise on a class.
+def signal_of(plan: RunPlan, noise: float, source: str) -> Signal:
+    """Return the signal-to-noise figure of a release, by the noise on a class.
 
-        A person's images weigh as much as one image, so with a cap of k there are at least N / k records.
-        """
-        cap = self.config.privacy.cap
-        records = self.shape.num_private / (cap or 1) / self.rows
-        return Signal(records, self.rows, noise, source, "images" if cap is None else _RECORDS[self.unit])
+    A person's images weigh as much as one image, so with a cap of k there are at least N / k records.
+    """
+    cap = plan.config.privacy.cap
+    records = plan.shape.num_private / (cap or 1) / plan.rows
+    return Signal(records, plan.rows, noise, source, "images" if cap is None else _RECORDS[plan.unit])
 
 
 def shares(private: Images, cap: int | None) -> tuple[Tensor, Tensor | None]:
