@@ -129,7 +129,7 @@ def obfuscate_folder(options: ObfuscateOptions, progress: Progress = silent) -> 
     from idpgan.data.images import to_unit
     from idpgan.device import resolve_device
     from idpgan.memory import check_memory
-    from idpgan.obfuscate import base, settings
+    from idpgan.obfuscate import base
     from idpgan.privacy.folder_ledger import total
     from idpgan.privacy.guarantee import Unit
     from idpgan.release.folder import write_release
@@ -148,10 +148,10 @@ def obfuscate_folder(options: ObfuscateOptions, progress: Progress = silent) -> 
     num, shape = len(files), shape_of_most(options.folder, files, 3 if options.color else 1)
     check_memory(_BYTES_PER_PIXEL * num * math.prod(shape), f"{num:,} images", "Take a part of them.")
     method = _method(options, shape, labels)
-    folder.check_room(options, settings.ObfuscatedArtifact(num, shape))  # refuses what no release can hold
+    folder.check_room(options, base.ObfuscatedArtifact(num, shape))  # refuses what no release can hold
     public = {key: value for key, value in method.config.to_json().items() if key not in base.SECRET}
     table = {"data": "images", "method": options.method, "num": num, "shape": list(shape), "options": public}
-    stated = build(settings.ObfuscationTable, table, "the release")
+    stated = build(base.ObfuscationTable, table, "the release")
     card = stated.settings(stated.plan())
     events = card.plan.price.events
     with folder.charged(options, folder.expense(options, options.method, num, events, None, 0.0)) as (ledger, part):
@@ -168,7 +168,7 @@ def obfuscate_folder(options: ObfuscateOptions, progress: Progress = silent) -> 
         released = (changed * 255).round().to(torch.uint8)
         proven = total([(ledger,)], Unit.IMAGE).guarantee
         report = card.plan.report_of(events, proven, ())
-        write_release(part / "release", settings.ObfuscatedArtifact.of(released), card, report, events)
+        write_release(part / "release", base.ObfuscatedArtifact.of(released), card, report, events)
         difference = float((changed - pixels).abs().mean())
         content = {
             "format": FORMAT,

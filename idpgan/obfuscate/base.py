@@ -306,7 +306,7 @@ class ObfuscationPlan(Plan):
         """One unprotected read."""
         return Price(Unit.IMAGE, Relation.REPLACE_ONE, events=(Event.non_private(METHODS[self.method].reason),))
 
-    def says(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
+    def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
         """Return a report that claims and proves nothing."""
         nothing = Guarantee(math.inf, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "nothing is proven")
         return PrivacyReport(None, nothing, None, METHODS[self.method].reason, False, _PUBLIC)

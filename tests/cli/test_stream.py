@@ -146,7 +146,7 @@ def test_the_answers_of_all_calls_are_given_away_and_verify(tmp_path):
 def test_a_release_is_not_written_over_and_nothing_is_read_for_it(tmp_path):
     unread = iter(lambda: pytest.fail("read"), None)
     (tmp_path / "release").mkdir()
-    with pytest.raises(InputError, match="--out"):
+    with pytest.raises(InputError, match="exists already and is not written over"):
         answer_lines(unread, dataclasses.replace(TERMS, out=tmp_path / "release"), print)
     with pytest.raises(InputError, match="nothing to give away"):
         answered([], out=tmp_path / "other")
