@@ -13,9 +13,23 @@ from pathlib import Path
 import pytest
 import torch
 
+from idpgan.privacy.noise import ON_GPU
+
 STANDIN = Path(__file__).parents[1] / "tools" / "standin"
 CASES = [
-    *("wgan-gp", "gaussian", "local", "sample", "evaluate", "attack", "publish", "obfuscate", "audit", "audit-steps"),
+    *(
+        "wgan-gp",
+        "gaussian",
+        "local",
+        "verify",
+        "sample",
+        "evaluate",
+        "attack",
+        "publish",
+        "obfuscate",
+        "audit",
+        "audit-steps",
+    ),
     *("dp-gan", "dp-sgd", "diffusion"),
 ]
 LIMITS = {"dp-gan": (4, 4, 700), "dp-sgd": (4, 4, 700), "diffusion": (4, 4, 700)}  # waits, copies, operators a step
@@ -46,6 +60,12 @@ def found(tmp_path_factory):
 @pytest.mark.parametrize("name", CASES)
 def test_a_command_runs_on_a_gpu(found, name):
     assert found[name]["code"] == 0, found[name]["said"]
+
+
+def test_a_card_says_that_no_real_gpu_has_run_the_tests(found, tmp_path_factory):
+    folder = tmp_path_factory.getbasetemp() / "standin0" / "gaussian" / "release"
+    assert ON_GPU.name in (folder / "README.md").read_text()
+    assert json.loads((folder / "privacy.json").read_text())["report"]["private"]
 
 
 @pytest.mark.parametrize("name", LIMITS)

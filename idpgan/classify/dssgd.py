@@ -283,7 +283,7 @@ class Dssgd(GivesClassifier):
     @property
     def sources(self) -> tuple[Source, ...]:
         """The noise sources of the steps."""
-        return tuple(noise.source for noise in self.noises)
+        return (self.source,) * len(self.noises)
 
     def step_event(self) -> Event:
         """The price of a round: every step is a round."""

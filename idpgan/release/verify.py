@@ -31,7 +31,7 @@ from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, number_to_json
 from idpgan.privacy.ledger import Ledger
-from idpgan.privacy.noise import FIXED, SYSTEM
+from idpgan.privacy.noise import SOURCES
 from idpgan.privacy.plan import Price
 from idpgan.release.artifact import Artifact, Kind
 from idpgan.release.folder import CARD, PRIVACY, card_text, hashed_files, made_with, privacy_text
@@ -388,7 +388,7 @@ def _check_report(settings: Settings, found: Verification) -> list[str]:
     proven = dataclasses.replace(proven, epsilon=said.proven.epsilon)
     compare = (lambda entry: entry) if found.own_words else _without_prose
     wrong = []
-    for source in (SYSTEM, FIXED):
+    for source in SOURCES:
         ours = _raised(settings.plan.report_of(stated.events, proven, (source, source)), said)
         names = [entry.name for entry in dataclasses.fields(PrivacyReport) if entry.name != "audited"]
         wrong.append([name for name in names if compare(getattr(said, name)) != compare(getattr(ours, name))])

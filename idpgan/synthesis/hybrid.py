@@ -238,7 +238,7 @@ class Hybrid(GivesGenerator):
     @property
     def sources(self) -> tuple[Source, ...]:
         """The noise sources of the aggregate, then of dp-gan."""
-        return self.aggregate.noise.source, self.dp_gan.noise.source
+        return self.aggregate.source, self.dp_gan.source
 
     def state(self) -> dict[str, Any]:
         """Return the states of both parts; what was released is kept once."""

@@ -16,7 +16,7 @@ from idpgan.models.own import computation
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, number_to_json
 from idpgan.privacy.ledger import Ledger
-from idpgan.privacy.noise import Noise, Source
+from idpgan.privacy.noise import ON_GPU, Noise, Source
 from idpgan.progress import Progress, silent
 from idpgan.ranks import Ranks
 from idpgan.training.config import ReleaseConfig, RunConfig
@@ -212,9 +212,14 @@ class Method(Saved):
         raise NotImplementedError
 
     @property
+    def source(self) -> Source:
+        """What a report says of the noise, and of the device that computed."""
+        return ON_GPU if self.noise.private and self.device.type == "cuda" else self.noise.source
+
+    @property
     def sources(self) -> tuple[Source, ...]:
         """Where the noise of the method's parts came from, in their order, for the report."""
-        return (self.noise.source,)
+        return (self.source,)
 
     def privacy(self) -> PrivacyReport:
         """Report what is claimed, and what the ledger proves for the run so far."""

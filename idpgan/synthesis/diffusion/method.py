@@ -278,7 +278,7 @@ class Diffusion(PrivateSteps, GaussianMoments):
     @property
     def sources(self) -> tuple[Source, ...]:
         """The noise source of the release, which is that of the steps too."""
-        return self.noise.source, self.noise.source
+        return self.source, self.source
 
     def share_steps(self, ranks: Ranks) -> None:
         """See `PrivateSteps`."""
