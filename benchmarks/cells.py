@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 import idpgan
+from idpgan import trainer
+from idpgan.training.config import RunConfig
 
 ORL = (40, 10, 112, 92)  # people, images each, height, width
 PACKAGE = Path(idpgan.__file__).parent
@@ -40,6 +42,15 @@ def read_or_measure(
         write_atomic(path, json.dumps(row) + "\n")
     print(json.dumps(row), flush=True)
     return row
+
+
+def finish(config: RunConfig, path: Path, data_root: Path | None) -> None:
+    """Train a config in ``path``: from the start, from where it was interrupted, or not at all if it is done."""
+    if not (path / "config.toml").exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        trainer.start(config, path)
+    elif not (path / "release" / "privacy.json").exists():
+        trainer.resume(path, data_root)
 
 
 def code_digest(files: Iterable[Path]) -> str:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sweep import finish
+from cells import finish
 
 from idpgan.commands.evaluate import EvaluateOptions, evaluate_source
 from idpgan.commands.init import config_for

@@ -4,10 +4,9 @@ One JSON line per figure. `error`: exact expected squared errors (mean over the 
 pure with Laplace noise, and at delta = 1e-6 with Gaussian noise calibrated by the accountant. `diagonal`: seconds for
 the best weights, closed form against SLSQP (objective divided by its size), with their relative difference. `stream`:
 values per second of `push` and seconds of `release`, discrete noise included. `horizon`: mean error with an unknown
-horizon over that with a known one, by the weight of a block's total (`_LATER`). `toeplitz`: mean and largest error of
-the square-root factorization over those of the best lower-triangular Toeplitz factorization, found by L-BFGS.
+horizon over that with a known one, by the weight of a block's total (`_LATER`).
 
-OMP_NUM_THREADS=1 python benchmarks/continual.py [error diagonal stream horizon toeplitz] [--plots docs] [--device cuda]
+OMP_NUM_THREADS=1 python benchmarks/continual.py [error diagonal stream horizon] [--plots docs] [--device cuda]
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ from factorizations import MECHANISMS, error_table, sequential_quadratic
 from torch import Tensor
 
 from idpgan.continual import ContinualCounter, fast_diagonal, stream
-from idpgan.continual.running_sums import square_root_coefficients
 
 ERROR_STEPS = (7, 31, 100, 127, 1023, 4095, 16_383, 65_535, 2**18 - 1, 2**20 - 1)
 SOLVER_STEPS = (16, 32, 64, 128, 256, 512)  # 9 to 15 times longer with every doubling
@@ -36,7 +34,7 @@ COLORS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C7")
 
 def main() -> None:
     parts: dict[str, Callable[[argparse.Namespace], Iterator[dict[str, Any]]]] = {
-        "error": error, "diagonal": diagonal, "stream": streams, "horizon": horizon, "toeplitz": toeplitz,
+        "error": error, "diagonal": diagonal, "stream": streams, "horizon": horizon,
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", default=[], help=f"of {', '.join(parts)}; default all")
@@ -112,44 +110,6 @@ def horizon(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
             stream._LATER = later
             yield {"N": n, "later": later, "ratio": float(ContinualCounter(1.0).variance(n).mean() / known)}
     stream._LATER = chosen
-
-
-def toeplitz(arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    for n in (10, 32, 100, 256):
-        for goal in ("mean", "largest"):
-            root = square_root_coefficients(n)
-            found = best_toeplitz(root, goal)
-            before, after = (float(toeplitz_error(coefficients, goal)) for coefficients in (root, found))
-            yield {"N": n, "goal": goal, "square_root": before, "best": after, "gain": 1 - after / before}
-
-
-def toeplitz_error(coefficients: Tensor, goal: str) -> Tensor:
-    """Return the mean or largest error of W = B M, M the lower-triangular Toeplitz matrix of these coefficients."""
-    n = len(coefficients)
-    offset = torch.arange(n)[:, None] - torch.arange(n)
-    M = torch.where(offset >= 0, coefficients[offset.clamp(min=0)], 0.0)  # noqa: N806
-    first = torch.zeros(n, 1, dtype=coefficients.dtype)
-    first[0] = 1.0
-    B = torch.linalg.solve_triangular(M, first, upper=False)[:, 0].cumsum(0)  # noqa: N806
-    squares = B.square().cumsum(0)
-    return (squares.mean() if goal == "mean" else squares[-1]) * coefficients.square().sum()
-
-
-def best_toeplitz(start: Tensor, goal: str) -> Tensor:
-    tail = start[1:].clone().requires_grad_()
-    solver = torch.optim.LBFGS([tail], max_iter=300, line_search_fn="strong_wolfe", tolerance_grad=1e-10)
-
-    def coefficients() -> Tensor:
-        return torch.cat([start[:1], tail])
-
-    def closure() -> float:
-        solver.zero_grad()
-        loss = toeplitz_error(coefficients(), goal).log()
-        loss.backward()
-        return float(loss.detach())
-
-    solver.step(closure)
-    return coefficients().detach()
 
 
 def plot(rows: dict[str, list[dict[str, Any]]], folder: Path) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from sweep import finish
+from cells import finish
 
 from idpgan import load_generator, trainer
 from idpgan.data.images import Images, to_uint8

@@ -34,7 +34,7 @@ from typing import Any, NamedTuple
 
 import sample_figures
 import torch
-from sweep import finish
+from cells import finish
 
 from idpgan.commands.attack import AttackOptions, attack_run
 from idpgan.config import apply_overrides, load_table

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from cells import finish
 from measured import describe_run, origin, read_json
-from sweep import finish
 
 from idpgan import load_generator
 from idpgan.commands.evaluate import EvaluateOptions, evaluate_source

@@ -117,3 +117,26 @@ def test_code_that_moved_is_found():
     there = "`idpgan.synthesis.follow.Follower`, `trainer:start`, `commands/command`, `data.root`, `audit.json`"
     gone = "`synthesis.aggregate.follow.Follower`, `commands/gone.py:start`"
     assert missing_code(f"{there}, {gone}") == ["commands/gone.py:start", "synthesis.aggregate.follow.Follower"]
+
+
+def missing_scripts(text):
+    """Return the scripts of benchmarks/ and tools/ in a page that are gone, where it names no commit that has them."""
+    named = set(re.findall(r"(?<![\w/])(?:benchmarks|tools)/[\w/]+\.py", text))
+    to_run = set(re.findall(r"\bpython ((?:benchmarks|tools)/[\w/]+\.py)", text))
+    gone = {name for name in named if not (ROOT / name).exists()}
+    return sorted(gone & to_run if re.search(r"\bcommit [0-9a-f]{7}\b", text) else gone)
+
+
+@pytest.mark.parametrize(
+    "page",
+    [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")],
+    ids=lambda page: page.name,
+)
+def test_scripts_that_a_page_names_are_there_or_in_the_commit_that_it_names(page):
+    assert missing_scripts(page.read_text(encoding="utf-8")) == []
+
+
+def test_a_script_that_is_gone_is_found():
+    assert missing_scripts("`benchmarks/cifar.py`, `python benchmarks/gone.py`") == ["benchmarks/gone.py"]
+    assert missing_scripts("`benchmarks/gone.py` of commit e124c6d") == []
+    assert missing_scripts("`python benchmarks/gone.py` of commit e124c6d") == ["benchmarks/gone.py"]

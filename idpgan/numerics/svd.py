@@ -69,7 +69,7 @@ def batched_svd(matrices: Tensor, rank: int | None = None) -> tuple[Tensor, Tens
 
 
 def choose_method(dtype: torch.dtype, m: int, n: int, rank: int | None = None) -> str:
-    """Return the name of the method for matrices of this kind; measured on the CPU (``benchmarks/svd.py``)."""
+    """Return the name of the method for matrices of this kind, as measured on the CPU."""
     short = min(m, n)
     narrow = block_size(short if rank is None else rank) <= _WIDEST_BLOCK * short
     return SUBSPACE if narrow and dtype == torch.float32 else LAPACK
