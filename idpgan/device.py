@@ -6,13 +6,15 @@ import ctypes
 import functools
 import os
 import re
-from typing import TYPE_CHECKING
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, TypeVar
 
 from idpgan.errors import ConfigError
 
 if TYPE_CHECKING:
     import torch
 
+T = TypeVar("T")
 DEVICES = "auto, cpu, cuda, cuda:NUMBER or mps"
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # names of `mallopt`
 _INEXACT = (  # variables with which NVIDIA's libraries compute float32 or float64 by other numbers than asked for
@@ -67,9 +69,41 @@ def resolve_device(name: str, key: str = "training.device", *, float64: bool = T
     return torch.device(name)
 
 
+def is_gpu(device: torch.device) -> bool:
+    """Tell whether the host hands its work to another processor, and waits where it asks for an answer."""
+    return device.type != "cpu"
+
+
+def by_device(device: torch.device, cpu: T, gpu: T) -> T:
+    """Return a size for a processor, whose caches it fits, or for a GPU, which it fills."""
+    return gpu if is_gpu(device) else cpu
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the free memory of a GPU, in bytes."""
+    import torch
+
+    return int(torch.cuda.mem_get_info(device)[0])
+
+
+def own_random_state(device: torch.device | str) -> AbstractContextManager[None]:
+    """Keep torch's global random state: what a block draws from it, on the device too, is undone at its end."""
+    import torch
+
+    return torch.random.fork_rng(devices=[device] if is_gpu(torch.device(device)) else [])
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has done what it was told."""
+    import torch
+
+    if is_gpu(device):
+        torch.cuda.synchronize(device)
+
+
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a tensor of the CPU on a device; a GPU takes it from page-locked memory, while the host goes on."""
-    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True) if is_gpu(device) else tensor.to(device)
 
 
 @functools.cache

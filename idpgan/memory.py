@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from idpgan.device import free_bytes
 from idpgan.errors import InputError
 
 if TYPE_CHECKING:  # importing torch takes a second
@@ -149,10 +150,10 @@ def _scratch() -> str:
 
 def free_memory(device: str = "cpu") -> int | None:
     """Return the free bytes of the machine, of its container or of the GPU; None if they are unknown."""
-    if device.startswith("cuda"):
+    if device != "cpu":
         import torch
 
-        return torch.cuda.mem_get_info(device)[0]
+        return free_bytes(torch.device(device))
     known = []
     with contextlib.suppress(AttributeError, ValueError, OSError):  # at least a limit, where nothing else is known
         known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

@@ -11,7 +11,8 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "idpgan"
 FLOORS = (  # from the ground up; no room imports one of its own floor
     ("errors", "host"),
-    ("files", "lazy", "memory", "checks", "config", "device", "methods", "own_code", "progress", "ranks"),
+    ("device",),
+    ("files", "lazy", "memory", "checks", "config", "methods", "own_code", "progress", "ranks"),
     ("run",),
     ("numerics",),
     ("data",),

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from idpgan.data.images import to_float
+from idpgan.device import free_bytes, is_gpu
 from idpgan.errors import InputError
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
@@ -81,8 +82,8 @@ def nearest_neighbors(images: Tensor, cloud: Tensor, count: int, progress: Progr
 def blocks(images: Tensor, cloud: Tensor) -> Iterator[tuple[slice, Tensor]]:
     """Yield (positions of images, their squared distances to a part of the cloud); each part meets all images."""
     side = math.isqrt(_CPU_NUMBERS)  # of a square block of distances that fits the memory
-    if images.device.type == "cuda":
-        side = max(256, math.isqrt(int(_GPU_SHARE * torch.cuda.mem_get_info(images.device)[0] / 4)))
+    if is_gpu(images.device):
+        side = max(256, math.isqrt(int(_GPU_SHARE * free_bytes(images.device) / 4)))
     side = max(256, min(side, _BLOCK_NUMBERS // images[0].numel()))  # so do the images on its two sides
     for part in cloud.split(side):
         points = flat(part.to(images.device))

@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from idpgan.attacks.evaluate import People, binomial_interval, effective
 from idpgan.checks import typed
+from idpgan.device import own_random_state
 from idpgan.errors import InputError
 from idpgan.models.classifier import Classifier, build_classifier
 from idpgan.models.initialize import torch_seed
@@ -122,7 +123,7 @@ def train_attacker(
     config = FitConfig(epochs=epochs, batch_size=_BATCH, learning_rate=learning_rate, seed=seed)
     judged = torch.arange(len(pixels))[:: max(1, len(pixels) // 500)].to(device)  # a part of the attacker's own images
 
-    with torch.random.fork_rng(devices=[pixels.device] if pixels.is_cuda else []):
+    with own_random_state(pixels.device):
         torch.manual_seed(torch_seed(seed, 3))
         fit_classifier(
             model,

@@ -26,13 +26,14 @@ from torch import Tensor
 from idpgan.audit.bounds import AuditResult, Choice, Separation, choose
 from idpgan.audit.statistics import Maker, Statistic, usual
 from idpgan.checks import typed
+from idpgan.device import by_device
 from idpgan.errors import InputError
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 
 Play = Callable[[Tensor], Tensor]  # (R, *shape) -> (R, *out)
 _T = TypeVar("_T")
-_CHUNK_NUMBERS = {"cpu": 1 << 17, "cuda": 1 << 26}  # float64 inputs per call: fit the cache; fill the GPU
+_CHUNK_NUMBERS = 1 << 17, 1 << 26  # `by_device`: float64 inputs per call fit the cache; fill the GPU
 _FIT_NUMBERS = 1 << 22  # numbers of outputs per side kept for statistics that learn
 _FEWEST_RUNS = 100
 _PROBE = 16
@@ -92,7 +93,7 @@ def audit(
 
     # First half: fit, then choose.
     size, held_out = max(data.numel(), output.numel(), 1), runs // 2
-    chunk = (rows or _CHUNK_NUMBERS.get(data.device.type, 1 << 17) // size) // 2
+    chunk = (rows or by_device(data.device, *_CHUNK_NUMBERS) // size) // 2
     game = _Game(players, (data, neighbor), max(1, chunk), runs, progress, ranks)
     candidates, fitted = _fit(game, candidates, output, runs - held_out)
     best = _choose(game, candidates, runs - held_out - fitted, delta, confidence)

@@ -22,6 +22,7 @@ from torch.nn.functional import softplus
 
 from idpgan.data.images import Images
 from idpgan.data.load import Split
+from idpgan.device import synchronize
 from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
 from idpgan.models.families import build_generator
@@ -163,12 +164,10 @@ def measure(contest: Contest, device: torch.device, size: Size) -> Row:
 
 
 def _seconds(call: Call, device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     started = time.perf_counter()
     call()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+    synchronize(device)
     return time.perf_counter() - started
 
 

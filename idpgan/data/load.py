@@ -32,6 +32,7 @@ from idpgan.data.images import (
 )
 from idpgan.data.labels import NONE, places
 from idpgan.data.source import Found, Refused, Source
+from idpgan.device import free_bytes, is_gpu
 from idpgan.errors import ConfigError, DataError
 from idpgan.memory import check_room, take
 from idpgan.progress import Progress, silent
@@ -156,10 +157,8 @@ class Split:
 def place(images: Images, device: torch.device | str) -> Images:
     """Return the images on the device, or page-locked on the CPU if they would fill over half the free GPU memory."""
     device = torch.device(device)
-    if device.type == "cuda" and not images.images.is_cuda:
-        free, _ = torch.cuda.mem_get_info(device)
-        if images.num_bytes > GPU_SHARE * free:
-            return images.pin_memory()
+    if is_gpu(device) and not is_gpu(images.images.device) and images.num_bytes > GPU_SHARE * free_bytes(device):
+        return images.pin_memory()
     return images.to(device)
 
 

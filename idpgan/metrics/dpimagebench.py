@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.data.load import place
+from idpgan.device import own_random_state
 from idpgan.errors import InputError
 from idpgan.metrics.accuracy import epsilon_text
 from idpgan.metrics.cache import Cache
@@ -163,7 +164,7 @@ def measure_dpimagebench(
         model = build_residual(networks[name], images.image_shape, len(images.classes), seed=seed).to(device)
         what = f"dpimagebench: {name}, seed {seed}"
         progress(what, 0, settings.epochs)
-        with torch.random.fork_rng(devices=[truth.device] if truth.is_cuda else []):  # dropout draws from torch's state
+        with own_random_state(truth.device):  # dropout draws from torch's state
             torch.manual_seed(torch_seed(seed, _DROPOUT))
             return model, fit_classifier(
                 model,

@@ -17,9 +17,11 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from idpgan.device import by_device
+
 _BLOCK = 2  # positions of a side that are one row of the matrix
 _FLOOR = 1e-4  # under the root, so that its slope is finite
-_WORKING = {"cpu": 3 << 20, "cuda": 1 << 30}  # bytes at a time; on the CPU they stay in the cache of a core
+_WORKING = 3 << 20, 1 << 30  # `by_device`: bytes at a time; on the CPU they stay in the cache of a core
 
 
 def gabor_filters(side: int = 9) -> Tensor:
@@ -87,7 +89,7 @@ class _Layout:
         self.kernel = placed.permute(3, 5, 1, 2, 4, 0).reshape(math.prod(pixels), -1)
         self.pool = _cell_means(*positions, grid, *self.block).to(planes)
         numbers = math.prod(self.blocks) * len(self.kernel) + 3 * self.positions * self.filters
-        self.chunk = max(1, _WORKING.get(planes.device.type, 1 << 30) // (planes.element_size() * numbers))
+        self.chunk = max(1, by_device(planes.device, *_WORKING) // (planes.element_size() * numbers))
 
     def _borders(self, sign: int) -> tuple[int, int, int, int]:
         """Return what planes lack around them of what the patches see; with sign -1 what these see around planes."""

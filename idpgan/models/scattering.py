@@ -21,6 +21,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from idpgan.device import by_device
 from idpgan.errors import InputError
 from idpgan.privacy.dpsgd import full_precision
 
@@ -28,7 +29,7 @@ _SIGMA = 0.8  # width of the finest envelope, in pixels
 _FREQUENCY = 0.75 * math.pi  # of the finest wavelet
 _WRAPS = 2  # copies of an envelope on each side, for a periodic filter
 # Planes of a tile at most, and numbers of a plane in all directions times planes: 1 where a plane is large.
-_TILE = {"cpu": (48, 3 << 20), "cuda": (512, 1 << 25)}
+_TILE = (48, 3 << 20), (512, 1 << 25)  # `by_device`
 _FINEST = 2  # directions at once of the finest wavelets: a cache holds their waves; of coarser ones all
 _LEAST_SQUARE = 1e-30  # where the slope of a root ends
 _LEAST_NORM = 1e-6
@@ -183,7 +184,7 @@ class Scattering(nn.Module):
         channels, height, width = self.image_shape
         if tuple(images.shape[1:]) != self.image_shape:
             raise InputError(f"images must be (B, {', '.join(map(str, self.image_shape))}), got {tuple(images.shape)}.")
-        most, numbers = _TILE.get(images.device.type, _TILE["cuda"])
+        most, numbers = by_device(images.device, *_TILE)
         planes = min(most, numbers // (self.padded[0] * self.padded[1] * self.directions))
         size = 1 << max(planes // channels, 1).bit_length() - 1  # a power of two
         with self._tape(images) as tape:

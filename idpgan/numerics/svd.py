@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from idpgan.checks import typed
+from idpgan.device import by_device, is_gpu
 from idpgan.errors import InputError
 
 Factors = tuple[Tensor, Tensor, Tensor]
@@ -23,7 +24,7 @@ Factors = tuple[Tensor, Tensor, Tensor]
 LAPACK = "lapack"  # `torch.linalg.svd`: LAPACK's divide and conquer on the CPU, cuSOLVER on CUDA
 SUBSPACE = "subspace"  # for truncated SVD only; where it does not converge, the library's full decomposition is used
 
-_CHUNK_BYTES = {"cpu": 64 << 20, "cuda": 4 << 30}  # working memory of a chunk
+_CHUNK_BYTES = 64 << 20, 4 << 30  # `by_device`: working memory of a chunk
 _COPIES = 8  # approximate number of float64 matrices of size (m + n) x n that a method holds at once
 _MAX_CHUNK = 32_768  # cuSOLVER's batched eigenproblem refuses 65,536 matrices
 _WIDEST_BLOCK = 0.35  # share of the shorter side above which LAPACK's full decomposition was faster
@@ -84,13 +85,12 @@ def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, 
     count, m, n = matrices.shape
     tall = matrices.mT if m < n else matrices
     long, short, rank = max(m, n), min(m, n), min(m, n) if rank is None else rank
-    device = matrices.device.type
     if method == SUBSPACE and count >= _FEWEST_PROBED:
         # `subspace` fails on flat spectra. If it works for less than nine in ten, the full method alone is faster.
         _, holds = subspace(_scaled(tall[::_PROBED])[0], rank)
         if not bool(holds.double().mean() >= 0.9):
             method = LAPACK
-    threads = max(1, min(torch.get_num_threads() if device == "cpu" else 1, count))
+    threads = max(1, min(torch.get_num_threads() if not is_gpu(matrices.device) else 1, count))
     if threads == 1 and method == LAPACK:
         U, S, V = _solve(tall, rank, method)
         return (V, S, U.mT) if m < n else (U, S, V.mT)
@@ -103,7 +103,7 @@ def decompose(matrices: Tensor, rank: int | None, method: str) -> tuple[Tensor, 
             U, S, V = _solve(tall[start:stop], rank, method)
             left[start:stop], values[start:stop], right[start:stop] = U.mT, S, V.mT
 
-    chunk = _CHUNK_BYTES[device] // (_COPIES * 8 * (long + short) * short)
+    chunk = by_device(matrices.device, *_CHUNK_BYTES) // (_COPIES * 8 * (long + short) * short)
     chunk = max(1, min(chunk, _MAX_CHUNK, -(-count // threads)))
     bounds = [*range(0, count, chunk), count]
     if threads == 1:
@@ -172,7 +172,7 @@ def _check(matrices: Tensor, rank: int | None) -> None:
             f"matrices must have shape (N, m, n) with m, n >= 1, got {shape}. "
             "Give one matrix as matrix[None], and channels as matrices of their own."
         )
-    if matrices.device.type not in _CHUNK_BYTES:
+    if matrices.device.type not in ("cpu", "cuda"):
         raise InputError(f"matrices must be on cpu or cuda, got {matrices.device}. Move them with .cpu().")
     limit = min(shape[1:])
     if rank is not None and not 1 <= rank <= limit:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from idpgan.checks import typed
 from idpgan.config import Section, build, nearest_hint
+from idpgan.device import own_random_state
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, parse_json, read_plain, write_bytes_atomic, write_text_atomic
 from idpgan.methods import METHODS, load, methods_of
@@ -108,7 +109,7 @@ class Obfuscator(nn.Module, ABC):
         if len(images) < 2:
             raise InputError("one image is too few to train on. Give at least two.")
         self.to(device)
-        with torch.random.fork_rng(devices=[device] if torch.device(device).type == "cuda" else []):
+        with own_random_state(device):
             torch.manual_seed(torch_seed(self.config.seed, 1))
             shown = images if landmarks is None else landmarks
             self._fit(images.to(device), shown.to(device), utilities.to(device), identities.to(device), progress)

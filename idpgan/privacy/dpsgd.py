@@ -51,7 +51,7 @@ from pydantic import Field
 from torch import Tensor
 
 from idpgan import checks
-from idpgan.device import sent
+from idpgan.device import is_gpu, sent
 from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.privacy.accounting import calibrate
@@ -331,7 +331,7 @@ class DPSGDPlan:
                 if room < 0 or any(len(part) != tiles.rows for part in (*records, null)):
                     raise ValueError(f"a tile has {tiles.rows} rows, and a sum {self.most_rows:,} at most.")
                 for *chunk, no in zip(*(part.split(tiles.chunk) for part in (*records, null)), strict=True):
-                    if no.is_cuda or not bool(no.all()):  # a GPU would wait for the answer
+                    if is_gpu(no.device) or not bool(no.all()):  # a GPU would wait for the answer
                         gradients, values = record_gradients(loss, weights, chunk, tiles.way)
                         lengths.append(clip_and_add(gradients, ~no, self.clip_norm, self.grid, total))
                         losses.append(values)

@@ -18,10 +18,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from idpgan.device import by_device, is_gpu
+
 _SHORT_RUN = 16  # numbers of a patch that lie side by side; below, patches are copied place by place
 SLACK = 1e-5  # norms are clipped to C (1 - SLACK): rounding then never reaches C
-_BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 1 << 30}  # of rows held at once
-_MOST_TOGETHER = {"cpu": 32, "cuda": 1024}  # rows of a block
+_BLOCK_BYTES = 8 << 20, 1 << 30  # `by_device`: of rows held at once
+_MOST_TOGETHER = 32, 1024  # `by_device`: rows of a block
 _SUM_BITS = 30  # of a sum of rows, which is below 2^31
 _PIECE = 128  # numbers whose norm is measured in float32
 
@@ -73,7 +75,7 @@ def contributions(
     for some, rows in blocks(gradients, len(counted)):
         norm = norms(rows, counted[some])
         finite = norm.isfinite()
-        if counted.is_cuda or not bool(finite.all()):  # a GPU would wait for the answer
+        if is_gpu(counted.device) or not bool(finite.all()):  # a GPU would wait for the answer
             rows = [part.masked_fill_(~finite[:, None], 0.0) for part in rows]
         factors = clip_factors(norm, clip_norm) * (steps / clip_norm)
         factor = torch.where(finite & counted[some], factors, 0.0).float()[:, None]
@@ -97,10 +99,11 @@ def blocks(gradients: Mapping[str, LayerGradient], num: int) -> Iterator[tuple[s
 
 
 def together(gradients: Mapping[str, LayerGradient]) -> int:
-    """Return how many records form a block: a power of two up to 32, so that a processor's cache holds their rows."""
+    """Return how many records form a block: a power of two, up to 32 so that a processor's cache holds their rows."""
     width = max(1, sum(gradient.width for gradient in gradients.values()))
-    kind = next((gradient.device.type for gradient in gradients.values()), "cpu")
-    return min(_MOST_TOGETHER[kind], 1 << max(0, (_BLOCK_BYTES[kind] // (4 * width)).bit_length() - 1))
+    device = next((gradient.device for gradient in gradients.values()), torch.device("cpu"))
+    held = by_device(device, *_BLOCK_BYTES) // (4 * width)
+    return min(by_device(device, *_MOST_TOGETHER), 1 << max(0, held.bit_length() - 1))
 
 
 def norms(rows: Sequence[Tensor], some: Tensor) -> Tensor:

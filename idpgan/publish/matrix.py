@@ -28,12 +28,13 @@ import torch
 from torch import Tensor
 
 from idpgan.audit.statistics import Maker, Nearness, NoiseScale, OutputRank, Statistic, SubspaceDistance
+from idpgan.device import by_device
 from idpgan.numerics.svd import batched_svd
 from idpgan.privacy import Exponential, Noise, Relation, Unit
 from idpgan.privacy.matrix import add_laplace, column_norm, noisy_product
 from idpgan.publish.plan import Algorithm, Options, Publisher, Shape, as_published, publisher_entry
 
-_CHUNK_NUMBERS = {"cpu": 1 << 20, "cuda": 1 << 27}  # numbers in one factor in LRA's sweeps and LRM's updates
+_CHUNK_NUMBERS = 1 << 20, 1 << 27  # `by_device`: numbers in one factor in LRA's sweeps and LRM's updates
 _NO_CHOICE = -1e300  # score of an r beyond the rank: its probability underflows to 0
 AddNoise = Callable[[Tensor], Tensor]
 _LRM_INNER_STEPS = 5  # alternations per multiplier update
@@ -187,7 +188,7 @@ def _rebuild(svd: Svd, chosen: Tensor, epsilon: float, noise: Noise, *, refine: 
 def _chunks(images: Tensor) -> tuple[Tensor, ...]:
     """Cut a batch into chunks that fit the cache or fill the GPU."""
     size = max(images.shape[-2:]) * min(images.shape[-2:])
-    return images.split(max(1, _CHUNK_NUMBERS.get(images.device.type, 1 << 20) // size))
+    return images.split(max(1, by_device(images.device, *_CHUNK_NUMBERS) // size))
 
 
 # The factors --------------------------------------------------------------------------------------------------------

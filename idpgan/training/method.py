@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from idpgan.data.images import Images
 from idpgan.data.load import Split
+from idpgan.device import is_gpu
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.own import computation
 from idpgan.privacy.event import Event
@@ -214,7 +215,7 @@ class Method(Saved):
     @property
     def source(self) -> Source:
         """What a report says of the noise, and of the device that computed."""
-        return ON_GPU if self.noise.private and self.device.type == "cuda" else self.noise.source
+        return ON_GPU if self.noise.private and is_gpu(self.device) else self.noise.source
 
     @property
     def sources(self) -> tuple[Source, ...]:

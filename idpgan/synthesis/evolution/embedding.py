@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from idpgan.data.images import Images, to_float
+from idpgan.device import by_device
 from idpgan.models.scattering import Scattering, scales_of
 from idpgan.privacy.dpsgd import full_precision
 
@@ -24,7 +25,7 @@ MOST_DIMENSIONS = 256
 _DIRECTIONS = 4  # of wavelets: twice as many take three times as long
 _SMALL_SIDE = 16  # px, below which two scales leave too few places
 _IMAGES = 256  # of a call, always: fewer are padded
-_TILE = {"cpu": (512, 2048), "cuda": (16_384, 8192)}  # records and candidates at once: 4 MiB of scores on the CPU
+_TILE = (512, 2048), (16_384, 8192)  # `by_device`: records and candidates at once, 4 MiB of scores on the CPU
 
 
 class Embedding:
@@ -109,7 +110,7 @@ def nearest(records: Tensor, candidates: Tensor) -> Tensor:
         raise ValueError(f"records and candidates are int8 of one length, got {records.shape} and {candidates.shape}.")
     if records.shape[1] > MOST_DIMENSIONS or not len(candidates):
         raise ValueError(f"there are 1 to {MOST_DIMENSIONS} coordinates and at least one candidate.")
-    rows, columns = _TILE.get(records.device.type, _TILE["cuda"])
+    rows, columns = by_device(records.device, *_TILE)
     parts = [(part.float(), part.float().square().sum(1)) for part in candidates.split(columns)]
     found = torch.empty(len(records), dtype=torch.int64, device=records.device)
     with full_precision():

@@ -20,7 +20,7 @@ def embedding():
 
 
 def test_it_is_the_nearest_and_the_first_of_several(monkeypatch):
-    monkeypatch.setitem(rule._TILE, "cpu", (64, 100))  # several tiles of both
+    monkeypatch.setattr(rule, "_TILE", ((64, 100), ()))  # several tiles of both
     records, candidates = vectors(150), vectors(333, seed=1)
     candidates[200:] = candidates[:133]  # all of those have a twin before them
     distances = (records.long()[:, None] - candidates.long()).square().sum(2)
