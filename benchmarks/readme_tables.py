@@ -57,7 +57,7 @@ def main() -> None:
 def rendered(root: Path) -> Iterator[tuple[Path, str]]:
     """Yield every page with measured blocks, and how it should read."""
     results, tables = read_results() | read_figures(), read_tables()
-    for path in (root / "README.md", *sorted((root / "docs").rglob("*.md"))):
+    for path in (root / "README.md", *sorted([*(root / "docs").rglob("*.md"), *RESULTS.glob("*.md")])):
         text = path.read_text(encoding="utf-8")
         if BLOCK.search(text):
             yield path, fill(text, tables, results)

@@ -2,7 +2,7 @@
 
 python benchmarks/without_guarantee.py measure --set faces-wild|drawn|orl [--data-root DIR] [--only NAME ...]
                                     prints a JSON line a cell; a cell that runs/without-guarantee holds is read back
-python benchmarks/without_guarantee.py table [--any-code] [--out docs/results/without-a-guarantee.md]
+python benchmarks/without_guarantee.py table [--any-code] [--out benchmarks/results/without-a-guarantee.md]
                                     prints the Markdown tables of what has been measured, or puts them into the page
 python benchmarks/without_guarantee.py plot --out docs/without-a-guarantee.png [--any-code]
 python benchmarks/without_guarantee.py sheet --out docs/without-a-guarantee-drawn.png       examples, drawn faces only
