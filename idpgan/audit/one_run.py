@@ -452,7 +452,7 @@ def audit_holdout(
     so are, after a random matching, both orders of each pair, independently: m fair coins, each of which replaces one
     record. So Theorem 5.2 holds of m guesses which one of a pair was the member, here that with the higher score. It
     does not hold if members and others differ in anything else (other sources, times, a chosen holdout, several images
-    of one record); then membership shows without any leak.
+    of one record), for then membership shows without any leak, nor if the training used the others.
 
     Args:
         members: (n,), higher = rather a member, computed from the release (such as the synthetic images) alone: without
