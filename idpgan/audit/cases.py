@@ -163,10 +163,15 @@ class AuditCase:
         coins = toss(canaries, seed)
         source = Noise.system() if seed is None else Noise.fixed(seed * 1000)
         data, neighbor = self.pair.data.to(device), self.pair.neighbor.to(device)
+        if self.entrywise:  # each canary has cells of its own; numbers that do not differ say nothing
+            differ = data != neighbor
+            data, neighbor = data[differ], neighbor[differ]
         played = torch.where(coins.to(device).view(-1, *[1] * data.ndim), neighbor, data)
         scores = self.statistics[0](data, neighbor)(self.release(played, source)).cpu()
         guesses = [canaries // share for share in (4, 10, 20) if canaries >= 5 * share] or [canaries]
-        return audit_guesses(scores, coins, delta=self.delta, confidence=confidence, guesses=guesses)
+        return audit_guesses(
+            scores, coins, delta=self.delta, confidence=confidence, guesses=guesses, events=self.events
+        )
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-r"""Audit of a whole training in one run, with canaries that are included by independent coins.
+r"""Audit of a whole training in one run, with canaries that are included by independent coins: two bounds.
 
 `Steinke, Nasr, Jagielski (2023), "Privacy auditing with one (1) training run" <https://arxiv.org/abs/2305.08846>`_: m
 canaries are each included with probability 1/2; the attacker scores them, says "in" of the highest and "out" of the
@@ -10,15 +10,29 @@ guesses among r guesses is bounded (their Theorem 5.2): with W ~ Binomial(r, e^e
 The lower bound is the largest epsilon for which that probability stays below 1 - confidence. The numbers of guesses are
 fixed before the coins are read; several numbers share the error probability evenly.
 
+`Mahloujifar, Melis, Chaudhuri (2025), "Auditing f-differential privacy in one run"
+<https://arxiv.org/abs/2410.22235>`_: a law tells more than one (epsilon, delta). Let g(t) be the least false-positive
+rate that it leaves to a test of true-positive rate t, convex, in both directions, and p_i the probability of i right
+guesses. Turn one coin over: its right guess becomes a wrong one, and i right guesses become i - 1. Averaged over the
+coins that is, for every v,
+
+.. math:: \sum_{i \ge v} \tfrac{r - i + 1}{m} p_{i-1} \ge g\Bigl(\sum_{i \ge v} \tfrac{i}{m} p_i\Bigr).
+
+If v or more right guesses had probability 1 - confidence, then these inequalities would force mass upon v - 1, v - 2,
+... in turn, at least so much. The law is refuted if more than 1 is forced. `refutes` is that recursion, the same as in
+Google's jax_privacy (`epsilon_one_run_fdp`), whose values the tests hold. The laws that are tried are the mechanism's
+own events with less and less noise, so the bound says: *if the noise is of this kind*, epsilon is at least so much.
+
 Each coin is one step of zero-out-one: a canary that is out is a *null record* at its position, so that the number of
 positions, which every method takes as public, is the same for all coins. Replacing a record is two such steps, so this
-audit does not test a bound under replace-one. A black-box attacker scores by samples or generator, a white-box one by
-the critic or by the gradients; this module needs only the scores.
+audit does not test a bound under replace-one; `audit_holdout` does, without canaries. A black-box attacker scores by
+samples or generator, a white-box one by the critic or by the gradients; this module needs only the scores.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
@@ -32,11 +46,16 @@ from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
+from idpgan.privacy.accounting import compose_curve, compose_epsilon
+from idpgan.privacy.event import Event
 from idpgan.privacy.noise import Noise
 
 CanaryKind = Literal["holdout", "mislabeled", "noise"]
 _CANARY_KINDS = ("holdout", "mislabeled", "noise")
 _HALVINGS = 40  # bisection steps for epsilon: relative accuracy 1e-12
+_GAUSSIAN_HALVINGS, _COMPOSED_HALVINGS = 24, 6  # of a law's noise: to 1e-7, or 1 % where each law is composed anew
+_POINTS = 40  # of a composed law's curve
+_LEAST_STRENGTH, _MOST_STRENGTH = 2.0**-10, 2.0**10
 _T = TypeVar("_T")
 
 
@@ -55,6 +74,23 @@ class Trial:
 
 
 @dataclass(frozen=True)
+class LawBound:
+    """A lower bound of epsilon from the same guesses, for a law; see `refutes`.
+
+    Attributes:
+        epsilon_lower: With the result's confidence the law has no less epsilon at the result's delta.
+        law: "Gaussian", or "the mechanism's own".
+        guesses: r, the number of guesses that gave the bound.
+        correct: v, the number of right guesses.
+    """
+
+    epsilon_lower: float
+    law: str
+    guesses: int
+    correct: int
+
+
+@dataclass(frozen=True)
 class OneRunResult:
     """A lower bound of epsilon from one run, with everything needed to recompute it.
 
@@ -65,8 +101,9 @@ class OneRunResult:
         correct: v, the number of right guesses.
         canaries: m.
         tried: Numbers of guesses that were tried, each at error probability (1 - confidence) / len(tried).
-        confidence: Over the coins and the training.
-        relation: "zero-out-one", always.
+        confidence: Over the coins and the training, of each of the two bounds by itself.
+        relation: "zero-out-one"; of `audit_holdout` "replace-one".
+        fdp: The second bound; None if no law was given.
     """
 
     epsilon_lower: float
@@ -78,6 +115,12 @@ class OneRunResult:
     delta: float
     confidence: float
     relation: str = "zero-out-one"
+    fdp: LawBound | None = None
+
+    @property
+    def highest(self) -> float:
+        """The higher one of the two bounds."""
+        return max(self.epsilon_lower, self.fdp.epsilon_lower if self.fdp else 0.0)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -214,6 +257,93 @@ def epsilon_from_guesses(
     return low
 
 
+Law = Callable[[float], float]  # true-positive rate -> least false-positive rate of any test, convex
+
+
+def refutes(law: Law, canaries: int, guesses: int, correct: int, error: float) -> bool:
+    """Return whether a law gives this many ``correct`` guesses, or more, less than ``error`` probability.
+
+    See the module; m ``canaries``, r ``guesses``.
+    """
+    right, wrong = error * correct / canaries, error * (guesses - correct) / canaries
+    for number in range(correct - 1, -1, -1):
+        if right + wrong > guesses / canaries:
+            return True
+        forced = law(min(right, 1.0))
+        if forced <= wrong:  # nothing is forced from here on
+            return False
+        right, wrong = right + number / (guesses - number) * (forced - wrong), forced
+    return right + wrong > guesses / canaries
+
+
+def law_of(events: Sequence[Event], least: float) -> tuple[Law, bool]:
+    """Return the law of these events, and whether it is a Gaussian one, in closed form.
+
+    Any other comes from the accountant's curve down to delta = ``least``: it lies above the true one, so that it is
+    refuted later.
+    """
+    if all(event.kind == "gaussian" or event.sample_rate == 1 for event in events):
+        from scipy.special import ndtr, ndtri
+
+        mu = math.sqrt(sum(event.count / (event.noise_multiplier or 0.0) ** 2 for event in events))
+        return lambda rate: float(ndtr(ndtri(rate) - mu)), True
+    epsilons, deltas = np.array([*compose_curve(events, least, _POINTS), (0.0, 1.0)]).T
+    grown = np.exp(np.minimum(epsilons, 700.0))
+
+    def law(rate: float) -> float:  # P' <= e^epsilon P + delta, of the test and of its complement
+        return max(float(np.maximum((rate - deltas) / grown, 1 - deltas - grown * (1 - rate)).max()), 0.0)
+
+    return law, False
+
+
+def has_law(events: Sequence[Event], delta: float) -> bool:
+    """Return whether all events are noise that can be scaled, and have an epsilon at this delta; for `bound_law`."""
+    noise = bool(events) and all(event.noise_multiplier is not None for event in events)
+    return noise and (delta > 0 or not any("gaussian" in event.kind for event in events))
+
+
+def bound_law(
+    canaries: int, right: Mapping[int, int], events: Sequence[Event], *, delta: float, error: float
+) -> LawBound:
+    """Return the largest epsilon of the events' law, with noise scaled, that these guesses refute; 0 if none.
+
+    Args:
+        canaries: m.
+        right: Number of right guesses by number of guesses; each refutes at ``error``.
+        events: See `has_law`; for one Gaussian event of any noise the laws are all Gaussian ones.
+        delta: Where epsilon is stated.
+        error: 1 - confidence of each number of guesses.
+    """
+
+    def scaled(strength: float) -> list[Event]:
+        return [
+            dataclasses.replace(event, noise_multiplier=(event.noise_multiplier or 0) / strength) for event in events
+        ]
+
+    def refuting(strength: float) -> int:  # the number of guesses; 0 if none
+        law = law_of(scaled(strength), min(1e-6, error / 1000))[0]
+        return next((r for r, v in right.items() if refutes(law, canaries, r, v, error)), 0)
+
+    gaussian = law_of(events, 0.5)[1]
+    name = "Gaussian" if gaussian else "the mechanism's own"
+    if not any(refutes(lambda rate: rate, canaries, r, v, error) for r, v in right.items()):  # mere guessing
+        return LawBound(0.0, name, *max(right.items()))
+    low, best = 1.0, refuting(1.0)
+    while best and low < _MOST_STRENGTH and (more := refuting(2 * low)):
+        low, best = 2 * low, more
+    while not best and low > _LEAST_STRENGTH:
+        low /= 2
+        best = refuting(low)
+    if not best:
+        return LawBound(0.0, name, *max(right.items()))
+    high = 2 * low
+    for _ in range(_GAUSSIAN_HALVINGS if gaussian else _COMPOSED_HALVINGS):
+        middle = math.sqrt(low * high)
+        found = refuting(middle)
+        low, high, best = (middle, high, found) if found else (low, middle, best)
+    return LawBound(compose_epsilon(scaled(low), delta), name, best, right[best])
+
+
 @typed
 def audit_guesses(
     scores: Tensor,
@@ -222,6 +352,7 @@ def audit_guesses(
     delta: float = 0.0,
     confidence: float = 0.95,
     guesses: Sequence[int] | None = None,
+    events: Sequence[Event] = (),
 ) -> OneRunResult:
     """Bound epsilon from below by an attack's scores of the canaries.
 
@@ -233,6 +364,8 @@ def audit_guesses(
         included: (m,) bool, the coins.
         guesses: Numbers r to try, chosen before scores and coins are known; None is m, m/4 and m/20. They share the
             error probability.
+        events: What a coin's canary is hidden by, for the second bound; () or one that is no noise (see `has_law`) =
+            without that bound.
 
     Raises:
         InputError: If scores are NaN or do not fit the coins, or a number is out of range.
@@ -254,14 +387,16 @@ def audit_guesses(
     order = scores.cpu().argsort(descending=True, stable=True)
     truth = included.cpu()[order]
     best: tuple[float, int, int] = (-1.0, 0, 0)
+    right: dict[int, int] = {}
     for r in tried:
         top = (r + 1) // 2
-        correct = int(truth[:top].sum()) + int((~truth[num - (r - top) :]).sum() if r > top else 0)
+        right[r] = correct = int(truth[:top].sum()) + int((~truth[num - (r - top) :]).sum() if r > top else 0)
         found = epsilon_from_guesses(num, r, correct, delta=delta, confidence=each)
         best = max(best, (found, r, correct))
     epsilon, r, correct = best
     cap = max(epsilon_from_guesses(num, r, r, delta=delta, confidence=each) for r in tried)
-    return OneRunResult(epsilon, cap, r, correct, num, tried, delta, confidence)
+    fdp = bound_law(num, right, events, delta=delta, error=1 - each) if has_law(events, delta) else None
+    return OneRunResult(epsilon, cap, r, correct, num, tried, delta, confidence, fdp=fdp)
 
 
 @typed
@@ -275,6 +410,7 @@ def audit_one_run(
     confidence: float = 0.95,
     guesses: Sequence[int] | None = None,
     seed: int | None = None,
+    charged: Callable[[_T], Sequence[Event]] = lambda trained: (),
 ) -> dict[str, OneRunResult]:
     """Train once with canaries, attack the result, and bound epsilon from below by each attack.
 
@@ -288,12 +424,52 @@ def audit_one_run(
         confidence: Of each bound by itself; all bounds rest on the same coins.
         guesses: See `audit_guesses`.
         seed: See `toss`.
+        charged: Returns the ``events`` of `audit_guesses`: what the training was charged for an image, zero-out-one.
     """
     trial = insert_canaries(split, canaries, seed=seed)
     trained = train(trial.split)
+    events = charged(trained)
     return {
         name: audit_guesses(
-            attack(trained, trial.canaries), trial.included, delta=delta, confidence=confidence, guesses=guesses
+            attack(trained, trial.canaries),
+            trial.included,
+            delta=delta,
+            confidence=confidence,
+            guesses=guesses,
+            events=events,
         )
         for name, attack in attacks.items()
     }
+
+
+@typed
+def audit_holdout(
+    members: Tensor, others: Tensor, *, delta: float = 0.0, confidence: float = 0.95, seed: int | None = None
+) -> OneRunResult:
+    """Bound the replace-one epsilon of a finished training from below, from what it released and a holdout.
+
+    If chance has divided the records into members and others, all divisions of their numbers being equally likely, then
+    so are, after a random matching, both orders of each pair, independently: m fair coins, each of which replaces one
+    record. So Theorem 5.2 holds of m guesses which one of a pair was the member, here that with the higher score. It
+    does not hold if members and others differ in anything else (other sources, times, a chosen holdout, several images
+    of one record), for then membership shows without any leak, nor if the training used the others.
+
+    Args:
+        members: (n,), higher = rather a member, computed from the release (such as the synthetic images) alone: without
+            knowledge of who was a member, nor by anything fitted to members or others.
+        others: (k,), scores of the holdout by the same rule.
+        delta: Of the guarantee under test, for replace-one.
+        confidence: Over division, training and matching.
+        seed: See `toss`; also of the matching.
+
+    Raises:
+        InputError: As `audit_guesses`, or if scores are no lists of numbers.
+    """
+    if members.ndim != 1 or others.ndim != 1:
+        raise InputError(f"The scores must be (n,), got {tuple(members.shape)} and {tuple(others.shape)}.")
+    num = min(len(members), len(others))
+    source = Noise.system() if seed is None else Noise.fixed(seed)
+    first, second = (scores[source.uniform((len(scores),)).argsort()[:num]].double() for scores in (members, others))
+    coins = source.uniform((num,)) < 0.5
+    ahead = torch.where(coins, first - second, second - first)
+    return dataclasses.replace(audit_guesses(ahead, coins, delta=delta, confidence=confidence), relation="replace-one")

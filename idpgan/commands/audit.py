@@ -54,9 +54,11 @@ class AuditOptions:
     pair: str | None = option(None, "Publishers: the neighbors, such as extremes.")
     release: bool = option(False, "Also fill the audited field of a run's release.")
     seed: int | None = option(None, "Fixes the noise, to have a result again.")
-    one_run: bool = option(False, "One training with many canaries: gradients (dp-gan, hybrid) or a CONFIG's.")
+    one_run: bool = option(False, "One run with many canaries: gradients or sums of a METHOD, or a CONFIG's training.")
     exposure: bool = option(False, "Train CONFIG with random secrets in it: how well are they known?")
-    canaries: int | None = option(None, "Default: of --one-run 5000 gradients or 500 images, of --exposure 20.")
+    canaries: int | None = option(
+        None, "Default: of --one-run 5000 gradients or sums, or 500 images; of --exposure 20."
+    )
     repeats: int = option(1, "How often each secret of --exposure is in the training.")
     threads: int = option(1, "Threads, each with its own noise.")
     device: Device = "cpu"

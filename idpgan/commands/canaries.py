@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,7 @@ from idpgan.host import own_state
 from idpgan.methods import METHODS
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
+from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit, number_to_json
 from idpgan.progress import Progress, silent
 from idpgan.trainer import critic_of, load_config, plan, train_on
@@ -76,6 +77,11 @@ def by_nearest_sample(method: Method, images: Images) -> Tensor:
 SCORES: dict[str, Score] = {"critic": by_critic, "nearest sample": by_nearest_sample}
 
 
+def _is_of_coins(proof: Guarantee | Event) -> bool:
+    """Whether its neighbors are those of a coin: an image, or a null record in its place."""
+    return (proof.unit, proof.relation) == (Unit.IMAGE, Relation.ZERO_OUT)
+
+
 @dataclass(frozen=True)
 class OneRun:
     """The result of one run with canaries.
@@ -95,13 +101,13 @@ class OneRun:
 
     @property
     def comparable(self) -> bool:
-        """Whether a coin decides between the neighbors of the proof: an image, or a null record in its place."""
-        return (self.proven.unit, self.proven.relation) == (Unit.IMAGE, Relation.ZERO_OUT)
+        """Whether a coin decides between the neighbors of the proof."""
+        return _is_of_coins(self.proven)
 
     @property
     def violation(self) -> bool:
         """Whether a bound refutes the proof, or the code."""
-        return self.comparable and any(result.epsilon_lower > self.proven.epsilon for result in self.results.values())
+        return self.comparable and any(result.highest > self.proven.epsilon for result in self.results.values())
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -125,6 +131,11 @@ class OneRun:
                 f"{name}: epsilon >= {result.epsilon_lower:.4f} (cap {result.cap:.2f}): {result.correct} of "
                 f"{result.guesses} guesses right about {result.canaries} canaries, confidence {result.confidence:g}"
             )
+            if (found := result.fdp) is not None:
+                lines.append(
+                    f"{name}, f-DP: epsilon >= {found.epsilon_lower:.4f} if the law is {found.law}: {found.correct} of "
+                    f"{found.guesses} guesses right"
+                )
         lines += [f"note: {note}" for note in self.notes] + [_READ] * (not self.data_free)
         if self.violation:
             confidence = min(result.confidence for result in self.results.values())
@@ -141,22 +152,24 @@ def gradients_once(
     seed: int | None = None,
     device: torch.device | str = "cpu",
 ) -> OneRun:
-    """Audit a case that trains by one training with gradient canaries.
+    """Audit a case that trains by one training with gradient canaries, or sums by one release with a cell for each.
 
-    The method takes noisy gradients of the private images. ``canaries`` is m, None = 5,000; ``seed`` fixes coins and
-    noise.
+    The method takes noisy gradients or sums of the private images. ``canaries`` is m, None = 5,000; ``seed`` fixes
+    coins and noise.
 
     Raises:
-        InputError: If the case is not a training, or a number is out of range.
+        InputError: If the case is neither, or a number is out of range.
     """
-    if case.rows is None:
+    if case.rows is None and not (case.entrywise and _is_of_coins(case.proven)):
         raise InputError(
-            f"'{case.method}' has no steps to put gradient canaries in. Give a config file: it is trained once, with "
-            "canary images."
+            f"'{case.method}' has no steps to put gradient canaries in, nor sums of images that are in or null. Give a "
+            "config file: it is trained once, with canary images."
         )
     canaries = _GRADIENTS if canaries is None else canaries
     result = case.run_once(canaries, confidence=confidence, seed=seed, device=device)
-    return OneRun(case.method, case.proven, {"gradients of every step": result}, True, case.notes)
+    return OneRun(
+        case.method, case.proven, {"sums" if case.rows is None else "gradients of every step": result}, True, case.notes
+    )
 
 
 @own_state()
@@ -188,9 +201,19 @@ def images_once(
         trained.append(train_on(config, split, progress))
         return trained[0]
 
-    delta = plan(config).price.delta
+    def charged(method: Method) -> Sequence[Event]:
+        events = method.ledger.events
+        return events if all(_is_of_coins(event) for event in events) else ()
+
     results = audit_one_run(
-        split, make_canaries(split, canaries, kind), train, SCORES, delta=delta, confidence=confidence, seed=seed
+        split,
+        make_canaries(split, canaries, kind),
+        train,
+        SCORES,
+        delta=plan(config).price.delta,
+        confidence=confidence,
+        seed=seed,
+        charged=charged,
     )
     proven = trained[0].privacy().proven
     found = OneRun(config.method.name, proven, results, False)

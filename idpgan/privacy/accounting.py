@@ -200,22 +200,43 @@ def _sampled_log_moments(mu: float, rate: float) -> tuple[np.ndarray, np.ndarray
 
 @functools.lru_cache(maxsize=256)
 def _losses_epsilon(mu: float, others: tuple[Event, ...], delta: float) -> float:
-    if not others or delta == 0 or sum(event.count for event in others) > convolution.MOST_READS:
+    if not others or delta == 0:
         return math.inf
+    composed = _composed(mu, others, delta)
+    return math.inf if composed is None else composed[0]
+
+
+def _composed(mu: float, others: tuple[Event, ...], delta: float) -> tuple[float, losses.Pair] | None:
+    """Return epsilon at ``delta`` > 0 by the composed distributions, and these; None where they are out of reach."""
+    if sum(event.count for event in others) > convolution.MOST_READS:
+        return None
     if 0 < mu < 1e-100 or mu > 1e100 or any(event.pure < 1e-100 for event in others):  # squares and shares underflow
-        return math.inf
+        return None
     events = others
     if mu > 0:
         events = (*others, Event("gaussian", others[0].unit, others[0].relation, 1 / mu))
     reach = losses.reach(sum(event.count for event in events), delta)
     if any(max(map(abs, losses.span(event, reach))) > losses.LARGEST_LOSS for event in events):
-        return math.inf
+        return None
     for interval in losses.intervals(events, reach):
         parts = [(losses.event_losses(event.single, interval, reach), event.count) for event in events]
         composed = convolution.compose(parts, delta)
         if composed is not None:
-            return composed[0]
-    return math.inf
+            return composed
+    return None
+
+
+def compose_curve(events: Sequence[Event], delta: float, points: int) -> list[tuple[float, float]]:
+    """Return ``points`` pairs (epsilon, delta) that hold for all ``events``, which not all are Gaussian.
+
+    They come of one composition, from epsilon = 0 to that at the given ``delta`` > 0; empty where it is out of reach.
+    """
+    mu, others = _merge(events)
+    composed = _composed(mu, others, delta) if others else None
+    if composed is None or not math.isfinite(composed[0]):
+        return []
+    epsilons = np.linspace(0, composed[0], points).tolist()
+    return [(epsilon, min(max(way.delta(epsilon) for way in composed[1]), 1.0)) for epsilon in epsilons]
 
 
 # Inverses ------------------------------------------------------------------------------------------------------

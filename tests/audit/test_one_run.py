@@ -8,22 +8,28 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import binom
+from scipy.optimize import brentq, linprog
+from scipy.stats import binom, norm
 
 from idpgan import trainer
 from idpgan.audit.one_run import (
     audit_guesses,
+    audit_holdout,
     audit_one_run,
+    bound_law,
     epsilon_from_guesses,
     insert_canaries,
+    law_of,
     make_canaries,
     p_value,
+    refutes,
 )
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, load
 from idpgan.errors import InputError
-from idpgan.privacy import Noise, Relation, Unit
+from idpgan.privacy import Event, Noise, Relation, Unit
+from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.mechanisms import RandomizedResponse
 from idpgan.training.config import build_config
 
@@ -157,6 +163,132 @@ def test_constant_scores_find_nothing_and_bad_ones_are_refused():
         p_value(10, 5, 6, 1.0)
 
 
+# The bound of a law --------------------------------------------------------------------------------------------------
+
+
+def noise_of(kind, multiplier, **more):
+    return [Event(kind, Unit.IMAGE, Relation.ZERO_OUT, multiplier, **more)]
+
+
+# jax_privacy 2.0.0 (PyPI, Apache 2.0), auditing.py, CanaryScoreAuditor.epsilon_one_run_fdp(1 - confidence, delta,
+# threshold_strategy=Explicit(0.5)) on scores 1 (guessed) and 0: v canaries that are in and r - v that are out score 1.
+# Run on 2026-11-26 with numpy 2.4.6 and scipy 1.17.1; it solves for epsilon to 1e-6.
+JAX_PRIVACY = (  # m, r, v, delta, confidence, epsilon
+    (1000, 1000, 600, 1e-5, 0.95, 0.5835403679239116),
+    (1000, 200, 150, 1e-5, 0.95, 1.2969160950579595),
+    (5000, 500, 420, 1e-5, 0.95, 2.051579868088469),
+    (100, 99, 99, 1e-5, 0.95, 8.178972541769634),
+    (2000, 100, 98, 1e-8, 0.99, 4.28366926469018),
+    (500, 100, 60, 1e-3, 0.95, 0.020290551494999927),
+    (5000, 250, 249, 1e-5, 0.95, 5.666441893621598),
+    (300, 300, 299, 1e-6, 0.95, 9.793806561809857),
+    (100, 40, 20, 1e-5, 0.95, 0.0),
+    (1000, 1, 1, 1e-5, 0.95, 0.0),
+)
+
+
+@pytest.mark.parametrize(("m", "r", "v", "delta", "confidence", "epsilon"), JAX_PRIVACY)
+def test_the_gaussian_law_gives_the_values_of_jax_privacy(m, r, v, delta, confidence, epsilon):
+    # The highest r scores are guesses "in", v of them right. Twice as many guesses, half of them "out", count alike.
+    found = bound_law(m, {r: v}, noise_of("gaussian", 1.0), delta=delta, error=1 - confidence)
+    assert found.epsilon_lower == pytest.approx(epsilon, abs=2e-6)
+    assert (found.law, found.guesses, found.correct) == ("Gaussian", r, v)
+    other = bound_law(m, {r: v}, noise_of("gaussian", 7.0), delta=delta, error=1 - confidence)
+    assert other.epsilon_lower == pytest.approx(found.epsilon_lower, rel=1e-6)  # the noise only begins the search
+
+
+def least_total(law, m, r, v, error):
+    """Solve the inequalities of the theorem for the least mass, by a linear program with the law's tangents."""
+    rates = np.concatenate([np.geomspace(1e-6, 0.5, 150), np.linspace(0.5, 1 - 1e-6, 50)])
+    slopes = np.array([(law(t + 1e-9) - law(t - 1e-9)) / 2e-9 for t in rates])
+    offsets = np.array([law(t) for t in rates]) - slopes * rates
+    number = np.arange(r + 1)
+    rows, limits = [-(number >= v).astype(float)], [-error]
+    for least in range(1, v + 1):
+        right = np.where(number >= least, number / m, 0.0)
+        wrong = np.where(number >= least - 1, (r - number) / m, 0.0)
+        rows += list(slopes[:, None] * right - wrong)
+        limits += list(-offsets)
+    found = linprog(np.ones(r + 1), A_ub=np.array(rows), b_ub=np.array(limits))
+    return found.fun if found.success else math.inf
+
+
+@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
+def test_the_recursion_is_the_least_mass_that_the_theorem_allows(mu):
+    law, exact = law_of(noise_of("gaussian", 1 / mu), 1e-6)
+    assert exact
+    refuted = {v: refutes(law, 20, 12, v, 0.05) for v in range(13)}
+    assert list(refuted.values()) == sorted(refuted.values())  # more right guesses refute more
+    for v in range(6, 13):
+        least = least_total(law, 20, 12, v, 0.05)
+        assert refuted[v] == (least > 1), (v, least)
+        assert abs(least - 1) > 1e-3  # no other rounding turns it
+
+
+def gaussian_scores(canaries, multiplier, seed):
+    coins = tosses(canaries, seed)
+    noise = torch.randn(canaries, generator=torch.Generator().manual_seed(seed + 500)).double()
+    return coins + multiplier * noise, coins
+
+
+def test_the_bound_of_a_law_is_valid_and_above_steinkes():
+    proven = noise_of("gaussian", 1.0)
+    found = [
+        audit_guesses(*gaussian_scores(1000, 1.0, seed), delta=1e-5, guesses=[100], events=proven)
+        for seed in range(100)
+    ]
+    above = sum(result.fdp.epsilon_lower > compose_epsilon(proven, 1e-5) for result in found)
+    assert above <= 5  # of 100, at confidence 95 %
+    assert all(result.highest == result.fdp.epsilon_lower >= result.epsilon_lower for result in found)
+    assert np.median([result.fdp.epsilon_lower - result.epsilon_lower for result in found]) > 0.5
+    assert found[0].to_json()["fdp"]["law"] == "Gaussian"
+
+
+def test_noise_that_is_a_fifth_too_small_is_caught():
+    """Of ten million Gaussian scores the 10,000 most extreme ones are guessed; only these are drawn."""
+    canaries, guesses, rng = 10_000_000, 10_000, np.random.default_rng(1)
+    law, _ = law_of(noise_of("gaussian", 1.0), 1e-6)
+
+    def refuted(multiplier):
+        beyond = [lambda t, sign=sign: norm.sf((t + sign * 0.5) / multiplier) for sign in (-1, 1)]  # right, wrong
+        reach = brentq(lambda t: beyond[0](t) + beyond[1](t) - guesses / canaries, 0, 10)
+        right = beyond[0](reach) * canaries / guesses
+        counts = rng.binomial(guesses, right, 200)
+        return sum(refutes(law, canaries, guesses, int(count), 0.05) for count in counts)
+
+    assert refuted(0.8) >= 190
+    assert refuted(1.0) == 0
+    # Five thousand, as the command has, are too few for a fifth, and enough for a half.
+    scores = [gaussian_scores(5000, 0.5, seed) for seed in range(5)]
+    options = {"delta": 1e-5, "guesses": [500], "events": noise_of("gaussian", 1.0)}
+    assert all(audit_guesses(*given, **options).fdp.epsilon_lower > 4.4 for given in scores)  # proven: 4.377
+
+
+def test_a_law_of_its_own_is_scaled_and_composed():
+    sampled = noise_of("poisson-gaussian", 0.9, count=20, sample_rate=0.3)
+    law, exact = law_of(sampled, 1e-6)
+    assert not exact
+    rates = np.linspace(0.01, 0.99, 50)
+    least = np.array([law(rate) for rate in rates])
+    assert ((least >= 0) & (least <= rates)).all()
+    assert (np.diff(least, 2) >= -1e-12).all()  # convex
+    every = noise_of("poisson-gaussian", 0.9, count=20, sample_rate=1.0)
+    assert law_of(every, 1e-6)[1]  # nobody is left out: Gaussian
+    assert (least >= [law_of(every, 1e-6)[0](rate) for rate in rates]).all()  # sampling hides
+    found = bound_law(2000, {200: 180}, sampled, delta=1e-5, error=0.05)
+    assert found.law == "the mechanism's own"
+    assert epsilon_from_guesses(2000, 200, 180, delta=1e-5) < found.epsilon_lower < compose_epsilon(sampled, 1e-5)
+
+
+def test_a_law_of_pure_noise_and_of_none():
+    coins = tosses(1000, 1)
+    scores = responses(coins, 1.0, 2)
+    laplace = audit_guesses(scores, coins, events=noise_of("laplace", 1.0)).fdp
+    assert 0 < laplace.epsilon_lower <= 1.0
+    for events in ((), noise_of("gaussian", 1.0), [Event("pure", Unit.IMAGE, Relation.ZERO_OUT, pure_epsilon=1.0)]):
+        assert audit_guesses(scores, coins, delta=0.0, events=events).fdp is None  # no Gaussian epsilon at delta = 0
+
+
 # Canaries ------------------------------------------------------------------------------------------------------------
 
 
@@ -208,6 +340,45 @@ def test_kinds_of_canaries(digits):
         insert_canaries(digits, make_canaries(unlabeled, 5, "noise"))
     with pytest.raises(InputError, match="no canaries"):
         insert_canaries(digits, digits.holdout.select(torch.arange(0)))
+
+
+# Holdout -------------------------------------------------------------------------------------------------------------
+
+
+def nearness(images, synthetic):
+    return -torch.cdist(images, synthetic).amin(1)
+
+
+def test_a_holdout_bounds_epsilon_from_synthetic_images_alone():
+    """Fresh images show nothing, however many; published copies of a third of the members show an epsilon."""
+    above, found = 0, []
+    for seed in range(40):
+        rng = torch.Generator().manual_seed(seed)
+        pool, fresh = torch.rand(700, 16, generator=rng), torch.rand(200, 16, generator=rng)
+        divided = torch.randperm(700, generator=rng)
+        members, others = pool[divided[:300]], pool[divided[300:]]
+        honest = audit_holdout(nearness(members, fresh), nearness(others, fresh), seed=seed)
+        above += honest.epsilon_lower > 0
+        copied = torch.cat([members[:100], fresh])
+        found.append(audit_holdout(nearness(members, copied), nearness(others, copied), seed=seed).epsilon_lower)
+    assert above <= binom.isf(1e-3, 40, 0.05)  # nothing was released of anybody: epsilon is 0
+    assert min(found) > 1
+    assert (honest.relation, honest.canaries) == ("replace-one", 300)
+
+
+def test_the_bound_from_a_holdout_is_tight_and_not_above():
+    """The release holds a noisy bit per record of the pool, so that replacing a member changes two of them."""
+    above = {}
+    for epsilon in (1.0, 2.0):
+        truth = 1 / (1 + math.exp(-epsilon / 2))
+        rngs = [torch.Generator().manual_seed(seed) for seed in range(40)]
+        bits = [(torch.rand(2, 1000, generator=rng) < torch.tensor([[truth], [1 - truth]])).double() for rng in rngs]
+        bounds = [audit_holdout(*pair, seed=seed).epsilon_lower for seed, pair in enumerate(bits)]
+        above[epsilon] = sum(bound > 1.0 for bound in bounds)
+    assert above[1.0] <= binom.isf(1e-3, 40, 0.05)
+    assert above[2.0] >= 35  # twice what was claimed
+    with pytest.raises(InputError, match="NaN"):
+        audit_holdout(torch.full((5,), math.nan), torch.zeros(5))
 
 
 # Training ------------------------------------------------------------------------------------------------------------

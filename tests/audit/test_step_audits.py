@@ -10,6 +10,8 @@ from scipy.stats import ks_2samp
 
 from idpgan.audit.entry import Request
 from idpgan.audit.gradient_canaries import canary_case, canary_images
+from idpgan.commands.audit import method_case
+from idpgan.commands.canaries import gradients_once
 from idpgan.errors import InputError
 from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit, layer_gradients
 from idpgan.privacy.sums import CellSums
@@ -153,10 +155,43 @@ def test_hybrid_is_its_release_and_its_steps(case, audited, monkeypatch):
 def test_one_training_with_many_canaries_stays_below_the_proof():
     case = canary_case("dp-gan", PLAN, Request(10.0, 1e-5))
     found = case.run_once(2000, seed=1)
-    assert 0.8 < found.epsilon_lower <= case.proven.epsilon
+    assert 0.8 < found.epsilon_lower < found.fdp.epsilon_lower <= case.proven.epsilon
+    assert found.fdp.law == "the mechanism's own"
     for number in (5, 10**9, 1.5, True):
         with pytest.raises(InputError, match="canaries = "):
             case.run_once(number)
+
+
+def test_one_release_of_sums_with_many_canaries(monkeypatch):
+    """Each canary has a cell of its own; Gaussian sums have a Gaussian law."""
+    terms = {"unit": Unit.IMAGE, "relation": Relation.ZERO_OUT}
+    sums = CellSums.calibrated(3, 8, "gaussian", epsilon=4.0, delta=1e-5, **terms)
+    case = sums_case("idp-gan-aggregate", sums, Request(4.0, 1e-5))
+    found = gradients_once(case, 5000, seed=1)
+    result = found.results["sums"]
+    assert result.fdp.law == "Gaussian"
+    assert 1 < result.epsilon_lower < result.fdp.epsilon_lower <= case.proven.epsilon
+    assert not found.violation
+    assert any("sums, f-DP: epsilon >=" in line and "if the law is Gaussian" in line for line in found.lines())
+    mechanism = CellSums.mechanism
+    half = property(lambda self: dataclasses.replace(mechanism.fget(self), scale=mechanism.fget(self).scale // 2))
+    monkeypatch.setattr(CellSums, "mechanism", half)
+    wrong = sums_case("idp-gan-aggregate", sums, Request(4.0, 1e-5))
+    wrong = dataclasses.replace(wrong, events=case.events, proven=case.proven)
+    again = gradients_once(wrong, 5000, seed=1)
+    assert again.results["sums"].epsilon_lower < case.proven.epsilon < again.results["sums"].fdp.epsilon_lower
+    assert again.violation  # by the second bound alone
+
+
+SLOW = [pytest.param(name, "the mechanism's own", marks=pytest.mark.slow) for name in ("hybrid", "diffusion", "dp-sgd")]
+
+
+@pytest.mark.parametrize(("method", "law"), [("scattering-linear", "Gaussian"), ("evolution", "Gaussian"), *SLOW])
+def test_all_methods_with_steps_or_sums_have_both_bounds(method, law):
+    case = method_case(method, Request(10.0))
+    (result,) = gradients_once(case, 400, seed=1).results.values()
+    assert result.fdp.law == law
+    assert 0.8 < result.epsilon_lower < result.fdp.epsilon_lower <= case.proven.epsilon
 
 
 def test_a_long_plan_is_simulated_in_part_and_says_so():

@@ -188,7 +188,14 @@ def test_a_config_is_trained_once_with_canaries(run, tmp_path):
     path.write_text(dump_toml(config))
     code, out, _ = run("audit", path, "--one-run", "--canaries", 40)
     assert code == 0
-    for words in ("critic: epsilon >=", "nearest sample: epsilon >=", "40 mislabeled", "for the curator"):
+    for words in (
+        "critic: epsilon >=",
+        "critic, f-DP: epsilon >=",
+        "mechanism's own",
+        "nearest sample: epsilon >=",
+        "40 mislabeled",
+        "for the curator",
+    ):
         assert words in out
 
 

@@ -19,7 +19,14 @@ from idpgan.attacks.losses import classifier_confidence, critic_score, latent_re
 from idpgan.attacks.membership import calibrate, density_ratio, nearest_sample, neighborhood_count
 from idpgan.attacks.registry import select_attacks
 from idpgan.audit.bounds import cap
-from idpgan.audit.one_run import audit_guesses, epsilon_from_guesses, insert_canaries, make_canaries, p_value
+from idpgan.audit.one_run import (
+    audit_guesses,
+    audit_holdout,
+    epsilon_from_guesses,
+    insert_canaries,
+    make_canaries,
+    p_value,
+)
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
@@ -140,6 +147,10 @@ CALLS = {
             "confidence": 0.9,
             "guesses": [4, 8],
         },
+    ),
+    "audit_holdout": (
+        audit_holdout,
+        {"members": torch.arange(8.0), "others": torch.arange(9.0), "delta": 0.0, "confidence": 0.9, "seed": 0},
     ),
     "make_canaries": (make_canaries, {"split": SPLIT, "num": 2, "kind": "noise", "seed": 0}),
     "insert_canaries": (insert_canaries, {"split": SPLIT, "canaries": images(2), "seed": 0}),
