@@ -1,6 +1,8 @@
 """How often the gate fails harmless images: blind attacks, members and others of one distribution.
 
     python benchmarks/gate_alarms.py [--draws 40]
+
+Every failure is false. The attacks of a real gate share their images, and so fail more seldom.
 """
 
 from __future__ import annotations

@@ -101,9 +101,9 @@ class Limit:
             outcomes: Of all attacks.
             best: The strongest of them; None if none was run.
             further: Statements that hold together with the attacks' intervals; see `corrected`.
-            copied: Whether members, and no others, stand in the generated images: above any limit.
+            copied: Whether members, and not others, are copied among the generated images: above any limit.
         """
-        above = ["members are among the generated images, and no others are"] if copied else []
+        above = ["members are copied among the generated images"] if copied else []
         run = [found for found in outcomes if found.scores is not None]
         if best is None:
             unknown = ["no attack was run"]

@@ -32,7 +32,7 @@ from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.kinds import opened
-from idpgan.metrics.source import read_images
+from idpgan.metrics.source import kind_of, read_images
 from idpgan.progress import Progress, silent
 from idpgan.report.attacked_images import CAUTION, COPIES, ImagesAttack
 from idpgan.run import describe_environment
@@ -109,6 +109,7 @@ def attack(
     read = {name: _read(name, source, people, **drawn) for name, source in sources.items()}
     all_members = read["members"]
     images, notes = _chosen(read, most, seed)
+    names_of = _names(all_members, sources["members"], images.members) if riskiest else None
     knowledge = _knowledge(read, seed, where)
     possible = [row for row in rows if row.missing(knowledge, images) is None]
     _refuse_few(read, images, possible, confidence)
@@ -135,14 +136,13 @@ def attack(
     }
     if images.people is not None:
         notes.append("the brackets are those of people: images of one person are not independent")
-    where_found = _names(all_members, sources["members"], images.members) if riskiest else None
-    risky = most_exposed(images, knowledge.samples, outcomes, riskiest, where_found)
+    risky = most_exposed(images, knowledge.samples, outcomes, riskiest, names_of)
     return ImagesAttack(outcomes, best, facts, (*notes, *CAUTION), riskiest=risky)
 
 
 def _names(images: Images, source: Any, chosen: Images) -> list[list[str]]:
     """Return where each chosen image is found in its source: the files of a folder, or positions from 1; all copies."""
-    if isinstance(source, str | os.PathLike) and Path(source).is_dir():
+    if isinstance(source, str | os.PathLike) and kind_of(Path(source)) == "folder":
         names = [str(path.relative_to(source)) for path in scanned(Path(source)).paths]
     else:
         names = [f"image {place:,}" for place in range(1, 1 + len(images))]

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from idpgan.attacks.riskiest import Record
-from idpgan.files import PRIVATE_FILE, check_writable, write_text_atomic
+from idpgan.files import PRIVATE_FILE, check_writable, write_bytes_atomic
 from idpgan.release.outputs import check_page
 from idpgan.report.attacked_images import CAUTION
 from idpgan.report.page import Gallery, Page, Part, Table, lay_out, render
@@ -45,7 +45,8 @@ def write_riskiest(result: Path, records: Sequence[Record], about: str) -> list[
     if not records:
         return []
     path = page_beside(result)
-    write_text_atomic(path, render(riskiest_page(records, about), FORMAT), mode=PRIVATE_FILE)
+    page = render(riskiest_page(records, about), FORMAT)
+    write_bytes_atomic(path, page.encode("utf-8", "backslashreplace"), mode=PRIVATE_FILE)  # names of files are bytes
     return [path]
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import stat
+import sys
 
 import numpy as np
 import pytest
@@ -251,6 +252,31 @@ def test_the_page_names_the_files_warns_and_stays_with_the_curator(sides, call):
     code, printed, err = call(sides / "clean.npz", *attacked, "--riskiest", 2, "--out", out)
     assert (code, printed, err.count("\n")) == (2, "", 1)
     assert page.read_text() == "mine"
+
+
+def test_names_are_those_of_the_files_however_they_are_called_and_listed(sides, call):
+    """With a metadata.csv its rows are the images, in its order; a name on disk need not be text."""
+    files = sorted((sides / "members").iterdir())
+    strange = os.fsdecode(b"\xff<b>.png") if sys.platform == "linux" else "udcff<b>.png"
+    files[5].unlink()
+    files[60].rename(sides / "members" / strange)
+    sources = ["--members", sides / "members", "--others", sides / "others", "--attack", "nearest-sample"]
+    asked = [*sources, "--riskiest", 20, "--out", sides / "found.json", "--json"]
+    code, out, _ = call(sides / "copies.npz", *asked)
+    assert code == 0
+    assert [strange] in [record["names"] for record in json.loads(out)["riskiest"]]
+    page = (sides / "found-riskiest.html").read_text()
+    assert "udcff&lt;b&gt;.png" in page
+    (sides / "members" / strange).unlink()
+    rows = [path.name for path in files[40:5:-1]]
+    for path in set((sides / "members").iterdir()) - {sides / "members" / row for row in rows}:
+        path.unlink()
+    table = "file_name,person\n" + "".join(f"{row},{place}\n" for place, row in enumerate(rows))
+    (sides / "members" / "metadata.csv").write_text(table)
+    code, out, err = call(sides / "copies.npz", *asked)
+    assert code == 0, err
+    found = json.loads(out)["riskiest"]
+    assert {record["names"][0] for record in found if record["equal"]} == {f"{n:02}.png" for n in range(6, 20)}
 
 
 def test_no_page_lies_in_a_release(sides, call):
