@@ -78,8 +78,8 @@ class AttackOptions:
     data_root: Path | None = option(None, "Where the data set lies now (data.root).")
     pixel_range: str = option("auto", f"With --members: {RANGE}", "--range")
     out: Path | None = option(None, "With --members: JSON file to write.")
-    fail_above: str | None = option(None, "A gate: leak, or a share of members at 0.01 or 0.001.", metavar="TPR@FPR")
-    upper_end: bool = option(False, "Hold the upper ends of the intervals against TPR.")
+    fail_above: str | None = option(None, "A gate: leak, or at most TPR at an FPR of 0.01 or 0.001.", metavar="TPR@FPR")
+    upper_end: bool = option(False, "With TPR@FPR: hold upper ends of intervals against it.")
     riskiest: int = option(0, "Show so many members and their nearest generated images on a page.")
     device: Device = "auto"
 
