@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     import torch
 
     from idpgan.attacks.attack import Attack, Knowledge, Membership
+    from idpgan.attacks.gate import Limit
     from idpgan.data.images import Images
     from idpgan.data.load import Split
     from idpgan.models.generator import Generator
@@ -77,6 +78,9 @@ class AttackOptions:
     data_root: Path | None = option(None, "Where the data set lies now (data.root).")
     pixel_range: str = option("auto", f"With --members: {RANGE}", "--range")
     out: Path | None = option(None, "With --members: JSON file to write.")
+    fail_above: str | None = option(None, "A gate: leak, or at most TPR at an FPR of 0.01 or 0.001.", metavar="TPR@FPR")
+    upper_end: bool = option(False, "With TPR@FPR: hold upper ends of intervals against it.")
+    riskiest: int = option(0, "Show so many members and their nearest generated images on a page.")
     device: Device = "auto"
 
     def __post_init__(self) -> None:
@@ -90,9 +94,23 @@ class AttackOptions:
             raise InputError("--range is for --members: a run's images are bytes.")
         if not 0 < self.confidence < 1:
             raise InputError(f"--confidence {self.confidence} must be in (0, 1).")
-        refuse_below(self, samples=3, most=2, most_costly=2)
+        refuse_below(self, samples=3, most=2, most_costly=2, riskiest=0)
+        if self.riskiest and self.members is not None and self.out is None:
+            raise InputError("--riskiest needs --out FILE.json with --members: the page is written beside that file.")
+        if self.upper_end and self.fail_above is None:
+            raise InputError("--upper-end is for a gate: give --fail-above TPR@FPR too.")
+        _ = self.limit
         if self.reference is not None and self.train_reference:
             raise InputError("--reference and --train-reference exclude each other: take one of them.")
+
+    @property
+    def limit(self) -> Limit | None:
+        """What the gate lets through; None without one."""
+        if self.fail_above is None:
+            return None
+        from idpgan.attacks.gate import Limit
+
+        return Limit.parse(self.fail_above, self.upper_end)
 
 
 @command
@@ -111,6 +129,8 @@ def attack(
     anybody's, and the result is one page of words. An attack that fails proves nothing. Several processes share the
     distances by torchrun --nproc-per-node 8 -m idpgan attack ...: docs/reference/scale.md.
 
+    Exit code of --fail-above: 0 passed, 3 failed, 4 undecided since images are too few; bad input has 2 as ever.
+
     Example: idpgan attack runs/demo --attack nearest-sample --attack critic-score
     Example: idpgan attack synthetic.npz --members used/ --others unused/
     """
@@ -120,6 +140,7 @@ def attack(
     if source.is_file():
         raise InputError(f"{source} is a file, not a run. Say what its images were made from: --members, and --others.")
     from idpgan.attacks.distances import follow
+    from idpgan.report.riskiest import write_riskiest
 
     with processes() as ranks:
         if not ranks.first:
@@ -127,13 +148,8 @@ def attack(
             return None
         report = attack_run(source, options, progress, ranks)
     with kept(report.to_json()):
-        written = report.write()
-
-    def show() -> None:
-        print_attacks(report)
-        print(f"Curator only: {' and '.join(map(str, written))}")
-
-    return Answer(report, show)
+        written = (*report.write(), *write_riskiest(report.run.attack, report.riskiest, str(source)))
+    return Answer(report, lambda: print_attacks(report, written), report.code)
 
 
 def _attack_images(synthetic: Path, options: AttackOptions, progress: Progress) -> Answer:
@@ -141,6 +157,7 @@ def _attack_images(synthetic: Path, options: AttackOptions, progress: Progress) 
     from idpgan.commands import attack_images
     from idpgan.release.outputs import check_output
     from idpgan.report.attacked_images import FORMAT
+    from idpgan.report.riskiest import check_riskiest, write_riskiest
 
     if options.members is None or options.others is None:
         raise InputError(
@@ -153,18 +170,23 @@ def _attack_images(synthetic: Path, options: AttackOptions, progress: Progress) 
     if options.out is not None:
         check_output(options.out, FORMAT, [source for source in sources if source is not None])
         check_writable(options.out)
+        check_riskiest(options.out, options.riskiest)
     resolve_device(options.device, "--device")
-    same: Any = {name: getattr(options, name) for name in ("most", "confidence", "seed", "pixel_range", "device")}
+    names = ("most", "confidence", "seed", "pixel_range", "device", "riskiest")
+    same: Any = {name: getattr(options, name) for name in names}
     samples = options.samples or attack_images.SAMPLES
     found = attack_images.attack(*sources, attacks=options.attacks, samples=samples, progress=progress, **same)
+    found = found.gated(options.limit)
+    lines = found.page()
     with kept(found.to_json()):
         if options.out is not None:
             write_private_json(options.out, found.to_json())
-    return Answer(found, lambda: print_lines(found.page()))
+            lines += [f"Curator only: {path}" for path in write_riskiest(options.out, found.riskiest, str(synthetic))]
+    return Answer(found, lambda: print_lines(lines), found.code)
 
 
-def print_attacks(report: AttackReport) -> None:
-    """Print one row per attack, then why others were skipped or judged fewer, and what a reader has to know."""
+def print_attacks(report: AttackReport, written: Sequence[Path] = ()) -> None:
+    """Print one row per attack, why others were skipped or judged fewer, what a reader has to know, and the files."""
     facts, rows = report.facts, list[tuple[str, ...]]()
     title = f"{facts['method']} on {facts['data']}: {facts['num_members']:,} members, as many non-members"
     lines, notes = [], dict[str, None]()
@@ -186,7 +208,10 @@ def print_attacks(report: AttackReport) -> None:
     head = ("attack", "AUC", "prec.", "TPR 1%", "0.1%")  # fits 80 columns; the rest is in attack.json
     print_table(head, rows, title, frame=False)
     best = [] if report.best is None else [str(report.best)]
-    print_lines([*best, *lines, *(f"note: {note}" for note in (*notes, *report.notes))])
+    gate = [] if report.gate is None else report.gate.lines()
+    print_lines([*best, *lines, *(f"note: {note}" for note in (*notes, *report.notes)), *gate])
+    if written:
+        print(f"Curator only: {' and '.join(map(str, written))}")
 
 
 @own_state()
@@ -204,16 +229,19 @@ def attack_run(
     """
     from idpgan import attacks
     from idpgan.attacks.attack import best_of, choose_members
+    from idpgan.attacks.riskiest import most_exposed
     from idpgan.attacks.shadow_runs import train_shadows
     from idpgan.models.checkpoint import is_classifier
     from idpgan.release.outputs import check_output
     from idpgan.report.attacked_images import CAUTION, FORMAT, AttackReport
+    from idpgan.report.riskiest import check_riskiest
     from idpgan.training.distributed import check_own_gpu
 
     options, started, run = options or AttackOptions(), time.monotonic(), RunFolder.open(path)
     check_output(run.attack, FORMAT, option="the result")
     check_writable(run.attack)
     kind = "classifier" if is_classifier(path) else "generator"
+    check_riskiest(run.attack, options.riskiest)
     rows, device = attacks.select_attacks(options.attacks, kind), resolve_device(options.device, "--device")
     check_own_gpu(device, ranks)
     target = _open(run, kind, options, progress)
@@ -244,7 +272,9 @@ def attack_run(
         "environment": describe_environment(device.type),
     }
     notes = (*CAUTION, *_notes(target, images, knowledge))
-    return AttackReport(run, outcomes, facts, notes, best_of(outcomes, options.confidence))
+    risky = most_exposed(images, knowledge.samples, outcomes, options.riskiest)
+    report = AttackReport(run, outcomes, facts, notes, best_of(outcomes, options.confidence), riskiest=risky)
+    return report.gated(options.limit)
 
 
 def _notes(target: _Target, images: Membership, knowledge: Knowledge) -> Iterator[str]:
@@ -290,10 +320,10 @@ def _open(run: RunFolder, kind: str, options: AttackOptions, progress: Progress)
     path, config, classifies = run.path, load_config(run.config, data_root=options.data_root), kind == "classifier"
     if not classifies and not (run.release / WEIGHTS).is_file():
         raise InputError(f"{path} is not finished: it has released nothing. Continue it with --resume.")
-    if classifies and given(options, "samples", "reference", "train_reference", "shadows"):
+    if classifies and given(options, "samples", "reference", "train_reference", "shadows", "riskiest"):
         raise InputError(
-            f"{path} has released a classifier: --samples, --reference, --train-reference and --shadows are for "
-            "generators."
+            f"{path} has released a classifier: --samples, --reference, --train-reference, --shadows and --riskiest "
+            "are for generators."
         )
     if config.data.holdout_share == 0:
         raise InputError(

@@ -21,8 +21,10 @@ from idpgan.attacks.attack import Attack, Knowledge, Membership, best_of, correc
 from idpgan.attacks.distances import nearest_neighbors
 from idpgan.attacks.independence import check_independent
 from idpgan.attacks.registry import select_attacks
+from idpgan.attacks.riskiest import most_exposed
 from idpgan.checks import whole
 from idpgan.commands.fit import FittedGenerator
+from idpgan.data.folder import scanned
 from idpgan.data.images import Images
 from idpgan.data.intake import Range
 from idpgan.data.metadata import METADATA, read_rows
@@ -30,7 +32,7 @@ from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.kinds import opened
-from idpgan.metrics.source import read_images
+from idpgan.metrics.source import kind_of, read_images
 from idpgan.progress import Progress, silent
 from idpgan.report.attacked_images import CAUTION, COPIES, ImagesAttack
 from idpgan.run import describe_environment
@@ -56,6 +58,7 @@ def attack(
     seed: int = 0,
     pixel_range: Range = None,
     device: str = "auto",
+    riskiest: int = 0,
     progress: Progress = silent,
 ) -> ImagesAttack:
     """Attack images that any tool has made: can the images they were made from be told from images that were not used?
@@ -74,6 +77,7 @@ def attack(
         confidence: Of all intervals together.
         seed: Of what attacks draw, and of the choice where there are more images than are judged.
         pixel_range: Of images that are not bytes; see `idpgan.evaluate`.
+        riskiest: So many members that are found most easily are in the result, with their images.
 
     Raises:
         InputError: If images cannot be read or compared, are on two sides, or are too few to show anything.
@@ -86,7 +90,12 @@ def attack(
         (True, 1.0)
     """
     check_device(device, "device")
-    for name, value, least in (("seed", seed, 0), ("samples", samples, LEAST_SAMPLES), ("most", most, 2)):
+    for name, value, least in (
+        ("seed", seed, 0),
+        ("samples", samples, LEAST_SAMPLES),
+        ("most", most, 2),
+        ("riskiest", riskiest, 0),
+    ):
         whole(value, name, least)
     if not 0 < confidence < 1:
         raise InputError(f"confidence = {confidence} must be in (0, 1).")
@@ -98,7 +107,9 @@ def attack(
     people: dict[str, int] = {}
     drawn: Any = {"num": samples, "seed": seed, "device": where, "pixel_range": pixel_range, "progress": progress}
     read = {name: _read(name, source, people, **drawn) for name, source in sources.items()}
+    all_members = read["members"]
     images, notes = _chosen(read, most, seed)
+    names_of = _names(all_members, sources["members"], images.members) if riskiest else None
     knowledge = _knowledge(read, seed, where)
     possible = [row for row in rows if row.missing(knowledge, images) is None]
     _refuse_few(read, images, possible, confidence)
@@ -125,7 +136,20 @@ def attack(
     }
     if images.people is not None:
         notes.append("the brackets are those of people: images of one person are not independent")
-    return ImagesAttack(outcomes, best, facts, (*notes, *CAUTION))
+    risky = most_exposed(images, knowledge.samples, outcomes, riskiest, names_of)
+    return ImagesAttack(outcomes, best, facts, (*notes, *CAUTION), riskiest=risky)
+
+
+def _names(images: Images, source: Any, chosen: Images) -> list[list[str]]:
+    """Return where each chosen image is found in its source: the files of a folder, or positions from 1; all copies."""
+    if isinstance(source, str | os.PathLike) and kind_of(Path(source)) == "folder":
+        names = [str(path.relative_to(source)) for path in scanned(Path(source)).paths]
+    else:
+        names = [f"image {place:,}" for place in range(1, 1 + len(images))]
+    places: dict[bytes, list[str]] = {}
+    for digest, name in zip(images.digests(), names, strict=True):
+        places.setdefault(digest, []).append(name)
+    return [places[digest] for digest in chosen.digests()]
 
 
 def _read(name: str, source: Any, people: dict[str, int], **how: Any) -> Images:

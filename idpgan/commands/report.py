@@ -19,8 +19,6 @@ from idpgan.host import own_state
 from idpgan.progress import Progress, silent
 from idpgan.run import RunFolder
 
-_HEAD_BYTES = 1000  # first bytes of a page, which contain its format
-
 
 @command
 def report(
@@ -53,7 +51,7 @@ def write_report(source: Path, data_root: Path | None = None, progress: Progress
     """
     from idpgan.commands import folder, publish
     from idpgan.kinds import KINDS
-    from idpgan.release.outputs import refuse_closed
+    from idpgan.release.outputs import check_page
     from idpgan.report import attacked_images
     from idpgan.report.page import FORMAT, Page, render
     from idpgan.report.publication import Sheet, publication_page
@@ -72,11 +70,7 @@ def write_report(source: Path, data_root: Path | None = None, progress: Progress
         raise InputError(f"--data-root is for runs: the report of {source} reads nothing but that folder.")
     else:
         path = curator / "report.html"
-    refuse_closed(path, f"the report {path}")  # only an earlier report is overwritten
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise InputError(f"{path} is not a plain file. Move it away.")
-    if path.exists() and f'content="{FORMAT}"'.encode() not in path.read_bytes()[:_HEAD_BYTES]:
-        raise InputError(f"{path} exists and is not a report of this version of idpgan. Move it away.")
+    check_page(path, FORMAT)
     check_writable(path)
     page: Page
     if path == run.report:

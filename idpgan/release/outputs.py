@@ -14,6 +14,7 @@ from idpgan.models.checkpoint import WEIGHTS
 from idpgan.release.folder import PRIVACY
 
 _MOST_BYTES = 1 << 26
+_HEAD_BYTES = 1000  # first bytes of a page, which contain its format
 _CLOSED = ("state", "release")  # folders of a run that no command writes results to
 
 
@@ -50,6 +51,19 @@ def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str
         raise InputError(
             f"{where} exists and is not an earlier result of this command. Choose another name or move it."
         )
+
+
+def check_page(path: Path, form: str) -> None:
+    """Refuse a place for a page of the curator, of which only an earlier one of the same format is overwritten.
+
+    Raises:
+        InputError: If it is in a release or a run's state, or anything but such a page lies there.
+    """
+    refuse_closed(path, f"the report {path}")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise InputError(f"{path} is not a plain file. Move it away.")
+    if path.exists() and f'content="{form}"'.encode() not in path.read_bytes()[:_HEAD_BYTES]:
+        raise InputError(f"{path} exists and is not a report of this version of idpgan. Move it away.")
 
 
 def refuse_closed(path: Path, where: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from idpgan.attacks.attack import RATE, Best, Outcome, corrected, roc_png
+from idpgan.attacks.gate import Limit, Verdict
+from idpgan.attacks.riskiest import Record
 from idpgan.files import PRIVATE_FILE, write_bytes_atomic, write_private_json
 from idpgan.run import RunFolder
 
@@ -19,7 +22,30 @@ COPIES = 1  # statement beside those on attacks: are more members than others co
 
 
 @dataclass(frozen=True)
-class AttackReport:
+class _Asked:
+    """What only some calls ask for.
+
+    Attributes:
+        riskiest: The members that are found most easily.
+        gate: The verdict of `attacks.gate`.
+    """
+
+    riskiest: tuple[Record, ...] = field(default=(), kw_only=True)
+    gate: Verdict | None = field(default=None, kw_only=True)
+
+    @property
+    def code(self) -> int:
+        """Exit code of the command."""
+        return 0 if self.gate is None else self.gate.code
+
+    def asked(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        records = {"riskiest": [record.to_json() for record in self.riskiest]} if self.riskiest else {}
+        return {**records, **({} if self.gate is None else {"gate": self.gate.to_json()})}
+
+
+@dataclass(frozen=True)
+class AttackReport(_Asked):
     """The results of the attacks on a run.
 
     Attributes:
@@ -38,7 +64,11 @@ class AttackReport:
         attacks = {found.attack.name: found.to_json() for found in self.outcomes}
         best = None if self.best is None else self.best.to_json()
         head = {"format": FORMAT, "curator_only": True, **self.facts, "best": best}
-        return {**head, "attacks": attacks, "notes": list(self.notes)}
+        return {**head, "attacks": attacks, **self.asked(), "notes": list(self.notes)}
+
+    def gated(self, limit: Limit | None) -> AttackReport:
+        """Add the verdict of a gate, if there is one."""
+        return self if limit is None else dataclasses.replace(self, gate=limit.judge(self.outcomes, self.best))
 
     def write(self) -> tuple[Path, Path]:
         """Write attack.json and attack.png (ROC curves, log-log) into the run; return where."""
@@ -49,7 +79,7 @@ class AttackReport:
 
 
 @dataclass(frozen=True)
-class ImagesAttack:
+class ImagesAttack(_Asked):
     """What the attacks on somebody's images found; ``print`` shows it as a page.
 
     Attributes:
@@ -66,22 +96,32 @@ class ImagesAttack:
 
     @property
     def leak(self) -> bool:
-        """Whether an attack tells members from others better than a guess, or more members than others are copied.
+        """Whether an attack tells members from others better than a guess, or more members than others are copied."""
+        return self.best.leak or self.copied
 
-        Both are corrected for all attacks that were run. Were nobody known to the generator, a copied image would be a
-        member's or another's with equal chance.
+    @property
+    def copied(self) -> bool:
+        """Whether more members than others are copied, corrected for all attacks that were run.
+
+        Were nobody known to the generator, a copied image would be a member's or another's with equal chance.
         """
         from scipy.stats import binom
 
         near, strict = self.facts["nearest_record"], corrected(self.best.attacks, self.best.confidence, COPIES)
         members, others = near["equal_members"], near["equal_others"]
-        return self.best.leak or (members > 0 and bool(binom.sf(members - 1, members + others, 0.5) <= 1 - strict))
+        return members > 0 and bool(binom.sf(members - 1, members + others, 0.5) <= 1 - strict)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
         attacks = {found.attack.name: found.to_json() for found in self.outcomes}
         head = {"format": FORMAT, "curator_only": True, **self.facts, "leak": self.leak, "best": self.best.to_json()}
-        return {**head, "attacks": attacks, "notes": list(self.notes)}
+        return {**head, "attacks": attacks, **self.asked(), "notes": list(self.notes)}
+
+    def gated(self, limit: Limit | None) -> ImagesAttack:
+        """Add the verdict of a gate, if there is one; a copied member is above any limit."""
+        if limit is None:
+            return self
+        return dataclasses.replace(self, gate=limit.judge(self.outcomes, self.best, COPIES, copied=self.copied))
 
     def __str__(self) -> str:
         return "\n".join(self.page())
@@ -119,6 +159,7 @@ class ImagesAttack:
             *(["", "Not run:", *skipped] if skipped else []),
             "",
             *(f"note: {note}" for note in self.notes),
+            *([] if self.gate is None else self.gate.lines()),
         ]
 
     def _verdict(self) -> list[str]:

@@ -123,7 +123,7 @@ class Page:
         subtitle: One line.
         alarm: What comes before anything else: why nothing is proven; empty where something is.
         figures: The three numbers.
-        why: Why they differ, one paragraph each.
+        why: Why they differ, one paragraph each; empty on a page without the three numbers.
     """
 
     title: str
@@ -139,8 +139,8 @@ def size_text(shape: tuple[int, int, int]) -> str:
     return f"{shape[1]} x {shape[2]} pixels, {'grey' if shape[0] == 1 else 'color'}"
 
 
-def render(page: Page) -> str:
-    """Return the HTML of a page; every text of it is escaped."""
+def render(page: Page, form: str = FORMAT) -> str:
+    """Return the HTML of a page, of a format that stands in its head; every text of it is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("idpgan.report"),
         autoescape=True,
@@ -149,7 +149,7 @@ def render(page: Page) -> str:
         lstrip_blocks=True,
     )
     version = importlib.metadata.version("idpgan")
-    return environment.get_template("report.html").render(page=page, format=FORMAT, version=version)
+    return environment.get_template("report.html").render(page=page, format=form, version=version)
 
 
 # Pictures: PNG files inside the page, with clear gaps between images ------------------------------------------------

@@ -151,7 +151,7 @@ def test_commands_that_need_a_generator_refuse_it_in_one_line(finished, tmp_path
     for option in (["--num", 3], ["--only", "fidelity"], ["--ceiling"]):
         code, _, err = said("evaluate", finished, *option)
         assert (code, f"leave {option[0]} out" in err) == (2, True)
-    for option in (["--attack", "nearest-sample"], ["--train-reference"], ["--samples", 50]):
+    for option in (["--attack", "nearest-sample"], ["--train-reference"], ["--samples", 50], ["--riskiest", 3]):
         code, _, err = said("attack", finished, *option)
         assert (code, "generator" in err) == (2, True)
 
