@@ -87,9 +87,11 @@ def each(function: Callable[[Image.Image], Image.Image]) -> Callable[[Tensor], T
 
     def change(images: Tensor) -> Tensor:
         pictures = (Image.fromarray(image.permute(1, 2, 0).squeeze(2).numpy()) for image in images)
-        return torch.stack([torch.from_numpy(np.array(function(each))) for each in pictures]).view(
-            len(images), *images.shape[2:], -1
-        ).permute(0, 3, 1, 2)
+        return (
+            torch.stack([torch.from_numpy(np.array(function(each))) for each in pictures])
+            .view(len(images), *images.shape[2:], -1)
+            .permute(0, 3, 1, 2)
+        )
 
     return change
 
@@ -105,7 +107,9 @@ def smaller(picture: Image.Image) -> Image.Image:
     """Return the picture at nine tenths of its size, in the middle of an edge of its own color."""
     width, height = picture.size
     small = np.asarray(picture.resize((round(0.9 * width), round(0.9 * height)), Image.Resampling.BILINEAR))
-    edges = [((of - now) // 2, of - now - (of - now) // 2) for of, now in zip((height, width), small.shape, strict=False)]
+    edges = [
+        ((of - now) // 2, of - now - (of - now) // 2) for of, now in zip((height, width), small.shape, strict=False)
+    ]
     return Image.fromarray(np.pad(small, edges + [(0, 0)] * (small.ndim - 2), mode="edge"))
 
 

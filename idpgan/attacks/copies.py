@@ -8,13 +8,14 @@ correlation at all places, with slow changes of brightness taken out, which inde
 
 from __future__ import annotations
 
+import functools
 import itertools
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+from torch.nn import functional as layers
 
 from idpgan.attacks.distances import check_comparable
 from idpgan.checks import typed
@@ -34,6 +35,7 @@ _SIDE, _MIDDLE, _CELLS = 32, 22, 8  # px of all images here, of the middle that 
 _VIEWS = ((1.0, (-4, -2, 0, 2, 4)), (0.9, (-2, 0, 2)), (1.11, (0,)))  # scale, and px that the middle may have moved
 _SCALES = (0.9, 0.95, 1.0, 1.055, 1.11)
 _LARGEST = 36  # px, of the last scale
+_WIDTHS = 0.7, 2.0  # px of the Gaussians between which details lie
 _CONTRAST, _FINE_CONTRAST = 1.0, 2.0  # grey levels: weaker patterns correlate less
 _PAIRS, _BLOCK, _BATCH = 4, (512, 1024), 1024
 
@@ -163,20 +165,21 @@ def search(images: Tensor, cloud: Tensor, progress: Progress = silent) -> tuple[
 
 def _candidates(mine: Tensor, theirs: Tensor, progress: Progress) -> tuple[Tensor, Tensor]:
     """Return the synthetic images, and the orientations, with the largest correlations of descriptors: (n, 4) each."""
-    turned = torch.stack([_descriptors(_middle(oriented(mine, i))) for i in range(len(ORIENTATIONS))])
+    rows = _cells(1.0, 0).to(mine)
+    turned = torch.stack([_unit(rows @ oriented(mine, i) @ rows.T) for i in range(len(ORIENTATIONS))])
     views = []
     for scale, moves in _VIEWS:
-        planes = _scaled(theirs, scale)
-        views += [_descriptors(_middle(planes, *move)) for move in itertools.product(moves, moves)]
-    seen, places, orientations = torch.stack(views).mT, list[Tensor](), list[Tensor]()
+        rows = {move: _cells(scale, move).to(theirs) for move in moves}
+        views += [_unit(rows[down] @ theirs @ rows[right].T) for down, right in itertools.product(moves, moves)]
+    seen, places, orientations = torch.stack(views).mT.contiguous(), list[Tensor](), list[Tensor]()
     for start in range(0, len(mine), _BLOCK[0]):
         tops = []
         for first in range(0, len(theirs), _BLOCK[1]):
             best = torch.full((0,), -1.0)
-            for number, rows in enumerate(turned[:, start : start + _BLOCK[0]]):
-                here = rows @ seen[0, :, first : first + _BLOCK[1]]
+            for number, each in enumerate(turned[:, start : start + _BLOCK[0]]):
+                here = each @ seen[0, :, first : first + _BLOCK[1]]
                 for view in seen[1:, :, first : first + _BLOCK[1]]:
-                    torch.maximum(here, rows @ view, out=here)
+                    torch.maximum(here, each @ view, out=here)
                 if number == 0:
                     best, which = here, torch.zeros_like(here, dtype=torch.int64)
                 else:
@@ -184,7 +187,7 @@ def _candidates(mine: Tensor, theirs: Tensor, progress: Progress) -> tuple[Tenso
                     torch.maximum(best, here, out=best)
             values, index = best.topk(min(_PAIRS, best.shape[1]))
             tops.append((values, index + first, which.gather(1, index)))
-        values, index, number_of = (torch.cat(each, 1) for each in zip(*tops, strict=True))
+        values, index, number_of = (torch.cat(parts, 1) for parts in zip(*tops, strict=True))
         chosen = values.topk(min(_PAIRS, values.shape[1])).indices
         places.append(index.gather(1, chosen))
         orientations.append(number_of.gather(1, chosen))
@@ -194,15 +197,17 @@ def _candidates(mine: Tensor, theirs: Tensor, progress: Progress) -> tuple[Tenso
 
 def _correlation(planes: Tensor, others: Tensor) -> Tensor:
     """Return the largest correlation of the middle of each plane with a place in its other, over the scales: (P,)."""
-    mine, size = _middle(_without_slow(planes)), (_LARGEST, _LARGEST)
+    size = (_LARGEST, _LARGEST)
+    mine = _middle(_details(planes, 1.0))
     mine = mine - mine.mean((-2, -1), keepdim=True)
     energy = mine.square().mean((-2, -1)) + _FINE_CONTRAST**2
     wave, best = torch.fft.rfft2(mine, s=size).conj(), torch.full((len(planes),), -1.0, device=planes.device)
     for scale in _SCALES:
-        other = _without_slow(_scaled(others, scale))
+        other = _details(others, scale)
         places = other.shape[-1] - _MIDDLE + 1
+        window = torch.ones(places, other.shape[-1]).triu().tril(_MIDDLE - 1).to(other) / _MIDDLE
         products = torch.fft.irfft2(torch.fft.rfft2(other, s=size) * wave, s=size)[:, :places, :places] / _MIDDLE**2
-        mean, squares = (functional.avg_pool2d(each[:, None], _MIDDLE, 1)[:, 0] for each in (other, other.square()))
+        mean, squares = (window @ each @ window.T for each in (other, other.square()))
         theirs = (squares - mean.square()).clamp(min=0) + _FINE_CONTRAST**2
         best = torch.maximum(best, (products / (energy[:, None, None] * theirs).sqrt()).flatten(1).amax(1))
     return best
@@ -213,30 +218,50 @@ def _grey(images: Tensor) -> Tensor:
     weights = torch.tensor([0.299, 0.587, 0.114] if images.shape[1] == 3 else [1.0], device=images.device)
     size = (_SIDE, _SIDE)
     parts = [torch.einsum("nchw,c->nhw", part.float(), weights)[:, None] for part in images.split(_BATCH)]
-    return torch.cat([functional.interpolate(part, size, mode="bilinear", antialias=True)[:, 0] for part in parts])
+    return torch.cat([layers.interpolate(part, size, mode="bilinear", antialias=True)[:, 0] for part in parts])
 
 
-def _scaled(planes: Tensor, scale: float) -> Tensor:
-    side = round(_SIDE * scale)
-    return functional.interpolate(planes[:, None], (side, side), mode="bilinear", antialias=True)[:, 0]
+def _middle(planes: Tensor) -> Tensor:
+    """Return the middle of planes (n, side, ...): 22 rows, and columns where there are as many."""
+    edge = (planes.shape[1] - _MIDDLE) // 2
+    return planes[:, edge : edge + _MIDDLE, edge : edge + _MIDDLE]
 
 
-def _middle(planes: Tensor, down: int = 0, right: int = 0) -> Tensor:
-    """Return the middle of planes (n, side, side), moved: (n, 22, 22)."""
-    edge = (planes.shape[-1] - _MIDDLE) // 2
-    return planes[:, edge + down : edge + down + _MIDDLE, edge + right : edge + right + _MIDDLE]
-
-
-def _descriptors(planes: Tensor) -> Tensor:
-    """Return means of 8 x 8 cells of planes, without the mean of all, of length 1: (n, 64)."""
-    cells = functional.adaptive_avg_pool2d(planes[:, None], _CELLS).flatten(1)
-    cells = cells - cells.mean(1, keepdim=True)
+def _unit(cells: Tensor) -> Tensor:
+    """Return cells (n, 8, 8) without their mean, as rows of length 1 unless the contrast is weak: (n, 64)."""
+    cells = cells.flatten(1) - cells.mean((-2, -1))[:, None]
     return cells / (cells.norm(dim=1, keepdim=True) + _CONTRAST * _CELLS)
 
 
-def _without_slow(planes: Tensor) -> Tensor:
-    """Return planes minus themselves blurred by a Gaussian of 2 px."""
-    line = torch.arange(-6, 7, device=planes.device).float().square().div(-8).exp()
-    line, padded = line / line.sum(), functional.pad(planes[:, None], (6, 6, 6, 6), mode="replicate")
-    blurred = functional.conv2d(functional.conv2d(padded, line.view(1, 1, 1, -1)), line.view(1, 1, -1, 1))
-    return planes - blurred[:, 0]
+# Everything below is linear along each side of an image, so that a small matrix on both sides of it does the work.
+
+
+@functools.cache
+def _scaled(scale: float) -> Tensor:
+    """Return the matrix that resamples 32 px to another scale: (side, 32)."""
+    return layers.interpolate(
+        torch.eye(_SIDE)[None, None], (round(_SIDE * scale), _SIDE), mode="bilinear", antialias=True
+    )[0, 0]
+
+
+@functools.cache
+def _cells(scale: float, move: int) -> Tensor:
+    """Return the matrix that gives the means of the 8 cells of the middle at a scale, moved by some px: (8, 32)."""
+    whole = _scaled(scale)
+    edge = (len(whole) - _MIDDLE) // 2 + move
+    return layers.adaptive_avg_pool1d(whole[edge : edge + _MIDDLE].T[None], _CELLS)[0].T.contiguous()
+
+
+@functools.cache
+def _blurred(side: int, width: float) -> Tensor:
+    """Return the matrix that blurs by a Gaussian: (side, side), rows of sum 1."""
+    line = torch.arange(side).float()
+    weights = (line - line[:, None]).square().div(-2 * width**2).exp()
+    return weights / weights.sum(1, keepdim=True)
+
+
+def _details(planes: Tensor, scale: float) -> Tensor:
+    """Return planes at a scale with what changes slowly, and what noise and resampling destroy, taken out."""
+    whole = _scaled(scale)
+    fine, slow = ((_blurred(len(whole), width) @ whole).to(planes) for width in _WIDTHS)
+    return fine @ planes @ fine.T - slow @ planes @ slow.T

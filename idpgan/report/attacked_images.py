@@ -151,7 +151,8 @@ class ImagesAttack:
         return [
             f"NO LEAK FOUND by these {best.attacks} attacks. This is not evidence of privacy: other attacks may "
             "succeed, and only a proof, such as a differential privacy epsilon, speaks of all attacks.",
-            f"The best of them: {copied}{pairs}{rate}. With so few images an AUC of up to {max(ends):.2f} would go unseen.",
+            f"The best of them: {copied}{pairs}{rate}. With so few images an AUC of up to {max(ends):.2f} would go "
+            "unseen.",
         ]
 
     def _copied(self) -> str:

