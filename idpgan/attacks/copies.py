@@ -159,8 +159,8 @@ def search(images: Tensor, cloud: Tensor, progress: Progress = silent) -> tuple[
         scores.view(-1)[part] = _correlation(planes, theirs[places.flatten()[part]])
         progress("copies, best pairs", int(part[-1]) + 1, len(rows))
     best = scores.argmax(1, keepdim=True)
-    score, place, orientation = (each.gather(1, best)[:, 0].cpu() for each in (scores, places, turned))
-    return score, place, orientation
+    score, place, way = (each.gather(1, best)[:, 0].cpu() for each in (scores, places, turned))
+    return score, place, way
 
 
 def _candidates(mine: Tensor, theirs: Tensor, progress: Progress) -> tuple[Tensor, Tensor]:
@@ -169,8 +169,8 @@ def _candidates(mine: Tensor, theirs: Tensor, progress: Progress) -> tuple[Tenso
     turned = torch.stack([_unit(rows @ oriented(mine, i) @ rows.T) for i in range(len(ORIENTATIONS))])
     views = []
     for scale, moves in _VIEWS:
-        rows = {move: _cells(scale, move).to(theirs) for move in moves}
-        views += [_unit(rows[down] @ theirs @ rows[right].T) for down, right in itertools.product(moves, moves)]
+        sides = {move: _cells(scale, move).to(theirs) for move in moves}
+        views += [_unit(sides[down] @ theirs @ sides[right].T) for down, right in itertools.product(moves, moves)]
     seen, places, orientations = torch.stack(views).mT.contiguous(), list[Tensor](), list[Tensor]()
     for start in range(0, len(mine), _BLOCK[0]):
         tops = []
