@@ -45,6 +45,7 @@ _FEATURE_BATCH = 500  # images per call of the filters
 _FEATURE_ROWS = 1000  # generated images that the components are computed from
 _FEATURE_SIDE = 8  # px of the coarsest scale; below it pixels are the features
 _FEATURE_GRID = 4
+_FEATURE_MOST = 48  # px of the shorter side: larger images are shrunk, which costs the attack nothing and saves time
 
 
 @typed
@@ -249,10 +250,12 @@ def _features_of(images: Tensor) -> Callable[[Tensor], Tensor]:
     side = int(min(images.shape[-2:])) if images.ndim == 4 else 0
     if side < _FEATURE_SIDE:
         return distances.flat
+    height, width = (round(length * min(1.0, _FEATURE_MOST / side)) for length in images.shape[-2:])
     filters, levels = gabor_filters().to(images.device), max(1, min(3, (side // _FEATURE_SIDE).bit_length()))
 
     def features(batch: Tensor) -> Tensor:
         planes, found = distances.floats(batch).flatten(0, 1)[:, None], []
+        planes = functional.adaptive_avg_pool2d(planes, (height, width)) if side > _FEATURE_MOST else planes
         for level in range(levels):
             planes = functional.avg_pool2d(planes, 2) if level else planes
             padded = functional.pad(planes, (4, 4, 4, 4), mode="replicate")

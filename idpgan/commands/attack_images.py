@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from idpgan.attacks.attack import Attack, Knowledge, Membership, best_of, corrected, least_images, run_attack
+from idpgan.attacks.copies import find_copies
 from idpgan.attacks.distances import nearest_neighbors
 from idpgan.attacks.independence import check_independent
 from idpgan.attacks.registry import select_attacks
@@ -121,6 +122,8 @@ def attack(
     if best is None:
         reasons = dict.fromkeys(str(found.skipped) for found in outcomes)
         raise InputError(f"None of these attacks can be run: {'; '.join(reasons) or 'all need a run'}.")
+    sides = images.members.to(where), images.non_members.to(where)
+    copied = find_copies(*sides, knowledge.needed("samples"), progress=progress)
     facts = {
         **{
             name: str(source) if isinstance(source, str | Path) else f"{name} ({type(source).__name__})"
@@ -131,6 +134,7 @@ def attack(
         "num_samples": len(read["synthetic"]),
         "num_reference": len(read["reference"]) if "reference" in read else 0,
         "nearest_record": _nearest_record(images, knowledge.needed("samples"), where),
+        "copies": {**copied.to_json(), "independent": images.people is None},
         "seconds": round(time.monotonic() - started, 1),
         "environment": describe_environment(where.type),
     }

@@ -18,7 +18,7 @@ CAUTION = (
     "computed with private images: for the curator only, covered by no epsilon",
     "an attack that fails proves nothing: stronger ones may succeed; the guarantee is the proven epsilon",
 )
-COPIES = 1  # statement beside those on attacks: are more members than others copied exactly?
+COPIES = 2  # statements beside those on attacks: more members than others are equal to, or found in, synthetic images
 
 
 @dataclass(frozen=True)
@@ -96,20 +96,28 @@ class ImagesAttack(_Asked):
 
     @property
     def leak(self) -> bool:
-        """Whether an attack tells members from others better than a guess, or more members than others are copied."""
+        """Whether an attack tells members from others better than a guess, or members stand in the synthetic images."""
         return self.best.leak or self.copied
 
     @property
     def copied(self) -> bool:
-        """Whether more members than others are copied, corrected for all attacks that were run.
+        """Whether members stand in the synthetic images, corrected for all attacks that were run.
 
-        Were nobody known to the generator, a copied image would be a member's or another's with equal chance.
+        A single member that is equal to a synthetic image, turned or not, is a leak where none of the others is. Else
+        more members than others have to be equal, or found after changes: were nobody known to the generator, either
+        would be a member or another with equal chance. Images of one person are not independent: of these no number of
+        changed copies is a leak by itself.
         """
         from scipy.stats import binom
 
-        near, strict = self.facts["nearest_record"], corrected(self.best.attacks, self.best.confidence, COPIES)
-        members, others = near["equal_members"], near["equal_others"]
-        return members > 0 and bool(binom.sf(members - 1, members + others, 0.5) <= 1 - strict)
+        strict, copies = corrected(self.best.attacks, self.best.confidence, COPIES), self.facts["copies"]
+
+        def more(members: int, others: int) -> bool:
+            return members > 0 and bool(binom.sf(members - 1, members + others, 0.5) <= 1 - strict)
+
+        equal, found = ((copies[f"{kind}_members"], copies[f"{kind}_others"]) for kind in ("equal", "found"))
+        several = copies["independent"] and more(*found)
+        return (equal[0] > 0 and equal[1] == 0) or more(*equal) or several
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -178,20 +186,30 @@ class ImagesAttack(_Asked):
                 f"; {best.tpr.name} finds {best.tpr.value:.0%} of the members while it accuses 1% of the others "
                 f"({sure}; a guess: 1%)"
             )
-        near = self.facts["nearest_record"]
-        copied = (
-            f" {near['equal_members']:,} members and {near['equal_others']:,} of the others are among the synthetic "
-            "images pixel by pixel: who knows such an image recognizes it."
-        ) * bool(near["equal_members"])
+        copied = self._copied()
         if self.leak:
-            return [f"LEAK FOUND. Who has these images can tell who was used to make them: {pairs}{rate}.{copied}"]
+            return [f"LEAK FOUND. Who has these images can tell who was used to make them: {copied}{pairs}{rate}."]
         ends = [found.result.auc_interval[1] for found in self.outcomes if found.result is not None]
         return [
             f"NO LEAK FOUND by these {best.attacks} attacks. This is not evidence of privacy: other attacks may "
             "succeed, and only a proof, such as a differential privacy epsilon, speaks of all attacks.",
-            f"The best of them: {pairs}{rate}. With so few images an AUC of up to {max(ends):.2f} would go unseen."
-            f"{copied}",
+            f"The best of them: {copied}{pairs}{rate}. With so few images an AUC of up to {max(ends):.2f} would go "
+            "unseen.",
         ]
+
+    def _copied(self) -> str:
+        """Say how many stand in the synthetic images, if members do; it ends before the next clause."""
+        copies = self.facts["copies"]
+        equal, found = copies["equal_members"], copies["found_members"]
+        exact = (
+            f"{equal:,} members and {copies['equal_others']:,} of the others are among the synthetic images pixel by "
+            "pixel, perhaps turned or mirrored (who knows such an image recognizes it); "
+        ) * bool(equal)
+        changed = (
+            f"{found:,} members and {copies['found_others']:,} of the others are in a synthetic image, equal or "
+            f"changed (correlation above {copies['threshold']:.2f}); "
+        ) * (found > max(equal, copies["found_others"]))
+        return exact + changed
 
     def _nearest(self) -> str:
         near = self.facts["nearest_record"]
