@@ -102,9 +102,10 @@ def contributions(loss, weights, records, index, tiles, null=None, plan=PLAN):
         patch.setattr(layer_gradients, "contributions", watched)
         batches = (([part[i] for part in records], null[i] | (i < 0)) for i in places)
         plan.clipped_sum(loss, weights, batches, tiles)
-    slots = [
-        i for p in places for part in p.split(tiles.chunk) if not bool((null[part] | (part < 0)).all()) for i in part
-    ]
+    chunks = [part for p in places for part in p.split(tiles.chunk)]
+    if device.type == "cpu":  # a GPU computes chunks without records too
+        chunks = [part for part in chunks if not bool((null[part] | (part < 0)).all())]
+    slots = [i for part in chunks for i in part]
     return {int(i): row for i, row in zip(slots, rows, strict=True) if i >= 0}
 
 
