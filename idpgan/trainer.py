@@ -255,7 +255,7 @@ def _train_and_release(
 ) -> Finished:
     planned: RunPlan = method.plan
     config: RunConfig = planned.config
-    grid = SampleGrid(run.samples, num=config.release.samples)
+    grid = SampleGrid(run.samples, num=config.release.samples, mark=config.release.mark)
 
     def show(tick: Tick) -> None:
         if isinstance(tick.generator, Generator):  # a classifier draws nothing

@@ -48,6 +48,7 @@ class ObfuscateOptions(folder.FolderOptions):
     color: bool = option(False, "Color images.")
     accept_unsound: bool = option(False, "Needed: no obfuscator proves anything.")
     device: str = option("auto", "auto, cpu or cuda.")
+    no_mark: bool = option(False, "Do not say in the pictures that they are artificial.")
 
 
 @dataclass(frozen=True)
@@ -151,6 +152,7 @@ def obfuscate_folder(options: ObfuscateOptions, progress: Progress = silent) -> 
     folder.check_room(options, base.ObfuscatedArtifact(num, shape))  # refuses what no release can hold
     public = {key: value for key, value in method.config.to_json().items() if key not in base.SECRET}
     table = {"data": "images", "method": options.method, "num": num, "shape": list(shape), "options": public}
+    table["mark"] = not options.no_mark
     stated = build(base.ObfuscationTable, table, "the release")
     card = stated.settings(stated.plan())
     events = card.plan.price.events

@@ -62,6 +62,7 @@ class PublishOptions(folder.FolderOptions):
     keep_names: bool = option(False, "Give names of files and folders away.")
     accept_unsound: bool = option(False, "Publish by a method that proves nothing.")
     device: str = option("cpu", "Where to compute: auto, cpu, cuda or cuda:1; noise is the CPU's.")
+    no_mark: bool = option(False, "Do not say in the pictures that they are artificial.")
 
     def __post_init__(self) -> None:
         _ = self.folder, self.sides
@@ -360,7 +361,7 @@ def publish_folder(options: PublishOptions, progress: Progress = silent, ranks: 
         originals = folder.read_images(done.files, done.shape, progress).images
         released = _release(done, originals, ranks, device)
         name = options.name if options.keep_names else "images"
-        released.write(part / "release", data=name, names=done.names)
+        released.write(part / "release", data=name, names=done.names, mark=not options.no_mark)
         report = _report(done, originals, released)
         folder.write_curator(part / "curator", originals, released.to_uint8().reshape(originals.shape), report)
     return Published(done, options.out / "release", options.out / "curator", report["mean"])

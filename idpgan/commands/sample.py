@@ -31,6 +31,9 @@ def sample(
         str | None, typer.Option(help="Code of a generator of its makers' own, package.module:Class; it is imported.")
     ] = None,
     device: Device = "cpu",
+    no_mark: Annotated[
+        bool, typer.Option("--no-mark", help="Do not say in the files that they are artificial; the card says so.")
+    ] = False,
     *,
     progress: Progress,
 ) -> Answer:
@@ -51,6 +54,7 @@ def sample(
         purpose=purpose,
         device=device,
         module=module,
+        marked=not no_mark,
         progress=progress,
     )
     card = "without a card: nothing says what protects the training images"

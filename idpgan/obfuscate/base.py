@@ -29,6 +29,7 @@ from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Plan, Price
 from idpgan.progress import Progress, silent
 from idpgan.release.images import ImagesArtifact
+from idpgan.release.mark import DigitalSource
 from idpgan.release.settings import ImagesTable
 
 SETTINGS, WEIGHTS = "obfuscator.json", "obfuscator.safetensors"
@@ -329,6 +330,10 @@ class ObfuscationTable(ImagesTable):
         if SECRET & set(self.options):
             raise ValueError(f"options = {self.options!a} are not the public options of '{self.method}'.")
         return self
+
+    def source(self) -> DigitalSource:
+        """Return what made the pictures: a network that was trained, or a filter."""
+        return DigitalSource.COMPOSITE if load_method(self.method).trained else DigitalSource.ENHANCED
 
     def plan(self) -> ObfuscationPlan:
         """Return the plan, which depends on the method alone."""

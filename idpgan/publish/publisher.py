@@ -62,7 +62,7 @@ class Release:
         return (self.images.clamp(0, 1) * 255).round().to(torch.uint8)
 
     @typed
-    def write(self, folder: Path, data: str = "images", names: Sequence[str] | None = None) -> None:
+    def write(self, folder: Path, data: str = "images", names: Sequence[str] | None = None, mark: bool = True) -> None:
         """Write the released folder: images as 8-bit PNG files, settings, privacy.json and card.
 
         Args:
@@ -70,6 +70,7 @@ class Release:
             data: Name of the private images on the card.
             names: Names of the files, ``FOLDER/NAME.png`` at any depth, in the order of the images. They are released
                 and must be public. None = the images' numbers.
+            mark: Whether pictures say in a form for machines that they are artificial; see `idpgan.release.mark`.
 
         Raises:
             InputError: If the folder exists, or there are too many images. Nothing is written then.
@@ -90,6 +91,7 @@ class Release:
                 "num": num,
                 "shape": shape,
                 "options": options.to_json(),
+                "mark": mark,
             },
             "the release",
         )

@@ -39,8 +39,10 @@ from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
 from idpgan.release.card import render_card
 from idpgan.release.contained import KEY, contained_in
-from idpgan.release.folder import CARD
+from idpgan.release.folder import CARD, made_with
 from idpgan.release.generator import open_generator
+from idpgan.release.mark import KEY as MARK
+from idpgan.release.mark import DigitalSource, Mark
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.verify import Opened
 
@@ -66,6 +68,7 @@ class _Drawn:
     probabilities: Tensor | None  # (N, K)
     manifest: bytes
     card: bytes | None
+    mark: Mark | None
 
 
 @own_state()
@@ -80,6 +83,7 @@ def export_samples(
     purpose: str = Purpose.LOOKING,
     device: str = "cpu",
     module: Any = None,
+    marked: bool = True,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Draw images from a released generator, write them, all of them or none, and return the manifest.
@@ -98,6 +102,7 @@ def export_samples(
         purpose: What the images are for, which says how widely they are drawn; see `ModelConfig.truncation`.
         device: Where images are drawn.
         module: The code of a generator that is its makers' own; see `idpgan.load_generator`.
+        marked: Whether files say in a form for machines that the images are artificial; see `idpgan.release.mark`.
 
     Raises:
         InputError: If an argument cannot be used, the release was changed, or anything that is to be written exists;
@@ -123,18 +128,22 @@ def export_samples(
         _refuse_folder_names(generator.classes)
     seed, card = secrets.randbits(63) if seed is None else seed, None
     manifest = _manifest(find_weights(source), release, generator, num, chosen, seed)
+    mark = Mark(DigitalSource.TRAINED, made_with(), manifest["generator_sha256"]) if marked else None
+    manifest[MARK] = mark and mark.to_json()
     if generator.config.truncation is not None:  # only there does the purpose make a difference
         manifest["purpose"] = str(purpose)
     if release is not None:
         document, described = release.stated.document, release.artifact.describe()
-        shown = {"num": num, "folder": not _is_npz(out)} | {key: described[key] for key in ("image_shape", "classes")}
+        shown = {"num": num, "folder": not _is_npz(out), "mark": mark and mark.source} | {
+            key: described[key] for key in ("image_shape", "classes")
+        }
         card = render_card(release.stated.report, document, release.settings, "samples", shown).encode()
     names = None if chosen is None else [generator.classes[place] for place in chosen.tolist()]
     pixels = to_uint8(
         generator.sample(num, names, seed, batch_size=min(num, _BATCH), progress=progress, purpose=Purpose(purpose))
     )
     told = generator.teacher.probabilities(pixels).cpu() if soft_labels and generator.teacher is not None else None
-    drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card)
+    drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card, mark)
     (_write_npz if _is_npz(out) else _write_folder)(out, drawn)
     return manifest
 
@@ -285,6 +294,8 @@ def _write_npz(out: Path, drawn: _Drawn) -> None:
             arrays["positions"] = drawn.labels.numpy()  # nobody can take one for the other
     if drawn.probabilities is not None:
         arrays["probabilities"] = drawn.probabilities.float().numpy()
+    if drawn.mark is not None:
+        arrays["digital_source_type"] = np.array(drawn.mark.source.uri)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     manifest, card = _beside(out)
@@ -308,7 +319,8 @@ def _write_folder(out: Path, drawn: _Drawn) -> None:
             folder = part / drawn.classes[int(drawn.labels[index])] if drawn.labels is not None else part
             folder.mkdir(exist_ok=True)
             path = folder / f"{index:0{digits}d}.png"
-            path.write_bytes(png_bytes(image))
+            content = png_bytes(image)
+            path.write_bytes(content if drawn.mark is None else drawn.mark.on(content))
             names.append(path.relative_to(part).as_posix())
         if drawn.labels is None:
             rows: list[Any] = [[FILE_NAME], *([name] for name in names)]

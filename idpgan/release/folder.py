@@ -4,7 +4,8 @@ The folder is whole or absent, whatever ends the program: it is filled under a h
 renamed.
 
 Format 4 differs from 3 in config.json, which holds no key that has its default (see `idpgan.config.Section.to_json`),
-and in the entry "idpgan" of privacy.json, which names the code beside the version (see `made_with`).
+and in the entry "idpgan" of privacy.json, which names the code beside the version (see `made_with`). Format 5 differs
+from 4 in the mark of its pictures, which privacy.json names (see `idpgan.release.mark`).
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ from typing import Any
 
 from idpgan.errors import InputError
 from idpgan.files import json_text, whole_folder, write_text_atomic
-from idpgan.models.checkpoint import CONFIG
+from idpgan.models.checkpoint import CONFIG, WEIGHTS
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.release.artifact import Artifact
 from idpgan.release.card import render_card
+from idpgan.release.mark import KEY as MARK
+from idpgan.release.mark import PICTURE, DigitalSource, Mark
 from idpgan.release.settings import Settings
 from idpgan.training.state import code_digest
 
 PRIVACY = "privacy.json"
 CARD = "README.md"
-FORMAT = "idpgan release 4"
-FORMATS = ("idpgan release 3", FORMAT)  # formats that can be read
+FORMAT = "idpgan release 5"
+FORMATS = ("idpgan release 3", "idpgan release 4", FORMAT)  # formats that can be read
 
 
 def write_release(
@@ -64,6 +67,7 @@ def write_release(
         artifact.write(folder)
         write_text_atomic(folder / CONFIG, config_text(artifact, settings))
         document = privacy_document(report, settings, events)
+        _put_marks(folder, artifact, settings, document)
         seal(folder, document, artifact, card_text(report, document, artifact, settings))
 
 
@@ -76,6 +80,38 @@ def made_with() -> str:
     """
     version = importlib.metadata.version("idpgan")
     return f"{version}{'.' if '+' in version else '+'}{code_digest()[:12]}"
+
+
+def identified_by(artifact: Artifact) -> str:
+    """Return the name of the file whose hash identifies what made the pictures: the weights, or else config.json."""
+    return WEIGHTS if WEIGHTS in artifact.files() else CONFIG
+
+
+def mark_of(document: Mapping[str, Any], identity: bytes) -> Mark:
+    """Return the mark on the pictures of a release.
+
+    Args:
+        document: The content of its privacy.json, which names the mark.
+        identity: The content of the file that `identified_by` names.
+    """
+    return Mark(DigitalSource(document[MARK]), document["idpgan"], hashlib.sha256(identity).hexdigest())
+
+
+def _put_marks(folder: Path, artifact: Artifact, settings: Settings, document: dict[str, Any]) -> None:
+    """Mark all pictures of a folder, and say so in the content of its privacy.json."""
+    pictures = [folder / name for name in artifact.files() if name.endswith(PICTURE)]
+    if settings.mark is None or not pictures:
+        return
+    document[MARK] = settings.mark.value
+    mark = mark_of(document, (folder / identified_by(artifact)).read_bytes())
+    for picture in pictures:
+        picture.write_bytes(mark.on(picture.read_bytes()))
+
+
+def unmarked(files: Mapping[str, bytes], mark: Mark) -> tuple[dict[str, bytes], list[str]]:
+    """Return the files of a release, its pictures without the mark, and the names of pictures that do not carry it."""
+    bare = {name: mark.off(content) if name.endswith(PICTURE) else content for name, content in files.items()}
+    return bare, [name for name in files if name.endswith(PICTURE) and len(bare[name]) == len(files[name])]
 
 
 def config_text(artifact: Artifact, settings: Settings) -> str:

@@ -18,6 +18,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit, parse_relation, parse_unit
 from idpgan.release.artifact import Artifact, Kind
 from idpgan.release.folder import FORMATS
+from idpgan.release.mark import DigitalSource
 from idpgan.release.settings import Settings
 
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
@@ -93,6 +94,7 @@ class _Document(_Strict):
     unit: _Text
     relation: _Text
     events: Annotated[list[_Charge], Field(max_length=100_000)]
+    mark: DigitalSource | None = None
     files: Annotated[dict[_Text, _Text], Field(max_length=_MOST_FILES)]
 
 

@@ -18,6 +18,7 @@ from idpgan.data.load import SOURCES, DataShape, Sizes
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import printable
 from idpgan.privacy.plan import Plan
+from idpgan.release.mark import DigitalSource
 from idpgan.training.config import RunConfig, build_config, refuse_unsound
 from idpgan.training.plan import RunPlan, plan_run
 
@@ -43,6 +44,7 @@ class Settings:
         run: The config, where a run made the release.
         license: Of the release, as its maker states it; None = unknown.
         data_license: Of the private images, likewise.
+        mark: What the mark on the pictures says made them; None = they carry none.
     """
 
     data: str
@@ -57,6 +59,7 @@ class Settings:
     run: RunConfig | None = None
     license: str | None = None
     data_license: str | None = None
+    mark: DigitalSource | None = DigitalSource.TRAINED
 
 
 def settings_of_run(plan: RunPlan) -> Settings:
@@ -86,6 +89,7 @@ def settings_of_run(plan: RunPlan) -> Settings:
         run=config,
         license=config.release.license,
         data_license=config.data.license,
+        mark=DigitalSource.TRAINED if config.release.mark else None,
     )
 
 
@@ -138,6 +142,7 @@ class ImagesTable(Section):
         num: N, the number of images: public.
         shape: Of each image.
         options: Of the method; one that is left out has its default.
+        mark: Whether the pictures carry a mark; see `idpgan.release.mark`.
     """
 
     data: str = pydantic.Field(min_length=1, max_length=LONGEST_CLASS_NAME)
@@ -145,6 +150,7 @@ class ImagesTable(Section):
     num: int = pydantic.Field(ge=1)
     shape: list[int] = pydantic.Field(min_length=2, max_length=3)
     options: dict[str, Any]
+    mark: bool = True
 
     @pydantic.model_validator(mode="after")
     def _check_data(self) -> Self:
@@ -163,7 +169,12 @@ class ImagesTable(Section):
     def settings(self, plan: Plan) -> Settings:
         """Return the settings of a release that a plan made."""
         pixels, table = math.prod(self.shape), self.to_json()
-        return Settings(self.data, self.method, self.num, 0, 0, pixels, table, plan, self.problems)
+        mark = self.source() if self.mark else None
+        return Settings(self.data, self.method, self.num, 0, 0, pixels, table, plan, self.problems, mark=mark)
+
+    def source(self) -> DigitalSource:
+        """Return what made the pictures."""
+        return DigitalSource.ENHANCED
 
     def plan(self) -> Plan:
         """Return the plan, made again."""

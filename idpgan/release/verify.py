@@ -34,7 +34,20 @@ from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import SOURCES
 from idpgan.privacy.plan import Price
 from idpgan.release.artifact import Artifact, Kind
-from idpgan.release.folder import CARD, PRIVACY, card_text, hashed_files, made_with, privacy_text
+from idpgan.release.folder import (
+    CARD,
+    FORMAT,
+    PRIVACY,
+    card_text,
+    hashed_files,
+    identified_by,
+    made_with,
+    mark_of,
+    privacy_text,
+    unmarked,
+)
+from idpgan.release.mark import KEY as MARK
+from idpgan.release.mark import PICTURE
 from idpgan.release.received import Stated, describe_release, read_privacy, read_settings
 from idpgan.release.settings import Settings
 
@@ -183,7 +196,7 @@ def _check(folder: Path, kinds: Mapping[str, Kind], found: Verification, *, whol
     """
     try:
         artifact, config, kind = _check_files(folder, kinds, found, follow=not whole)
-        shown = artifact.read(found.files) if whole else []
+        shown = artifact.read(_without_marks(artifact, found)) if whole else []
         settings = read_settings(config, kind, artifact, found.stated)
         found.artifact, found.settings = artifact, settings
         found.wrong += _check_config(found.files[CONFIG], config, artifact, settings, found.stated)
@@ -197,6 +210,17 @@ def _check(folder: Path, kinds: Mapping[str, Kind], found: Verification, *, whol
     except InputError as error:
         said = str(error).encode("utf-8", "backslashreplace").decode()  # it may quote half a character
         found.wrong.append(said)
+
+
+def _without_marks(artifact: Artifact, found: Verification) -> dict[str, bytes]:
+    """Return the files with their pictures as they were before they were marked, where privacy.json names a mark."""
+    document, files = found.stated.document, found.files
+    if MARK not in document:
+        return files
+    bare, without = unmarked(files, mark_of(document, files[identified_by(artifact)]))
+    if without:
+        found.wrong.append(f"{without[0]} lacks the mark that {PRIVACY} speaks of, or has another one.")
+    return bare
 
 
 def _check_files(
@@ -274,6 +298,9 @@ def _check_config(
         for name, number in follows.items()
         if document[name] != number
     ]
+    mark = settings.mark if any(name.endswith(PICTURE) for name in artifact.files()) else None
+    if document.get(MARK) != mark and (MARK in document or document["format"] == FORMAT):
+        problems.append(f"{MARK} = {document.get(MARK)}, but by the settings it is {mark}.")
     return problems + settings.problems(artifact.describe())
 
 

@@ -77,10 +77,12 @@ class ReleaseConfig(Section):
     Attributes:
         samples: Images in samples.png and in the grid of each tick, rounded up to full rows.
         license: Under which the release is given away, such as "cc-by-4.0"; None = unknown, and the card says so.
+        mark: Whether pictures say in a form for machines that they are artificial; see `idpgan.release.mark`.
     """
 
     samples: int = Field(64, ge=1, le=4096)
     license: License | None = None
+    mark: bool = True
 
 
 class TrainingConfig(Section):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from pathlib import Path
 
@@ -10,14 +11,17 @@ from torch import Tensor
 
 from idpgan.data.images import GAP_PX, make_grid, png_bytes, to_uint8
 from idpgan.files import PRIVATE_FILE, write_bytes_atomic
+from idpgan.models.checkpoint import weight_bytes
 from idpgan.models.generator import Generator
+from idpgan.release.folder import made_with
+from idpgan.release.mark import DigitalSource, Mark
 from idpgan.training.method import Tick
 
 _READABLE_PX = 64  # pixels per side: smaller images are enlarged
 _MOST_COLUMNS = 16  # most classes that get columns of their own
 
 
-def write_samples(path: Path, generator: Generator, *, num: int = 64, seed: int = 0, mode: int = 0o666) -> None:
+def write_samples(path: Path, generator: Generator, *, num: int = 64, seed: int = 0) -> None:
     """Write a PNG grid of generated images, near square: each class has columns of its own, up to 16 classes.
 
     Images of less than 64 pixels a side are enlarged by the largest whole factor that leaves them within 64.
@@ -26,9 +30,8 @@ def write_samples(path: Path, generator: Generator, *, num: int = 64, seed: int 
         generator: Labels, if it takes them, cycle through the classes.
         num: Number of images, rounded up to full rows.
         seed: Of the latent vectors: the same seed shows the same vectors at every call.
-        mode: Permissions before the umask.
     """
-    write_bytes_atomic(path, png_bytes(sample_grid(generator, num=num, seed=seed)), mode=mode)
+    write_bytes_atomic(path, png_bytes(sample_grid(generator, num=num, seed=seed)))
 
 
 def sample_grid(generator: Generator, *, num: int = 64, seed: int = 0) -> Tensor:
@@ -82,16 +85,25 @@ def _enlarged(image_shape: tuple[int, int, int]) -> int:
 
 
 class SampleGrid:
-    """Tick callback that writes ``step_000500.png`` into the run's samples/ folder; see `write_samples`."""
+    """Tick callback that writes `sample_grid` as ``step_000500.png`` into the run's samples/ folder.
 
-    def __init__(self, folder: Path, *, num: int = 64, seed: int = 0) -> None:
-        self.folder = folder
-        self.num = num
-        self.seed = seed
+    Args:
+        folder: It exists.
+        num: Number of images, rounded up to full rows.
+        seed: Of the latent vectors.
+        mark: Whether the pictures carry the mark of `idpgan.release.mark`.
+    """
+
+    def __init__(self, folder: Path, *, num: int = 64, seed: int = 0, mark: bool = True) -> None:
+        self.folder, self.num, self.seed, self.mark = folder, num, seed, mark
 
     def __call__(self, tick: Tick) -> None:
         """Write the grid of one tick."""
         if not isinstance(tick.generator, Generator):
             raise TypeError(f"a sample grid needs a models.Generator, got {type(tick.generator).__name__}.")
         path = self.folder / f"step_{tick.step:06d}.png"
-        write_samples(path, tick.generator, num=self.num, seed=self.seed, mode=PRIVATE_FILE)
+        picture = png_bytes(sample_grid(tick.generator, num=self.num, seed=self.seed))
+        if self.mark:
+            weights = hashlib.sha256(weight_bytes(tick.generator)).hexdigest()
+            picture = Mark(DigitalSource.TRAINED, made_with(), weights).on(picture)
+        write_bytes_atomic(path, picture, mode=PRIVATE_FILE)

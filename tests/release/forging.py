@@ -18,6 +18,8 @@ from idpgan.kinds import KINDS, verify
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import Ledger
 from idpgan.release.card import render_card
+from idpgan.release.folder import mark_of
+from idpgan.release.mark import DigitalSource
 from idpgan.release.received import describe_release, read_privacy
 
 
@@ -43,11 +45,23 @@ def document_of(folder):
 
 
 def put(folder, document):
-    """Write privacy.json with the hashes of what lies there."""
+    """Write privacy.json with the hashes of what lies there, and the marks on its pictures."""
+    if document.get("mark") in list(DigitalSource) and isinstance(document["idpgan"], str):
+        identity = next(folder / name for name in ("generator.safetensors", "config.json") if (folder / name).exists())
+        mark = mark_of(document, identity.read_bytes())
+        for picture in folder.rglob("*.png"):
+            if picture.is_file() and (content := picture.read_bytes()).startswith(b"\x89PNG"):
+                picture.write_bytes(mark.on(without_mark(content)))
     for name in document["files"]:
         if (folder / name).is_file():
             document["files"][name] = hashlib.sha256((folder / name).read_bytes()).hexdigest()
     (folder / "privacy.json").write_text(json.dumps(document, indent=2) + "\n")
+
+
+def without_mark(content):
+    """Return a PNG without any mark, whatever it says."""
+    behind = 45 + int.from_bytes(content[33:37], "big")
+    return content[:33] + content[behind:] if content[37:58] == b"iTXtXML:com.adobe.xmp" else content
 
 
 def put_file(folder, name, content):

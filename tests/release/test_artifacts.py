@@ -148,7 +148,7 @@ FORGED_IMAGES = {
     "no picture": (with_hash(FIRST, lambda content: b"x"), "images/000000.png is damaged"),
     "cut off": (with_hash(FIRST, lambda content: content[:50]), "images/000000.png is damaged"),
     "damaged": (
-        with_hash(FIRST, lambda content: content[:45] + b"\xff" + content[46:]),
+        with_hash(FIRST, lambda content: content[:-20] + b"\xff" + content[-19:]),
         "images/000000.png is damaged",
     ),
     "huge": (with_hash(FIRST, lambda content: content + bytes(1 << 20)), "at most"),
@@ -389,4 +389,4 @@ def test_a_new_kind_is_one_class_and_one_row(stream):
     put_file(stream, "config.json", json.dumps(ordered, indent=2) + "\n")
     renamed = {**others, "tally": dataclasses.replace(KINDS["stream"], artifact=Renamed)}
     assert verify_release(stream, renamed).problems == ()
-    assert document_of(stream)["format"] == "idpgan release 4"
+    assert document_of(stream)["format"] == "idpgan release 5"

@@ -145,7 +145,7 @@ FORGED = {
     "charges as a table": (stated(events={}), "events"),
     # privacy.json
     "format 2": (stated(format="idpgan release 2"), "train and release again"),
-    "format of tomorrow": (stated(format="idpgan release 5"), "not of the format"),
+    "format of tomorrow": (stated(format="idpgan release 6"), "not of the format"),
     "format as a list": (stated(format=[]), "not of the format"),
     "foreign key": (stated(note="trust me"), "Unknown key 'note'"),
     "key missing": (lambda f: edit(f, lambda d: d.pop("delta")), "Missing key 'delta'"),
