@@ -27,7 +27,7 @@ from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
-from idpgan.release.folder import PRIVACY, write_release
+from idpgan.release.folder import PRIVACY, drawn_by, write_release
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.settings import settings_of_run
 from idpgan.run import RunFolder, describe_environment, passing_folder, refuse_used
@@ -255,7 +255,7 @@ def _train_and_release(
 ) -> Finished:
     planned: RunPlan = method.plan
     config: RunConfig = planned.config
-    grid = SampleGrid(run.samples, num=config.release.samples, mark=config.release.mark)
+    grid = SampleGrid(run.samples, num=config.release.samples, marked=drawn_by if config.release.mark else None)
 
     def show(tick: Tick) -> None:
         if isinstance(tick.generator, Generator):  # a classifier draws nothing

@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,13 @@ from idpgan.release.generator import open_generator
 from idpgan.release.mark import KEY as MARK
 from idpgan.release.mark import DigitalSource, Mark
 from idpgan.release.outputs import refuse_closed
+from idpgan.release.papers import CROISSANT, DEPLOYMENT, croissant, deployment
 from idpgan.release.verify import Opened
 
 MANIFEST = "manifest.json"
 SOFT_LABELS = "soft_labels.csv"  # in an export to a folder
 FORMAT = "idpgan samples 2"
+BESIDE = (MANIFEST, CARD, CROISSANT, DEPLOYMENT)  # beside an npz file, or in the folder
 _BATCH = 1000
 _BYTES_PER_NUMBER = 8  # float32, uint8, and what is made of it
 _FILE_SUFFIXES = frozenset(
@@ -69,6 +71,7 @@ class _Drawn:
     manifest: bytes
     card: bytes | None
     mark: Mark | None
+    papers: tuple[Opened, dict[str, Any]] | None = None  # what the images were drawn from, and their manifest
 
 
 @own_state()
@@ -84,6 +87,7 @@ def export_samples(
     device: str = "cpu",
     module: Any = None,
     marked: bool = True,
+    papers: bool = False,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Draw images from a released generator, write them, all of them or none, and return the manifest.
@@ -103,6 +107,7 @@ def export_samples(
         device: Where images are drawn.
         module: The code of a generator that is its makers' own; see `idpgan.load_generator`.
         marked: Whether files say in a form for machines that the images are artificial; see `idpgan.release.mark`.
+        papers: Whether Croissant metadata and an entry for a registry are written too; see `idpgan.release.papers`.
 
     Raises:
         InputError: If an argument cannot be used, the release was changed, or anything that is to be written exists;
@@ -116,6 +121,8 @@ def export_samples(
         raise InputError(f"--num {num} must be at least 1.")
     _refuse_place(out)
     generator, release = open_generator(source, module)
+    if papers and release is None:
+        raise InputError(f"--papers: {source} has no release, so there is nothing to say. Name a run or a release.")
     generator = generator.to(where)
     _refuse_memory(generator, num)
     chosen = _positions(generator, num, labels)
@@ -144,6 +151,8 @@ def export_samples(
     )
     told = generator.teacher.probabilities(pixels).cpu() if soft_labels and generator.teacher is not None else None
     drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card, mark)
+    if papers and release is not None:
+        drawn = replace(drawn, papers=(release, manifest))
     (_write_npz if _is_npz(out) else _write_folder)(out, drawn)
     return manifest
 
@@ -153,7 +162,7 @@ def export_samples(
 
 def _refuse_place(out: Path) -> None:
     """Refuse to write over anything, and a folder that looks like a file."""
-    for path in (out, *_beside(out)):
+    for path in (out, *(_beside(out, name) for name in BESIDE)):
         if os.path.lexists(path):
             raise InputError(f"{path} exists already and is not written over. Choose another name or remove it.")
     if not out.parent.is_dir():
@@ -168,12 +177,12 @@ def _refuse_place(out: Path) -> None:
 
 def manifest_of(out: Path) -> Path:
     """Return where the manifest of exported images lies."""
-    return _beside(out)[0]
+    return _beside(out, MANIFEST)
 
 
 def card_of(out: Path) -> Path:
     """Return where the card of exported images lies."""
-    return _beside(out)[1]
+    return _beside(out, CARD)
 
 
 def purpose_of(source: Path) -> str:
@@ -186,11 +195,9 @@ def purpose_of(source: Path) -> str:
     return str(manifest.get("purpose", "")) if isinstance(manifest, dict) else ""
 
 
-def _beside(out: Path) -> tuple[Path, Path]:
-    """Return where manifest and card lie: beside an npz file, or in the folder."""
-    if _is_npz(out):
-        return out.with_suffix(f".{MANIFEST}"), out.with_suffix(f".{CARD}")
-    return out / MANIFEST, out / CARD
+def _beside(out: Path, name: str) -> Path:
+    """Return where manifest, card or a paper lies: beside an npz file, or in the folder."""
+    return out.with_suffix(f".{name}") if _is_npz(out) else out / name
 
 
 def _is_npz(out: Path) -> bool:
@@ -209,7 +216,7 @@ def _refuse_memory(generator: Generator, num: int) -> None:
 
 def _refuse_folder_names(classes: Sequence[str]) -> None:
     for name in classes:
-        taken = name.lower() in (MANIFEST.lower(), CARD.lower(), METADATA) or len(name.encode()) > _LONGEST_NAME_BYTES
+        taken = name.lower() in (*map(str.lower, BESIDE), METADATA) or len(name.encode()) > _LONGEST_NAME_BYTES
         if name != Path(name).name or name != name.strip() or name.startswith(".") or taken:
             raise InputError(f"the class name {name!r} cannot be a folder name. Write an .npz instead.")
 
@@ -298,16 +305,24 @@ def _write_npz(out: Path, drawn: _Drawn) -> None:
         arrays["digital_source_type"] = np.array(drawn.mark.source.uri)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
-    manifest, card = _beside(out)
     try:
-        write_bytes_atomic(manifest, drawn.manifest)
-        if drawn.card is not None:
-            write_bytes_atomic(card, drawn.card)
+        for name, content in _texts(drawn, out.name, buffer.getvalue()).items():
+            write_bytes_atomic(_beside(out, name), content)
         write_bytes_atomic(out, buffer.getvalue())  # written last: where the npz file exists, its manifest does
     finally:
-        if not out.exists():  # after a signal or on a full disk neither file remains
-            manifest.unlink(missing_ok=True)
-            card.unlink(missing_ok=True)
+        if not out.exists():  # after a signal or on a full disk none of them remains
+            for name in BESIDE:
+                _beside(out, name).unlink(missing_ok=True)
+
+
+def _texts(drawn: _Drawn, listed: str, content: bytes) -> dict[str, bytes]:
+    """Return manifest, card and papers by name; ``listed`` is the name of the file of this content."""
+    texts = {MANIFEST: drawn.manifest} | ({} if drawn.card is None else {CARD: drawn.card})
+    if drawn.papers is not None:
+        release, manifest = drawn.papers
+        texts[CROISSANT] = json_text(croissant(release, manifest, listed, content)).encode()
+        texts[DEPLOYMENT] = json_text(deployment(release, manifest)).encode()
+    return texts
 
 
 def _write_folder(out: Path, drawn: _Drawn) -> None:
@@ -332,9 +347,8 @@ def _write_folder(out: Path, drawn: _Drawn) -> None:
             shares = [[f"{share:.6g}" for share in row] for row in drawn.probabilities.tolist()]
             rows = [["file_name", *drawn.classes], *([name, *row] for name, row in zip(names, shares, strict=True))]
             _write_rows(part / SOFT_LABELS, rows, end="\r\n")
-        (part / MANIFEST).write_bytes(drawn.manifest)
-        if drawn.card is not None:
-            (part / CARD).write_bytes(drawn.card)
+        for name, content in _texts(drawn, METADATA, (part / METADATA).read_bytes()).items():
+            (part / name).write_bytes(content)
 
 
 def _write_rows(path: Path, rows: Sequence[Sequence[str]], end: str) -> None:

@@ -22,7 +22,8 @@ from typing import Any
 
 from idpgan.errors import InputError
 from idpgan.files import json_text, whole_folder, write_text_atomic
-from idpgan.models.checkpoint import CONFIG, WEIGHTS
+from idpgan.models.checkpoint import CONFIG, WEIGHTS, weight_bytes
+from idpgan.models.generator import Generator
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.release.artifact import Artifact
@@ -95,6 +96,12 @@ def mark_of(document: Mapping[str, Any], identity: bytes) -> Mark:
         identity: The content of the file that `identified_by` names.
     """
     return Mark(DigitalSource(document[MARK]), document["idpgan"], hashlib.sha256(identity).hexdigest())
+
+
+def drawn_by(generator: Generator, picture: bytes) -> bytes:
+    """Return a PNG that a generator drew, with the mark of its weights."""
+    weights = hashlib.sha256(weight_bytes(generator)).hexdigest()
+    return Mark(DigitalSource.TRAINED, made_with(), weights).on(picture)
 
 
 def _put_marks(folder: Path, artifact: Artifact, settings: Settings, document: dict[str, Any]) -> None:

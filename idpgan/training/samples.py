@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -11,10 +11,7 @@ from torch import Tensor
 
 from idpgan.data.images import GAP_PX, make_grid, png_bytes, to_uint8
 from idpgan.files import PRIVATE_FILE, write_bytes_atomic
-from idpgan.models.checkpoint import weight_bytes
 from idpgan.models.generator import Generator
-from idpgan.release.folder import made_with
-from idpgan.release.mark import DigitalSource, Mark
 from idpgan.training.method import Tick
 
 _READABLE_PX = 64  # pixels per side: smaller images are enlarged
@@ -91,11 +88,18 @@ class SampleGrid:
         folder: It exists.
         num: Number of images, rounded up to full rows.
         seed: Of the latent vectors.
-        mark: Whether the pictures carry the mark of `idpgan.release.mark`.
+        marked: Returns a generator's picture, a PNG, with a mark that it is artificial; None = without one.
     """
 
-    def __init__(self, folder: Path, *, num: int = 64, seed: int = 0, mark: bool = True) -> None:
-        self.folder, self.num, self.seed, self.mark = folder, num, seed, mark
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        num: int = 64,
+        seed: int = 0,
+        marked: Callable[[Generator, bytes], bytes] | None = None,
+    ) -> None:
+        self.folder, self.num, self.seed, self.marked = folder, num, seed, marked
 
     def __call__(self, tick: Tick) -> None:
         """Write the grid of one tick."""
@@ -103,7 +107,6 @@ class SampleGrid:
             raise TypeError(f"a sample grid needs a models.Generator, got {type(tick.generator).__name__}.")
         path = self.folder / f"step_{tick.step:06d}.png"
         picture = png_bytes(sample_grid(tick.generator, num=self.num, seed=self.seed))
-        if self.mark:
-            weights = hashlib.sha256(weight_bytes(tick.generator)).hexdigest()
-            picture = Mark(DigitalSource.TRAINED, made_with(), weights).on(picture)
+        if self.marked is not None:
+            picture = self.marked(tick.generator, picture)
         write_bytes_atomic(path, picture, mode=PRIVATE_FILE)

@@ -181,7 +181,7 @@ def of_predict(case, monkeypatch):
 def of_soft_labels(case, monkeypatch):
     pixels = gathered(case.X).images
     told, places_ = case.classifier().probabilities(pixels), case.classifier().logits(pixels).argmax(1)
-    _write_folder(case.tmp / "soft", _Drawn(pixels, places_, case.names, told.detach(), b"{}", None))
+    _write_folder(case.tmp / "soft", _Drawn(pixels, places_, case.names, told.detach(), b"{}", None, None))
     rows = list(csv.reader((case.tmp / "soft" / "soft_labels.csv").read_text().splitlines()))
     called = [int(rows[0][1 + int(np.argmax(np.array(row[1:], float)))]) for row in rows[1:]]
     by_folder = [int(row[0].split("/")[0]) for row in rows[1:]]

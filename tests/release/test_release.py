@@ -291,7 +291,7 @@ def test_no_name_adds_to_the_yaml_head(release, tmp_path, name):
         export_samples(release, 3, tmp_path / "out.npz")
         export_samples(release, 3, tmp_path / "out", labels=[1])
         found = head((tmp_path / "out" / CARD).read_text())
-        assert found["configs"][0]["data_files"] == [{"split": "train", "path": ["metadata.csv", "**/*.png"]}]
+        assert found["configs"][0]["data_files"] == [{"split": "train", "path": ["**/*.png"]}]
         assert "configs" not in head((tmp_path / f"out.{CARD}").read_text())  # the Hub reads no such archive
 
 
