@@ -22,6 +22,7 @@ from idpgan.methods import METHODS, MethodInfo, load, methods_of
 from idpgan.privacy import Event, Guarantee, Noise, PrivacyReport, Relation, Unit, check_delta
 from idpgan.privacy.noise import SYSTEM, Source
 from idpgan.privacy.plan import Budget, Plan, Price
+from idpgan.release.mark import DigitalSource
 from idpgan.release.settings import ImagesTable
 
 Shape = tuple[int, int]
@@ -77,11 +78,13 @@ class Publisher:
         plan: Makes the recipe from the image shape (m, n), the unit, epsilon, delta and the options, without reading an
             image; raises `InputError` if no recipe meets them.
         audit: The case of ``idpgan audit``.
+        source: What made the pictures, for the mark on them.
     """
 
     options: type[Options]
     plan: Planner
     audit: Entry
+    source: DigitalSource = DigitalSource.ENHANCED
 
 
 def as_published(name: str, algorithm: Algorithm, claim: str, notes: Notes = lambda images: ()) -> Planner:
@@ -298,6 +301,10 @@ class PublicationTable(ImagesTable):
             raise ValueError(f"epsilon = {self.epsilon:g} must be finite, and shape = {self.shape} have pixels.")
         check_delta(self.delta, self.num, "delta")
         return self
+
+    def source(self) -> DigitalSource:
+        """Return what made the pictures."""
+        return load_publisher(self.method).source
 
     def plan(self) -> PublicationPlan:
         """Return the release, planned and calibrated again."""

@@ -79,6 +79,14 @@ def test_a_publication_is_enhanced_and_a_filter_too(photos, tmp_path):
             assert not real.text
 
 
+def test_a_face_out_of_a_codebook_is_drawn_by_formula(tmp_path):
+    publish.release(pictures(2, 12, 10), "codebook", epsilon=8.0).write(tmp_path / "release")
+    assert mark_of(tmp_path / "release" / "samples.png") == expected(
+        "algorithmicMedia", tmp_path / "release" / "config.json"
+    )
+    assert verify(tmp_path / "release").problems == ()
+
+
 def test_an_export_is_marked_in_both_forms(aggregate_run, tmp_path):
     weights = aggregate_run / "release" / "generator.safetensors"
     call("sample", aggregate_run, "--num", 10, "--out", tmp_path / "drawn", "--seed", 1)

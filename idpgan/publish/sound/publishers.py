@@ -23,6 +23,7 @@ from idpgan.publish.plan import LAWS, PURE, Planner, Publisher, Recipe, Shape, p
 from idpgan.publish.sound import faces, numbers
 from idpgan.publish.sound.numbers import LawOptions, Query
 from idpgan.publish.sound.prior import face_prior
+from idpgan.release.mark import DigitalSource
 
 _GREY = 0.5  # center of the pixel range, subtracted before the SVD
 _MARGIN = 2.0
@@ -188,5 +189,6 @@ PUBLISHERS = {
         publisher_entry(
             "codebook", faces.plan_codebook, faces.CodebookOptions(), Outcomes, Nearness, units=(Unit.IMAGE,)
         ),
+        DigitalSource.FORMULA,  # no pixel is a photo's: the photo only decides which drawn face is given away
     ),
 }
