@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from idpgan.data.metadata import FILE_NAME, LABEL, METADATA
-from idpgan.privacy.guarantee import Guarantee, Unit, number_to_json
+from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit, number_to_json
 from idpgan.release.card import RECORDS
 from idpgan.release.verify import Opened
 
@@ -149,7 +149,7 @@ def deployment(release: Opened, manifest: Mapping[str, Any]) -> dict[str, Any]:
         "description": f"{manifest['num']:,} synthetic images. {_protection(release)}",
         "data_product_type": "synthetic images",
         "dp_flavor": {
-            "name": "approximate differential privacy" if report.proven.delta else "pure differential privacy",
+            "name": _flavor(report),
             "relation": str(report.proven.relation),
             "data_domain": "images with public size, channels and classes",
         },
@@ -159,7 +159,11 @@ def deployment(release: Opened, manifest: Mapping[str, Any]) -> dict[str, Any]:
             "privacy_parameters": {key: _numbers(getattr(report, key)) for key in ("claimed", "proven", "audited")},
             "total_with_contained_releases": _numbers(report.total),
         },
-        "model": {"name": "central", "trusted": "the curator, who holds the private images", "release": "static"},
+        "model": {
+            "name": "central",
+            "trusted": "the curator, who holds the private images and adds the noise",
+            "release": "static",
+        },
         "accounting": {
             "composition": report.proven.basis,
             "charges": [event.to_json() for event in stated.events],
@@ -175,6 +179,12 @@ def deployment(release: Opened, manifest: Mapping[str, Any]) -> dict[str, Any]:
         },
         "additional_information": None,
     }
+
+
+def _flavor(report: PrivacyReport) -> str:
+    if not report.private:
+        return "none"
+    return "approximate differential privacy" if report.proven.delta else "pure differential privacy"
 
 
 def _numbers(guarantee: Guarantee | None) -> dict[str, Any] | None:

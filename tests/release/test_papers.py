@@ -8,6 +8,7 @@ import pytest
 
 from idpgan.errors import InputError
 from idpgan.release.export import export_samples
+from tests.release.conftest import SMALL, train
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,16 @@ def test_an_npz_has_its_papers_beside_it(aggregate_run, tmp_path):
     (tmp_path / "d.npz").unlink()
     with pytest.raises(InputError, match=r"d\.\S+ exists already"):
         export_samples(aggregate_run, 20, tmp_path / "d.npz", seed=1)
+
+
+def test_papers_of_what_proves_nothing_say_so(tmp_path):
+    run = train(tmp_path / "run", ["method.name=wgan-gp", "privacy.accept_unsound=true", "training.steps=1", *SMALL], {})
+    export_samples(run, 3, tmp_path / "drawn", papers=True)
+    entry = json.loads((tmp_path / "drawn" / "dp-deployment.json").read_text())
+    assert entry["dp_flavor"]["name"] == "none"
+    assert entry["privacy_loss"]["privacy_parameters"]["proven"]["epsilon"] == "inf"
+    described = json.loads((tmp_path / "drawn" / "croissant.json").read_text())
+    assert "NOT private" in described["description"]
 
 
 def test_bare_weights_have_nothing_to_say(aggregate_run, tmp_path):
