@@ -3,8 +3,9 @@
 The folder is whole or absent, whatever ends the program: it is filled under a hidden name beside its place and then
 renamed.
 
-Format 4 differs from 3 in config.json, which holds no key that has its default (see `idpgan.config.Section.to_json`),
-and in the entry "idpgan" of privacy.json, which names the code beside the version (see `made_with`).
+Format 5 differs from 4 by the entry "risk" of privacy.json (see `stated_risk`). Format 4 differs from 3 in config.json,
+which holds no key that has its default (see `idpgan.config.Section.to_json`), and in the entry "idpgan" of
+privacy.json, which names the code beside the version (see `made_with`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from idpgan.files import json_text, whole_folder, write_text_atomic
 from idpgan.models.checkpoint import CONFIG
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
+from idpgan.privacy.risk import Risk
 from idpgan.release.artifact import Artifact
 from idpgan.release.card import render_card
 from idpgan.release.settings import Settings
@@ -31,8 +33,8 @@ from idpgan.training.state import code_digest
 
 PRIVACY = "privacy.json"
 CARD = "README.md"
-FORMAT = "idpgan release 4"
-FORMATS = ("idpgan release 3", FORMAT)  # formats that can be read
+FORMAT = "idpgan release 5"
+FORMATS = ("idpgan release 3", "idpgan release 4", FORMAT)  # formats that can be read
 
 
 def write_release(
@@ -97,7 +99,13 @@ def privacy_document(report: PrivacyReport, settings: Settings, events: Sequence
         "unit": str(report.proven.unit),
         "relation": str(report.proven.relation),
         "events": [event.to_json() for event in events],
+        "risk": None if (risk := stated_risk(report, settings, events)) is None else risk.to_json(),
     }
+
+
+def stated_risk(report: PrivacyReport, settings: Settings, events: Sequence[Event]) -> Risk | None:
+    """Return what any attack finds at most, by all charges that a receiver profits from; None where nothing holds."""
+    return Risk.of(settings.plan.joint_events(events)) if report.private else None
 
 
 def card_text(report: PrivacyReport, document: Mapping[str, Any], artifact: Artifact, settings: Settings) -> str:

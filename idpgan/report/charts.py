@@ -51,7 +51,13 @@ def line_chart(
 
 
 def roc_chart(
-    points: Sequence[Point], *, title: str, description: str, at: float | None = None, interval: Point | None = None
+    points: Sequence[Point],
+    *,
+    title: str,
+    description: str,
+    at: float | None = None,
+    interval: Point | None = None,
+    proven: Sequence[Point] = (),
 ) -> str:
     """Draw a ROC curve, both axes logarithmic, beside the line of a guess.
 
@@ -61,6 +67,7 @@ def roc_chart(
         description: Says in a sentence what the curve shows.
         at: A false-positive rate that is marked.
         interval: Of the true-positive rate there.
+        proven: Points of a curve above which no attack can be, as it is drawn from one to the next.
     """
     rates = [rate for point in points for rate in point if rate > 0]
     floor = max(10 ** math.floor(math.log10(min(rates, default=0.1))), _LEAST_RATE)
@@ -85,6 +92,8 @@ def roc_chart(
         corners += [(place_x(x), place_y(y)), (place_x(following), place_y(y))]
     corners = list(dict.fromkeys(corners))
     drawn.append(_path("curve", corners))
+    if proven:
+        drawn.append(_path("proven", [(place_x(x), place_y(y)) for x, y in proven if x >= floor]))
     if at is not None and interval is not None:
         low, high = interval
         drawn.append(_line("interval", place_x(at), place_y(low), place_x(at), place_y(high)))

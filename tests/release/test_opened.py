@@ -139,7 +139,7 @@ TAMPERED = {
     "a key twice": (replaced_text("privacy.json", '"delta"', '"delta": 0.5, "delta"'), "a key stands twice"),
     "a key more": (stated(note="trust me"), "Unknown key 'note'"),
     "NaN": (replaced_text("privacy.json", "1295", "NaN"), "NaN is not a JSON number"),
-    "a format of tomorrow": (stated(format="idpgan release 5"), "not of the format"),
+    "a format of tomorrow": (stated(format="idpgan release 6"), "not of the format"),
     "written otherwise": (lambda f: raw("privacy.json", json.dumps(document_of(f)))(f), "not written as"),
     "a hash of zeros": (edited("privacy.json", lambda d: d["files"].update({WEIGHTS: "0" * 64})), "'000000000000'"),
     "a hash less": (edited("privacy.json", lambda d: d["files"].pop(WEIGHTS)), "speaks of other files"),
