@@ -114,8 +114,8 @@ def tradeoff(events: tuple[Event, ...], deltas: Sequence[float] = _DELTAS) -> Tr
     """Return the trade-off curve of events, which have one unit and one relation: their own law, not one epsilon.
 
     Gaussian reads alone are one Gaussian; any others are composed, so that their curve lies some 1e-4 above the true
-    one at most. Where composition is out of reach, or would take minutes since many charges differ, the accountant's simpler
-    bounds at many deltas take its place.
+    one at most. Where composition is out of reach, or would take minutes since many charges differ, simpler bounds at
+    many deltas take its place.
 
     Args:
         deltas: Where the composed curve is most exact; see `compose_curve`.
