@@ -92,7 +92,7 @@ _WORDS = {
         "right guesses whether a record was used, if that is as likely as not",
     ),
     Relation.REPLACE_ONE: (
-        "recognized when a record has the second of two contents, while {} of those with the first are taken for it",
+        "second of two contents recognized, while {} of the records with the first are taken for it",
         "right guesses which of two contents a record has, if both are as likely",
     ),
 }

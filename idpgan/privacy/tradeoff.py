@@ -130,7 +130,8 @@ def tradeoff(events: tuple[Event, ...], deltas: Sequence[float] = _DELTAS) -> Tr
     asked = (0.0,) if any(curve.size for curve in curves) else (0.0, *_COARSE.tolist())
     simple = [(simple_epsilon(pure, delta), delta, delta) for delta in asked]
     curves.append(np.array([point for point in simple if point[0] < _LARGEST_EPSILON]).reshape(-1, 3).T)
-    return Tradeoff(math.inf, *np.concatenate(curves, axis=1), failing=lost)
+    epsilons, forward, backward = np.concatenate(curves, axis=1)
+    return Tradeoff(math.inf, epsilons, forward, backward, lost)
 
 
 # The distance of two Gaussians, in standard deviations --------------------------------------------------------------
