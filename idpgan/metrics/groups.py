@@ -10,7 +10,7 @@ are read as well as real ones.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -134,16 +134,15 @@ class Grouped:
         """Return the share of hits (n,), in [0, 1] each, among some of the images, bool (n,); None among none."""
         return measured(hits[among], self.draws[among])
 
-    def result(self, num_images: int, columns: Mapping[str, Sequence[Measured | None]]) -> GroupsResult:
-        """Return the result; ``columns`` have a value for each group, by the name of an attribute of `Group`."""
-        group, groups = self.group.numpy(), []
+    def result(self, num_images: int, row: Callable[[int, np.ndarray], dict[str, Measured | None]]) -> GroupsResult:
+        """Return the result; ``row`` measures a group, by its number and which images are of it, bool (n,)."""
+        found = []
         for number, value in enumerate(self.values):
-            mine = group == number
+            mine = self.group.numpy() == number
             real = measured(mine.astype(float), self.draws)
             if real is not None:
-                known = {name: column[number] for name, column in columns.items()}
-                groups.append(Group(value, int(mine.sum()), real, **known))
-        return GroupsResult(self.column, tuple(groups), num_images, len(group), self.unknown)
+                found.append(Group(value, int(mine.sum()), real, **row(number, mine)))
+        return GroupsResult(self.column, tuple(found), num_images, len(self.group), self.unknown)
 
 
 def measured(hits: np.ndarray, draws: np.ndarray) -> Measured | None:
@@ -162,22 +161,21 @@ def measure_groups(judging: Judging, grouped: Grouped, groups: Split) -> GroupsR
         groups: The data set with the groups as its classes, for the classifier that reads them off.
     """
     right = _right(judging, grouped.images)
-    images, each = place(judging.images, judging.device), grouped.group.numpy()
-    covered = covered_reals(images, grouped.images, judging.network, judging.cache, judging.progress)
+    images, judges = (place(each, judging.device) for each in (judging.images, grouped.images))
+    covered = covered_reals(images, judges, judging.network, judging.cache, judging.progress)
     reader = fit_feature_classifier(
         place(full_training_set(groups, judging.part), judging.device),
         cache=judging.cache,
         device=judging.device,
         progress=judging.progress,
     )
-    seen, real = (_read(reader, some, judging) for some in (images, grouped.images))
-    draws, columns = draws_of(judging.images), dict[str, list[Measured | None]]()
-    for number in range(len(grouped.values)):
-        mine = each == number
-        found = grouped.share((real == number).astype(float), mine)
-        mistaken = grouped.share((real == number).astype(float), ~mine)
+    seen, real = (_read(reader, each, judging) for each in (images, judges))
+    draws = draws_of(judging.images)
+
+    def row(number: int, mine: np.ndarray) -> dict[str, Measured | None]:
         read = measured((seen == number).astype(float), draws)
-        row = {
+        found, mistaken = (grouped.share((real == number).astype(float), side) for side in (mine, ~mine))
+        return {
             "accuracy": None if right is None else grouped.share(right, mine),
             "coverage": grouped.share(covered.astype(float), mine),
             "read": read,
@@ -185,9 +183,8 @@ def measure_groups(judging: Judging, grouped: Grouped, groups: Split) -> GroupsR
             "mistaken": mistaken,
             "share": corrected(read, found, mistaken),
         }
-        for name, value in row.items():
-            columns.setdefault(name, []).append(value)
-    return grouped.result(len(images), columns)
+
+    return grouped.result(len(images), row)
 
 
 def judged_groups(classifier: PrivateClassifier, grouped: Grouped) -> GroupsResult:
@@ -196,9 +193,7 @@ def judged_groups(classifier: PrivateClassifier, grouped: Grouped) -> GroupsResu
     if labels is None:
         raise InputError("There are no labeled images to judge by.")
     right = classifier.logits(grouped.images.images).argmax(1).cpu().eq(labels).double().numpy()
-    each = grouped.group.numpy()
-    accuracies = [grouped.share(right, each == number) for number in range(len(grouped.values))]
-    return grouped.result(len(labels), {"accuracy": accuracies})
+    return grouped.result(len(labels), lambda _, mine: {"accuracy": grouped.share(right, mine)})
 
 
 def corrected(read: Measured | None, found: Measured | None, mistaken: Measured | None) -> Measured | None:

@@ -12,7 +12,7 @@ from idpgan.errors import InputError
 from idpgan.metrics import evaluate_images, features
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import metric_tables
-from idpgan.metrics.groups import Grouped, Measured, corrected, measured
+from idpgan.metrics.groups import Grouped, Measured, corrected, judged_groups, measured
 
 NAMES = ("dark", "light")
 
@@ -116,6 +116,22 @@ def test_images_are_joined_by_position_and_blanks_are_left_out():
         Grouped.of("tone", images.select(torch.arange(5)), blank)
     with pytest.raises(InputError, match="no image that judges has a value"):
         Grouped.of("tone", images, dataclasses.replace(blank, null=torch.ones(6, dtype=torch.bool)))
+
+
+def test_a_released_classifier_is_judged_by_group():
+    """It is right about dark images alone, and calls light ones left."""
+
+    class OfDarkOnes:
+        def logits(self, images):
+            halves = images.double().mean((1, 2)).unflatten(1, (2, 4)).mean(2)  # (n, 2)
+            return torch.where(images.double().mean((1, 2, 3))[:, None] > 140, torch.tensor([1.0, 0.0]), halves)
+
+    images, group = pictures(200, 6)
+    found = judged_groups(OfDarkOnes(), Grouped.of("tone", images, by_group(images, group)))
+    dark, light = found.groups
+    assert dark.accuracy.value == 1.0
+    assert light.accuracy.interval[0] < 0.5 < light.accuracy.interval[1] < dark.accuracy.interval[0]
+    assert light.coverage is light.share is None
 
 
 def test_images_of_one_person_stand_or_fall_together():

@@ -20,6 +20,7 @@ from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.risk import Risk
 from idpgan.privacy.tradeoff import Tradeoff
 from idpgan.report.epsilons import described
+from idpgan.report.measured import attack_part
 from idpgan.report.page import Chart, Figure, Gallery, Page, Part, Picture, Table, cells, render
 from idpgan.report.risk import Proven
 from idpgan.run import RunFolder
@@ -124,6 +125,17 @@ def test_a_curve_is_above_what_is_proven_only_with_all_of_its_interval(change, a
     proven = Proven(of["unit"], of["relation"], Tradeoff(mu=1.5))
     assert proven.curve.found(0.01) == pytest.approx(0.2043, abs=1e-4)
     assert len(list(proven.exceeded(of["attack"], MEASURED | change))) == above
+
+
+def test_what_is_above_is_said_first(whole):
+    found = json.loads(whole.attack.read_text())
+    proven = Proven(Unit.IMAGE, Relation.ZERO_OUT, Tradeoff(mu=1.5))
+    assert "ABOVE" not in attack_part(found, proven).text[0]
+    found["attacks"]["nearest-sample"]["tpr_intervals"]["0.01"] = [0.3, 0.9]
+    said = attack_part(found, proven).text[0]
+    assert said.startswith("ABOVE WHAT IS PROVEN: nearest-sample finds at least 30.00% of the members at 1.0% false")
+    assert "20.5 % to any attack" in said
+    assert "ABOVE" not in attack_part(found, None).text[0]
 
 
 def test_private_images_are_marked_and_everything_else_is_not(whole):
