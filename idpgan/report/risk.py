@@ -87,9 +87,10 @@ def risk_part(report: PrivacyReport, events: Sequence[Event]) -> Part:
             f"A record is {record}. All are in the data, so nothing here is about membership: an attacker who knows "
             "all the rest, and two contents that this record may have, says which of the two it is."
         )
-    law = "It comes from the law of the charges themselves, not from one epsilon, and holds for every attack."
+    law = "The numbers come from the law of the charges themselves, not from one epsilon, and hold for every attack."
     chart = roc_chart(
-        proven.points,
+        (),
+        proven=proven.points,
         title="What any attack finds at most",
         description=f"at {SHOWN[0]:.0%} false alarms {rows[0][1]}; dotted: a guess",
     )
