@@ -183,11 +183,8 @@ def _tell(done: Rehearsal, options: RehearseOptions) -> None:
         "images it will differ: compare the rows.",
     ]
     if risk := done.rows[0].risk:
-        first, second, guess = (what for what, *_ in risk.rows())
-        lines += [
-            f"found: the most that any attack can do, whoever runs it: {first}; likewise {second}.",
-            f"guessed: {guess}.",
-        ]
+        at_one, _, guess = (what for what, *_ in risk.rows())
+        lines += [f"found: the most that any attack reaches: {at_one}, or 0.1 %.", f"guessed: {guess}."]
     lines += [] if options.out is None else [f"Look at: {options.out}"]
     print_lines(lines)
 
