@@ -84,7 +84,7 @@ def test_one_gaussian_is_exact_at_every_rate():
     assert risk.found[1.0] == 1.0
 
 
-@pytest.mark.parametrize("many", [17, 400])
+@pytest.mark.parametrize("many", [17, 60])
 def test_a_great_many_different_charges_are_bounded_without_composition(many):
     """By their Renyi divergences: not below as many reads with more noise, and not above all of them by much."""
     several = [noise("laplace", 50.0 + number / many) for number in range(many)]
