@@ -99,13 +99,19 @@ def attack_part(found: Mapping[str, Any], proven: Proven | None = None) -> Part:
         f"Members against as many non-members; in brackets the {any_result['confidence']:.0%} interval. A guess has "
         "AUC 0.5."
     )
-    if proven is not None and any(map(proven.bounds, run)):
+    bounded = proven is not None and any(map(proven.bounds, run))
+    if proven is not None and bounded:
         most = (percent(proven.curve.found(float(rate))) for rate in any_result["tpr_at_fpr"])
         rows.append(("any attack, at most: proven", "", *most, "", ""))
     tables = [Table(caption, ("attack", "AUC", *rates, "precision", "members"), rows)] if rows else []
     if skipped := [(name, each["skipped"]) for name, each in found["attacks"].items() if name not in run]:
         tables.append(Table("Attacks that were not run", ("attack", "why"), skipped))
     notes = list(dict.fromkeys([*found["notes"], *(note for result in run.values() for note in result["notes"])]))
+    if bounded:
+        notes.append(
+            "a curve above the dashed line refutes nothing where few images make it: only an interval that lies above the "
+            "line as a whole does, and is said first"
+        )
     if run and not charts:
         notes.insert(0, "This attack.json holds no curves, since an older version wrote it: run the attack again.")
     above = [said for name, result in run.items() for said in (proven.exceeded(name, result) if proven else ())]
