@@ -109,8 +109,8 @@ def attack_part(found: Mapping[str, Any], proven: Proven | None = None) -> Part:
     notes = list(dict.fromkeys([*found["notes"], *(note for result in run.values() for note in result["notes"])]))
     if bounded:
         notes.append(
-            "a curve above the dashed line refutes nothing where few images make it: only an interval that lies above the "
-            "line as a whole does, and is said first"
+            "a curve above the dashed line refutes nothing where few images make it: only an interval that lies above "
+            "the line as a whole does, and is said first"
         )
     if run and not charts:
         notes.insert(0, "This attack.json holds no curves, since an older version wrote it: run the attack again.")
