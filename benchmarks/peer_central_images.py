@@ -37,11 +37,12 @@ import torch
 from torch import Tensor
 
 from idpgan.audit import audit
-from idpgan.audit.bounds import proven_separation, share_text
+from idpgan.audit.bounds import share_text
 from idpgan.audit.statistics import Column
 from idpgan.files import write_text_atomic
 from idpgan.privacy import Event, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.tradeoff import proven_separation
 
 PIXELS = 14 * 14
 SIZES = (6_000, 600, 60, 20)

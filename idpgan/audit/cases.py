@@ -24,9 +24,7 @@ from idpgan.audit.bounds import (
     Separation,
     cap,
     epsilon_bound,
-    gaussian_epsilon,
     is_nearly_gaussian,
-    proven_separation,
     share_text,
 )
 from idpgan.audit.distinguish import audit, check_runs
@@ -50,6 +48,7 @@ from idpgan.privacy.mechanisms import (
     RoundedGaussian,
 )
 from idpgan.privacy.noise import Noise
+from idpgan.privacy.tradeoff import gaussian_epsilon, proven_separation
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 
@@ -201,7 +200,7 @@ class Audited:
 
     @functools.cached_property
     def proven_mu(self) -> float:
-        """The separation that the proof allows at the audited rate; see `tradeoff.proven_separation`."""
+        """The separation that the proof allows at the audited rate; see `proven_separation`."""
         proven, events = self.case.proven, self.case.events
         if not proven.finite or not 0 < self.result.separation.fpr_high < 1:
             return math.inf

@@ -46,15 +46,15 @@ from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
-from idpgan.privacy.accounting import compose_curve, compose_epsilon
+from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.noise import Noise
+from idpgan.privacy.tradeoff import tradeoff
 
 CanaryKind = Literal["holdout", "mislabeled", "noise"]
 _CANARY_KINDS = ("holdout", "mislabeled", "noise")
 _HALVINGS = 40  # bisection steps for epsilon: relative accuracy 1e-12
 _GAUSSIAN_HALVINGS, _COMPOSED_HALVINGS = 24, 6  # of a law's noise: to 1e-7, or 1 % where each law is composed anew
-_POINTS = 40  # of a composed law's curve
 _LEAST_STRENGTH, _MOST_STRENGTH = 2.0**-10, 2.0**10
 _T = TypeVar("_T")
 
@@ -282,18 +282,8 @@ def law_of(events: Sequence[Event], least: float) -> tuple[Law, bool]:
     Any other comes from the accountant's curve down to delta = ``least``: it lies above the true one, so that it is
     refuted later.
     """
-    if all(event.kind == "gaussian" or event.sample_rate == 1 for event in events):
-        from scipy.special import ndtr, ndtri
-
-        mu = math.sqrt(sum(event.count / (event.noise_multiplier or 0.0) ** 2 for event in events))
-        return lambda rate: float(ndtr(ndtri(rate) - mu)), True
-    epsilons, deltas = np.array([*compose_curve(events, least, _POINTS), (0.0, 1.0)]).T
-    grown = np.exp(np.minimum(epsilons, 700.0))
-
-    def law(rate: float) -> float:  # P' <= e^epsilon P + delta, of the test and of its complement
-        return max(float(np.maximum((rate - deltas) / grown, 1 - deltas - grown * (1 - rate)).max()), 0.0)
-
-    return law, False
+    found = tradeoff(tuple(events), (least,)).both_ways
+    return lambda rate: found.misses(1 - rate), found.mu < math.inf
 
 
 def has_law(events: Sequence[Event], delta: float) -> bool:

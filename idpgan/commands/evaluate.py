@@ -62,6 +62,7 @@ class EvaluateOptions:
     ceiling: bool = option(False, "Also measure the real private images.")
     floor: bool = option(False, "Also the utility of the public images alone.")
     num: int | None = option(None, "Images to draw from a run; default: as many as are private, or as the protocol.")
+    by: str | None = option(None, "Also by group: a column of the curator's table, such as glasses.", metavar="COLUMN")
     protocol: str = option("idpgan", "idpgan, or dpimagebench: the best of its three classifiers on 60,000 images.")
     full: bool = option(False, "dpimagebench in its published size: hours on a GPU, days on a CPU.")
     seeds: int | None = option(None, "Fits of each classifier; default: 3, and 1 by dpimagebench.")
@@ -92,7 +93,7 @@ class EvaluateOptions:
             )
         if self.protocol == "idpgan" and self.full:
             raise InputError("--full is for --protocol dpimagebench: give both, or leave it out.")
-        ours = given(self, "only", "ceiling", "floor", "classifier", "splits", "features")
+        ours = given(self, "only", "ceiling", "floor", "classifier", "splits", "features", "by")
         if self.protocol == "dpimagebench" and ours:
             raise InputError(
                 f"{ours[0]} is not for --protocol dpimagebench, which measures the utility of its own three "
@@ -116,6 +117,9 @@ def evaluate(
 
     With --protocol dpimagebench only utility is measured, by that benchmark's classifiers, and epsilon is stated at its
     delta of 1 / (n ln n): rows for its tables.
+
+    With --by COLUMN accuracy, coverage and share stand for each value of that column of metadata.csv too, with
+    intervals: who is served worse, and who is missing.
 
     Example: idpgan evaluate synthetic.npz --data mnist --data-root ../shared/data --ceiling
     """
@@ -178,6 +182,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         InputError: If something cannot be measured; checked before the first computation where possible.
     """
     from idpgan import kinds, metrics
+    from idpgan.data.groups import load_groups
     from idpgan.data.load import load
     from idpgan.metrics import cache, dpimagebench
     from idpgan.metrics.accuracy import measure_accuracy
@@ -201,6 +206,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         )
     started, under_test = time.monotonic(), kinds.opened(source, options.module)
     split, about = load(config, progress), dict[str, Any]()
+    by = None if options.by is None else (options.by, load_groups(config, options.by, progress))
     num, wanted = split.num_private, _metrics(options, split.classes)
     if options.protocol == "dpimagebench":
         dpimagebench.check_benchmark(split.image_shape, split.classes, split.num_private)
@@ -218,6 +224,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         **same,
         num_seeds=options.seeds,
         classifiers=options.classifier or tuple(RECIPES),
+        by=by,
         cache=cache.Cache(options.cache or cache.default_folder()),
         device=device,
         progress=progress,
@@ -282,9 +289,11 @@ def _benchmark_privacy(source: Path, kind: str, num_private: int) -> dict[str, A
 
 def _evaluate_classifier(source: Path, options: EvaluateOptions, device: torch.device, progress: Progress) -> Evaluated:
     """Measure how often a released classifier is right about the real held-out images."""
+    from idpgan.data.groups import load_groups
     from idpgan.data.load import load
     from idpgan.metrics.accuracy import measure_accuracy
     from idpgan.metrics.evaluation import CURATOR_NOTE, Evaluation
+    from idpgan.metrics.groups import Grouped, judged_groups
     from idpgan.release.classifier import load_classifier
 
     if unfit := given(options, "only", "num", "weights", "ceiling", "floor", "classifier_run", "protocol"):
@@ -293,9 +302,14 @@ def _evaluate_classifier(source: Path, options: EvaluateOptions, device: torch.d
         )
     config, out = data_config(source, options), _checked_out(source, options.out)
     started, classifier = time.monotonic(), load_classifier(source).to(device)
-    accuracy = measure_accuracy(classifier, getattr(load(config, progress), options.part))
     part: Any = options.part
-    evaluation = Evaluation({"classifier": accuracy}, part, (CURATOR_NOTE,))
+    judges = getattr(load(config, progress), part)
+    accuracy = measure_accuracy(classifier, judges)
+    results: dict[str, Any] = {"classifier": accuracy}
+    if options.by is not None:
+        groups = getattr(load_groups(config, options.by, progress), part)
+        results["groups"] = judged_groups(classifier, Grouped.of(options.by, judges, groups))
+    evaluation = Evaluation(results, part, (CURATOR_NOTE,))
     about = {"classifier_run": _guarantee(source, classifier), "num_images": accuracy.num_images}
     return Evaluated(evaluation, _facts(source, "classifier", config, about, device, started), out)
 

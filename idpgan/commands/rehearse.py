@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
     from idpgan.data.images import Images
     from idpgan.data.load import Split
+    from idpgan.privacy.risk import Risk
     from idpgan.training.config import RunConfig
     from idpgan.training.plan import RunPlan
 
-FALSE_POSITIVES = 0.01  # the rate at which an attacker's success is stated
 _MOST_DRAWN = 10_000  # generated images that teach the classifier
 _ROWS, _COLUMNS = 3, 10  # of the small grid of an epsilon
 _Measures = tuple[float | None, float | None, float | None]  # accuracy, its spread, KID
@@ -98,9 +98,7 @@ class Rehearsed:
             unlabeled images, or a method that releases a classifier: its own.
         accuracy_std: Over its fits; None for one.
         kid: To those stand-ins; None for a classifier. Compare within one rehearsal only.
-        true_positives: The largest share of members that any attacker finds while wrong of 1 % of the others.
-        certainty: How sure somebody to whom both cases were equally likely can be afterwards, except with a probability
-            of about delta.
+        risk: What any attack finds at most; None where nothing is proven.
         seconds: How long training and sampling took.
     """
 
@@ -109,15 +107,15 @@ class Rehearsed:
     accuracy: float | None
     accuracy_std: float | None
     kid: float | None
-    true_positives: float
-    certainty: float
+    risk: Risk | None
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
         from idpgan.privacy.guarantee import number_to_json
 
-        return {key: number_to_json(value) if isinstance(value, float) else value for key, value in vars(self).items()}
+        found = {key: number_to_json(value) if isinstance(value, float) else value for key, value in vars(self).items()}
+        return {**found, "risk": self.risk and self.risk.to_json()}
 
 
 @dataclass(frozen=True)
@@ -173,20 +171,20 @@ def _tell(done: Rehearsal, options: RehearseOptions) -> None:
             if row.accuracy is None
             else f"{row.accuracy:.1%}" + (f" ± {row.accuracy_std:.1%}" if row.accuracy_std else ""),
             "" if row.kid is None else f"{row.kid:.4f}",
-            f"{row.true_positives:.1%}",
-            f"{row.certainty:.2%}" if row.certainty < 0.9995 else "all but 100%",
+            *(("100 %",) * 3 if row.risk is None else (most for _, most, _ in row.risk.rows())),
             duration(row.seconds),
         )
         for row in done.rows
     ]
-    head = ("epsilon", "accuracy", "KID", "attacker finds at 1 % false", "can be sure", "took")
+    head = ("epsilon", "accuracy", "KID", "found at 1 %", "at 0.1 %", "guessed", "took")
     print_table(head, rows, frame=False)
     lines = [
         "accuracy: of a small CNN that the generated images taught, on stand-ins that nothing was trained on. On your "
         "images it will differ: compare the rows.",
-        "attacker finds: the largest share of members that any attack can find while wrong of 1 % of the others.",
-        "can be sure: who thought both equally likely before; up to a chance of about delta.",
     ]
+    if risk := done.rows[0].risk:
+        at_one, _, guess = (what for what, *_ in risk.rows())
+        lines += [f"found: the most that any attack reaches: {at_one}, or 0.1 %.", f"guessed: {guess}."]
     lines += [] if options.out is None else [f"Look at: {options.out}"]
     print_lines(lines)
 
@@ -282,7 +280,7 @@ def _rehearsed(
         seconds = time.monotonic() - started
         labeled = images.labels is not None and split.classes
         found = _measured(images, split, ["utility"] * bool(labeled) + ["fidelity"], progress, **measuring)
-    return Rehearsed(*terms, *found, *attacker(planned), seconds), images
+    return Rehearsed(*terms, *found, risk_of(planned), seconds), images
 
 
 def _measured(images: Images, split: Split, names: Sequence[str], progress: Progress, **measuring: Any) -> _Measures:
@@ -299,18 +297,12 @@ def _measured(images: Images, split: Split, names: Sequence[str], progress: Prog
     return float(accuracies.mean()), float(accuracies.std()) if len(accuracies) > 1 else None, kid
 
 
-def attacker(planned: RunPlan) -> tuple[float, float]:
-    """Return the largest true-positive rate at `FALSE_POSITIVES` that is proven, and how sure anybody can be."""
-    from scipy.special import ndtr, ndtri
+def risk_of(planned: RunPlan) -> Risk | None:
+    """Return what any attack on the run finds at most; None where nothing is proven."""
+    from idpgan.privacy.risk import Risk
 
-    from idpgan.audit.bounds import proven_separation
-
-    price = planned.price
-    if not math.isfinite(price.epsilon):
-        return 1.0, 1.0
-    separation = proven_separation(price.events, FALSE_POSITIVES, price.epsilon, price.delta)
-    found = float(ndtr(ndtri(FALSE_POSITIVES) + separation))
-    return found, 1 / (1 + math.exp(-price.epsilon))
+    events = planned.joint_events(planned.price.events)
+    return Risk.of(events) if all(event.is_private for event in events) else None
 
 
 def _grid(images: Images) -> Tensor:
@@ -338,9 +330,8 @@ def _picture(grids: Sequence[Tensor], rows: Sequence[Rehearsed]) -> bytes:
     titles = ["public stand-ins"]
     for row in rows:
         useful = "" if row.accuracy is None else f", accuracy {row.accuracy:.1%}"
-        titles.append(
-            f"epsilon {row.epsilon:g}{useful}, an attacker finds at most {row.true_positives:.1%} at 1 % false"
-        )
+        found = "" if row.risk is None else f", {(shown := row.risk.rows()[0])[1]} at most are {shown[0]}"
+        titles.append(f"epsilon {row.epsilon:g}{useful}{found}")
     for number, (grid, title) in enumerate(zip(grids, titles, strict=True)):
         axes = figure.add_subplot(len(grids), 1, number + 1)
         axes.imshow(grid.permute(1, 2, 0).squeeze(2).numpy(), cmap="gray", vmin=0, vmax=255, interpolation="nearest")

@@ -26,7 +26,7 @@ class Accuracy(MetricResult):
     Attributes:
         correct: Images whose likeliest class is theirs.
         num_images: All of them.
-        interval: Interval of the accuracy, two-sided (Clopper and Pearson), at 95 % confidence; see `_interval`.
+        interval: Interval of the accuracy, two-sided (Clopper and Pearson), at 95 % confidence; see `share_interval`.
         majority: Share of the most frequent class: what one constant answer gets.
         independent: Draws that the interval takes for independent: people, where the images say who is on them, or
             different images.
@@ -70,14 +70,21 @@ def measure_accuracy(classifier: PrivateClassifier, images: Images) -> Accuracy:
         raise InputError("There are no labeled images to judge by.")
     labels = images.labels
     right = classifier.logits(images.images).argmax(1).to(labels.device).eq(labels).cpu()
-    people = images.identities
-    draws = np.unique(images.digests() if people is None else people.cpu().numpy(), return_inverse=True)[1]
-    interval, majority = _interval(right.double().numpy(), draws), int(labels.bincount().max()) / len(images)
+    draws = draws_of(images)
+    interval, majority = share_interval(right.double().numpy(), draws), int(labels.bincount().max()) / len(images)
     return Accuracy(int(right.sum()), len(images), interval, majority, int(draws.max()) + 1)
 
 
-def _interval(right: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
+def draws_of(images: Images) -> np.ndarray:
+    """Return a number for each image (n,), equal for those of one person, or where nobody is known for equal images."""
+    people = images.identities
+    return np.unique(images.digests() if people is None else people.cpu().numpy(), return_inverse=True)[1]
+
+
+def share_interval(right: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
     """Return the interval of a share of right answers (n,), where answers of one draw (n,) stand or fall together.
+
+    Draws are numbered from 0, without gaps.
 
     It is that of Clopper and Pearson for as many independent answers as would have the variance of the mean over draws,
     corrected by Student's t for few draws (Korn and Graubard 1998); at most one answer per draw where all are alike.

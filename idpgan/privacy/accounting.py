@@ -42,6 +42,7 @@ _ROUND_UP = 1 + 2.0**-40  # covers what a few floating-point operations may roun
 _NORMAL_PEAK = 1 / math.sqrt(2 * math.pi)
 _LARGEST_ORDER = 1 << 16
 _MOST_COUNT = 1 << 40
+_LARGEST_SLOPE = 30.0  # log of the steepest slope of a trade-off curve that is of interest
 
 
 @own_state()
@@ -64,7 +65,7 @@ def compose_epsilon(events: Sequence[Event], delta: float) -> float:
     events, delta = _without_failures(events, delta)
     if delta < 0:
         return math.inf
-    mu, others = _merge(events)
+    mu, others = merge(events)
     return min(_simple_epsilon(mu, others, delta), _losses_epsilon(mu, others, delta))
 
 
@@ -75,16 +76,25 @@ def _check_delta(delta: float) -> None:
 
 def _without_failures(events: Sequence[Event], delta: float) -> tuple[Sequence[Event], float]:
     """Return the events with their own deltas set to 0, and the delta that remains after these; -1 if negative."""
-    failing = [event for event in events if event.delta is not None]
-    if not failing:
+    if all(event.delta is None for event in events):
         return events, delta
-    left = Fraction(delta) - sum(event.count * Fraction(event.delta or 0.0) for event in failing)
-    pure = [event if event.delta is None else dataclasses.replace(event, kind="pure", delta=None) for event in events]
+    left = Fraction(delta) - sum(event.count * Fraction(event.delta or 0.0) for event in events)
     rest = float(left)
-    return pure, -1.0 if left < 0 else rest if Fraction(rest) <= left else math.nextafter(rest, 0.0)
+    rest = -1.0 if left < 0 else rest if Fraction(rest) <= left else math.nextafter(rest, 0.0)
+    return unfailing(events), rest
 
 
-def _merge(events: Sequence[Event]) -> tuple[float, tuple[Event, ...]]:
+def unfailing(events: Sequence[Event]) -> list[Event]:
+    """Return the events without their own deltas: what they are while none of them fails."""
+    return [event if event.delta is None else dataclasses.replace(event, kind="pure", delta=None) for event in events]
+
+
+def failing(events: Sequence[Event]) -> float:
+    """Return a bound on the chance that a read fails of which only an epsilon and a delta are known."""
+    return sum(event.count * (event.delta or 0.0) for event in events)
+
+
+def merge(events: Sequence[Event]) -> tuple[float, tuple[Event, ...]]:
     """Return the mu of all Gaussian reads, and the other reads, one entry per distinct event."""
     counts: dict[Event, int] = {}
     mu = 0.0
@@ -99,6 +109,11 @@ def _merge(events: Sequence[Event]) -> tuple[float, tuple[Event, ...]]:
 
 
 # Bounds that need no grid --------------------------------------------------------------------------------------
+
+
+def simple_epsilon(events: Sequence[Event], delta: float) -> float:
+    """Return an epsilon of private events that never fail, at once and however many differ; see `compose_epsilon`."""
+    return _simple_epsilon(*merge(events), delta)
 
 
 @functools.lru_cache(maxsize=256)
@@ -226,17 +241,20 @@ def _composed(mu: float, others: tuple[Event, ...], delta: float) -> tuple[float
     return None
 
 
-def compose_curve(events: Sequence[Event], delta: float, points: int) -> list[tuple[float, float]]:
-    """Return ``points`` pairs (epsilon, delta) that hold for all ``events``, which not all are Gaussian.
+def compose_curve(events: Sequence[Event], delta: float, points: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return epsilons >= 0, and the deltas that hold at them for all ``events``, (n,) each, in both directions.
 
-    They come of one composition, from epsilon = 0 to that at the given ``delta`` > 0; empty where it is out of reach.
+    The first deltas are those of the record's presence against its absence, the others of the opposite direction. All
+    come of one composition, are most exact near the epsilon at the given ``delta`` > 0, and end there, or where e^-eps
+    no longer matters to any test. They are empty where composition is out of reach, or all reads are Gaussian.
     """
-    mu, others = _merge(events)
+    mu, others = merge(events)
     composed = _composed(mu, others, delta) if others else None
     if composed is None or not math.isfinite(composed[0]):
-        return []
-    epsilons = np.linspace(0, composed[0], points).tolist()
-    return [(epsilon, min(max(way.delta(epsilon) for way in composed[1]), 1.0)) for epsilon in epsilons]
+        return np.zeros(0), np.zeros(0), np.zeros(0)
+    epsilons = np.linspace(0, min(composed[0], _LARGEST_SLOPE), points)
+    forward, backward = (np.minimum(way.deltas(epsilons), 1.0) for way in composed[1])
+    return epsilons, forward, backward
 
 
 # Inverses ------------------------------------------------------------------------------------------------------
@@ -251,7 +269,7 @@ def _simply_within(events: Sequence[Event], epsilon: float, delta: float) -> boo
     """Return whether the bounds that need no grid prove this."""
     events, delta = _without_failures(events, delta)
     private = delta >= 0 and all(event.is_private for event in events)
-    return private and _simple_epsilon(*_merge(events), delta) <= epsilon
+    return private and _simple_epsilon(*merge(events), delta) <= epsilon
 
 
 def affordable(spent: Sequence[Event], event: Event, epsilon: float, delta: float, planned: int = 0) -> int:

@@ -38,6 +38,7 @@ from idpgan.privacy.event import Event
 LARGEST_LOSS = 500.0  # largest loss of one read: e^loss and its inverse stay within float64
 MOST_POINTS = 1 << 20
 ROUND_OFF = 2.0**-53
+_SUMS = 2.0**-31  # share that a sum of `MOST_POINTS` positive numbers, one after the other, may be off by
 _FINEST_INTERVAL = 2.0**-40
 _WIDEST_INTERVAL = 1e-4
 # Grid points per standard deviation of one read's loss: connecting dots adds less than 1/2400 of its square.
@@ -91,6 +92,17 @@ class Losses:
         above = self.interval * np.arange(self.first + start, self.first + len(self.masses))
         visible = float(np.sum(self.masses[start:] * -np.expm1(epsilon - above)))
         return visible * (1 + 2.0**-45) + self.beyond + self.error_at(epsilon)
+
+    def deltas(self, epsilons: np.ndarray) -> np.ndarray:
+        """Return `delta` at epsilons >= 0, (n,), from sums over all of the grid, whose rounding is added."""
+        start = max(1 - self.first, 0)
+        places = self.grid[start:]
+        masses = np.append(self.masses[start:], 0.0)
+        above = np.cumsum(masses[::-1])[::-1]
+        lower = np.cumsum((masses * np.exp(-np.append(places, 0.0)))[::-1])[::-1]
+        index = np.searchsorted(places, epsilons, side="right")
+        visible = above[index] * (1 + _SUMS) - np.exp(epsilons) * lower[index] * (1 - _SUMS)
+        return visible + self.beyond + np.array([self.error_at(epsilon) for epsilon in epsilons.tolist()])
 
     def epsilon(self, delta: float) -> float:
         """Return the least epsilon >= 0 with ``delta(epsilon) <= delta``; infinite where the error is larger."""

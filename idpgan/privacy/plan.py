@@ -79,6 +79,10 @@ class Plan:
         """What will be charged."""
         raise NotImplementedError
 
+    def joint_events(self, events: Sequence[Event]) -> tuple[Event, ...]:
+        """Return what a receiver learns of a record by: these charges, and those of releases that are contained."""
+        return tuple(events)
+
     def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
         """Return the privacy report of what was charged; `verify` derives it again.
 

@@ -44,7 +44,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 from idpgan.errors import InputError
-from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.accounting import compose_epsilon, failing
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 
@@ -54,6 +54,7 @@ _SIZES = {Unit.PIXEL: 0, Unit.COLUMN: 1, Unit.IMAGE: 2, Unit.PERSON: 3, Unit.PHO
 # or, beside events with a delta of their own, down to the last digit of that delta.
 _MOST_POWERS, _LEAST_POWERS = 300.0, 15.0
 _HALVINGS = 12
+_LEAST_EPSILON = 1e-12  # an event has an epsilon above 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,6 +193,42 @@ def _cost(
     counted = [part for part in parts if part.events and sizes[part.pair]]
     if not all(part.sound for part in parts):
         return math.inf, len(counted), "a part without a proof", 0.0
+    epsilon, delta, words = _price(*_gathered(counted, sizes, unit, relation), stated)
+    return epsilon, len(counted), words, delta
+
+
+def joint_events(parts: Sequence[Part], total: Guarantee, most_per_person: int | None = None) -> tuple[Event, ...]:
+    """Return events of the total's unit and relation that cost one unit at least as much as all parts do together.
+
+    Parts that are carried over by group privacy stand as one event of which an epsilon and a delta are known.
+
+    Args:
+        total: What the parts prove together, finite.
+        most_per_person: See `total`.
+    """
+    unit, relation = total.unit, total.relation
+    counted = [part for part in parts if part.events]
+    sizes = {part.pair: steps(part.pair, (unit, relation), most_per_person) for part in counted}
+    events, groups = _gathered(counted, sizes, unit, relation)
+    known = [_grouped(read, size, min(total.delta, most)) for read, size, most in groups]
+    return (
+        *events,
+        *(
+            Event("approximate", unit, relation, pure_epsilon=max(each.epsilon, _LEAST_EPSILON), delta=each.delta)
+            if each.delta
+            else Event("pure", unit, relation, pure_epsilon=max(each.epsilon, _LEAST_EPSILON))
+            for each in known
+        ),
+    )
+
+
+_Group = tuple[tuple[Event, ...], int, float]  # events of one pair, the steps from it, the largest delta of their parts
+
+
+def _gathered(
+    counted: Sequence[Part], sizes: Mapping[Pair, int | None], unit: Unit, relation: Relation
+) -> tuple[tuple[Event, ...], tuple[_Group, ...]]:
+    """Return the events of one ledger, to which one step leads, and the groups of those that take more steps."""
     ledger, apart = list[Event](), dict[Pair, list[Part]]()
     for part in counted:
         if sizes[part.pair] == 1:
@@ -202,19 +239,15 @@ def _cost(
         (tuple(event for part in held for event in part.events), sizes[pair] or 1, max(part.delta for part in held))
         for pair, held in apart.items()
     )
-    epsilon, delta, words = _price(tuple(ledger), groups, stated)
-    return epsilon, len(counted), words, delta
-
-
-_Group = tuple[tuple[Event, ...], int, float]  # events of one pair, the steps from it, the largest delta of their parts
+    return tuple(ledger), groups
 
 
 @functools.lru_cache(maxsize=256)  # a folder a person: hundreds of histories with the same events
 def _price(ledger: tuple[Event, ...], groups: tuple[_Group, ...], stated: float) -> tuple[float, float, str]:
     """Return epsilon and delta of the events of one ledger and of those that are carried over, and how they add up."""
     epsilon, delta = compose_epsilon(ledger, stated), stated if ledger else 0.0
-    if math.isinf(epsilon) and (failing := _failing(ledger)):  # reads that fail more often together than is stated
-        delta = stated + failing
+    if math.isinf(epsilon) and (lost := failing(ledger)):  # reads that fail more often together than is stated
+        delta = stated + lost
         epsilon = compose_epsilon(ledger, delta) if delta < 1 else math.inf
     words = [f"one ledger of {sum(event.count for event in ledger):,} charges"]
     for events, size, most in groups:
@@ -238,11 +271,6 @@ def _carried(event: Event, unit: Unit, relation: Relation) -> Event:
     return dataclasses.replace(event, unit=unit, relation=relation)
 
 
-def _failing(events: Sequence[Event]) -> float:
-    """Return the chance that a read fails of which only an epsilon and a delta are known: no total holds below it."""
-    return sum(event.count * (event.delta or 0.0) for event in events)
-
-
 def _grouped(events: tuple[Event, ...], size: int, most: float) -> Guarantee:
     """Return what the events prove for a group of this size, with the least epsilon at a delta of at most ``most``.
 
@@ -254,16 +282,16 @@ def _grouped(events: tuple[Event, ...], size: int, most: float) -> Guarantee:
         return Guarantee(epsilon, delta, first.unit, first.relation, "").for_group(size)
 
     def smaller(powers: float) -> float:
-        return failing + (most - failing) * 10**-powers
+        return lost + (most - lost) * 10**-powers
 
     def fits(powers: float) -> bool:
         group = at(smaller(powers))
         return group.finite and group.delta <= most
 
-    pure, failing = at(0.0), _failing(events)
-    low, high = 0.0, _LEAST_POWERS if failing else _MOST_POWERS
-    if most <= failing or not fits(high):
-        return at(min(most + failing, 1 - 2.0**-53)) if failing else pure
+    pure, lost = at(0.0), failing(events)
+    low, high = 0.0, _LEAST_POWERS if lost else _MOST_POWERS
+    if most <= lost or not fits(high):
+        return at(min(most + lost, 1 - 2.0**-53)) if lost else pure
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
         low, high = (low, middle) if fits(middle) else (middle, high)

@@ -16,6 +16,7 @@ import jinja2
 
 from idpgan.own_code import is_own_code
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit
+from idpgan.privacy.risk import Risk
 
 RECORDS = {
     Unit.IMAGE: "one image with its label",
@@ -40,7 +41,9 @@ def render_card(report: PrivacyReport, document: Mapping[str, Any], settings: An
         made: The artifact, without its content; of samples, what the card says of them.
     """
     record = RECORDS.get(report.proven.unit, f"one {report.proven.unit}")
-    return _template().render(report=report, document=document, settings=settings, card=card, made=made, record=record)
+    risk = None if document.get("risk") is None else Risk.from_json(document["risk"])
+    given = {"report": report, "document": document, "risk": risk, "settings": settings, "card": card, "made": made}
+    return _template().render(given, record=record)
 
 
 @functools.cache

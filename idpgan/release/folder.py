@@ -3,9 +3,10 @@
 The folder is whole or absent, whatever ends the program: it is filled under a hidden name beside its place and then
 renamed.
 
-Format 4 differs from 3 in config.json, which holds no key that has its default (see `idpgan.config.Section.to_json`),
-and in the entry "idpgan" of privacy.json, which names the code beside the version (see `made_with`). Format 5 differs
-from 4 in the mark of its pictures, which privacy.json names (see `idpgan.release.mark`).
+Format 5 differs from 4 by the entries "risk" and "mark" of privacy.json (see
+`stated_risk` and `idpgan.release.mark`). Format 4 differs from 3 in config.json,
+which holds no key that has its default (see `idpgan.config.Section.to_json`), and in the entry "idpgan" of
+privacy.json, which names the code beside the version (see `made_with`).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from idpgan.models.checkpoint import CONFIG, WEIGHTS, weight_bytes
 from idpgan.models.generator import Generator
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
+from idpgan.privacy.risk import Risk
 from idpgan.release.artifact import Artifact
 from idpgan.release.card import render_card
 from idpgan.release.mark import KEY as MARK
@@ -140,7 +142,13 @@ def privacy_document(report: PrivacyReport, settings: Settings, events: Sequence
         "unit": str(report.proven.unit),
         "relation": str(report.proven.relation),
         "events": [event.to_json() for event in events],
+        "risk": None if (risk := stated_risk(report, settings, events)) is None else risk.to_json(),
     }
+
+
+def stated_risk(report: PrivacyReport, settings: Settings, events: Sequence[Event]) -> Risk | None:
+    """Return what any attack finds at most, by all charges that a receiver profits from; None where nothing holds."""
+    return Risk.of(settings.plan.joint_events(events)) if report.private else None
 
 
 def card_text(report: PrivacyReport, document: Mapping[str, Any], artifact: Artifact, settings: Settings) -> str:

@@ -16,6 +16,7 @@ from idpgan.files import parse_json, printable, read_plain
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit, parse_relation, parse_unit
+from idpgan.privacy.risk import Risk
 from idpgan.release.artifact import Artifact, Kind
 from idpgan.release.folder import FORMATS
 from idpgan.release.mark import DigitalSource
@@ -40,6 +41,7 @@ def _version(text: str) -> str:
 
 _Text = Annotated[str, Field(max_length=4000), AfterValidator(_one_line)]
 _Number = Annotated[float, Field(ge=0, le=1e308)]
+_Share = Annotated[float, Field(ge=0, le=1)]
 _Count = Annotated[int, Field(ge=1, le=1 << 40)]
 
 
@@ -81,6 +83,12 @@ class _Charge(_Strict):
     grid: _Number | None = None
 
 
+class _Risk(_Strict):
+    question: _Text
+    best_guess: _Share
+    found: Annotated[dict[_Text, _Share], Field(max_length=100)]
+
+
 class _Document(_Strict):
     """privacy.json: types and ranges; `verify` derives what the values have to be."""
 
@@ -95,6 +103,7 @@ class _Document(_Strict):
     relation: _Text
     events: Annotated[list[_Charge], Field(max_length=100_000)]
     mark: DigitalSource | None = None
+    risk: _Risk | None = None
     files: Annotated[dict[_Text, _Text], Field(max_length=_MOST_FILES)]
 
 
@@ -108,6 +117,7 @@ class Stated:
         events: What is said to have been charged.
         unit: Of the events.
         relation: Of the events.
+        risk: What any attack finds at most; None where nothing holds, or an older version wrote the release.
     """
 
     document: dict[str, Any]
@@ -116,6 +126,7 @@ class Stated:
     events: tuple[Event, ...]
     unit: Unit
     relation: Relation
+    risk: Risk | None
 
 
 def read_privacy(path: Path, *, follow: bool = False) -> Stated:
@@ -141,9 +152,10 @@ def read_privacy(path: Path, *, follow: bool = False) -> Stated:
         report = PrivacyReport.from_json(document["report"])
         events = tuple(Event.from_json(item) for item in document["events"])
         unit, relation = parse_unit(document["unit"]), parse_relation(document["relation"])
+        risk = None if document.get("risk") is None else Risk.from_json(document["risk"])
     except ValueError as error:  # an InputError, or what a report may not say of itself
         raise InputError(f"{path} cannot be used: {error}") from error
-    return Stated(document, content, report, events, unit, relation)
+    return Stated(document, content, report, events, unit, relation, risk)
 
 
 def read_report(stated: Any, where: str) -> PrivacyReport:

@@ -22,7 +22,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from idpgan.audit.bounds import gaussian_mu
 from idpgan.audit.cases import audited_again, stated_share
 from idpgan.errors import InputError
 from idpgan.files import parse_json, pasted, printable, read_plain
@@ -33,6 +32,7 @@ from idpgan.privacy.guarantee import Guarantee, PrivacyReport, number_to_json
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import SOURCES
 from idpgan.privacy.plan import Price
+from idpgan.privacy.tradeoff import gaussian_mu
 from idpgan.release.artifact import Artifact, Kind
 from idpgan.release.folder import (
     CARD,
@@ -44,6 +44,7 @@ from idpgan.release.folder import (
     made_with,
     mark_of,
     privacy_text,
+    stated_risk,
     unmarked,
 )
 from idpgan.release.mark import KEY as MARK
@@ -205,6 +206,7 @@ def _check(folder: Path, kinds: Mapping[str, Kind], found: Verification, *, whol
         if not wrong:
             found.recomputed = compose_epsilon(found.stated.events, settings.plan.price.delta)
             found.wrong += _check_report(settings, found)
+            found.wrong += _check_risk(settings, found.stated)
         _check_texts(artifact, settings, found)
         found.wrong += shown
     except InputError as error:
@@ -422,6 +424,16 @@ def _check_report(settings: Settings, found: Verification) -> list[str]:
     return problems + [
         f"report: '{name}' is not what follows from the settings and the events." for name in min(wrong, key=len)
     ]
+
+
+def _check_risk(settings: Settings, stated: Stated) -> list[str]:
+    """Compute again what any attack finds at most; more may be stated, since the accounting may have become tighter."""
+    ours = stated_risk(stated.report, settings, stated.events) if "risk" in stated.document else None
+    if ("risk" in stated.document) != (stated.document["format"] == FORMAT) or (stated.risk is None) != (ours is None):
+        return [f"{PRIVACY} has a risk where none can be stated, or none where one has to be."]
+    if stated.risk is None or ours is None or (short := stated.risk.short_of(ours)) is None:
+        return []
+    return [f"risk: less is stated than an attack may find by these charges ({short})."]
 
 
 def _without_prose(entry: Any) -> Any:

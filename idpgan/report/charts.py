@@ -51,18 +51,25 @@ def line_chart(
 
 
 def roc_chart(
-    points: Sequence[Point], *, title: str, description: str, at: float | None = None, interval: Point | None = None
+    points: Sequence[Point],
+    *,
+    title: str,
+    description: str,
+    at: float | None = None,
+    interval: Point | None = None,
+    proven: Sequence[Point] = (),
 ) -> str:
     """Draw a ROC curve, both axes logarithmic, beside the line of a guess.
 
     Args:
-        points: (false-positive rate, true-positive rate), rising, from rates in [0, 1].
+        points: (false-positive rate, true-positive rate), rising, from rates in [0, 1]; none draws no attack.
         title: Name of the attack.
         description: Says in a sentence what the curve shows.
         at: A false-positive rate that is marked.
         interval: Of the true-positive rate there.
+        proven: Points of a curve above which no attack can be, as it is drawn from one to the next.
     """
-    rates = [rate for point in points for rate in point if rate > 0]
+    rates = [rate for point in points or proven for rate in point if rate > 0]
     floor = max(10 ** math.floor(math.log10(min(rates, default=0.1))), _LEAST_RATE)
     floor = min(floor, 0.1)
     right, bottom = _WIDTH - _RIGHT, _ROC_HEIGHT - _BOTTOM - 14
@@ -81,10 +88,13 @@ def roc_chart(
     drawn.append(_text((_LEFT + right) / 2, _ROC_HEIGHT - 4, "false-positive rate", "middle"))
     drawn.append(_line("limit", place_x(floor), place_y(floor), place_x(1), place_y(1)))
     corners: list[Point] = []
-    for (x, y), (following, _) in zip(points, [*points[1:], points[-1]], strict=True):  # a step: flat, then up
+    for (x, y), (following, _) in zip(points, [*points[1:], *points[-1:]], strict=True):  # a step: flat, then up
         corners += [(place_x(x), place_y(y)), (place_x(following), place_y(y))]
     corners = list(dict.fromkeys(corners))
-    drawn.append(_path("curve", corners))
+    if corners:
+        drawn.append(_path("curve", corners))
+    if proven:
+        drawn.append(_path("proven", [(place_x(x), place_y(y)) for x, y in proven if x >= floor]))
     if at is not None and interval is not None:
         low, high = interval
         drawn.append(_line("interval", place_x(at), place_y(low), place_x(at), place_y(high)))

@@ -12,11 +12,11 @@ from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.books import count
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
-from idpgan.release.card import RECORDS
+from idpgan.release.card import RECORDS as _OF_CARD
 from idpgan.report.page import Figure, Part, Table
 
-_RECORDS = {
-    **RECORDS,
+RECORDS = {
+    **_OF_CARD,
     Unit.IMAGE: "one image",
     Unit.WINDOW: "one window of one image",
     Unit.EVENT: "one event",
@@ -84,7 +84,7 @@ def _meaning(report: PrivacyReport) -> tuple[str, ...]:
     proven = report.proven
     if not proven.finite:
         return ()
-    record = _RECORDS.get(proven.unit, f"one {proven.unit}")
+    record = RECORDS.get(proven.unit, f"one {proven.unit}")
     sure = 1 - (1 - proven.delta) / (1 + math.exp(min(proven.epsilon, 700.0)))  # (e^eps + delta) / (e^eps + 1)
     factor = math.exp(proven.epsilon) if proven.epsilon < 700 else math.inf
     grown = f"{factor:,.3g}" if factor < 1000 else f"{factor:,.0f}" if factor < 1e9 else f"{factor:.1e}"

@@ -9,9 +9,11 @@ from typing import Any
 from idpgan.attacks.evaluate import TOO_SMALL
 from idpgan.audit.bounds import SHARE, SHARE_MEANS, share_text
 from idpgan.metrics.evaluation import metric_notes, metric_tables
+from idpgan.privacy.risk import percent
 from idpgan.report.charts import line_chart, number, roc_chart
 from idpgan.report.epsilons import epsilon_text
 from idpgan.report.page import Chart, Part, Table
+from idpgan.report.risk import Proven
 
 _NOT_LOSSES = ("step", "seconds", "steps_per_second", "images_per_second", "epsilon", "delta")
 _MARKED_RATE = "0.01"  # false-positive rate at which the interval is drawn
@@ -69,14 +71,18 @@ def evaluation_part(found: Mapping[str, Any]) -> Part:
     return Part("metrics", "Metrics", text=(text,), tables=tables, notes=metric_notes(found))
 
 
-def attack_part(found: Mapping[str, Any]) -> Part:
+def attack_part(found: Mapping[str, Any], proven: Proven | None = None) -> Part:
     """Return the results of an attack.json: ROC curves, and numbers with their intervals.
+
+    Args:
+        found: Its content.
+        proven: What any attack finds at most, which is drawn beside; None where nothing is proven.
 
     Raises:
         KeyError, TypeError, ValueError, IndexError: If it is of another version.
     """
     run = {name: result for name, result in found["attacks"].items() if result["skipped"] is None}
-    charts = [_roc(name, result) for name, result in run.items() if result.get("roc")]
+    charts = [_roc(name, result, proven) for name, result in run.items() if result.get("roc")]
     rows = [
         (
             name,
@@ -93,13 +99,24 @@ def attack_part(found: Mapping[str, Any]) -> Part:
         f"Members against as many non-members; in brackets the {any_result['confidence']:.0%} interval. A guess has "
         "AUC 0.5."
     )
+    bounded = proven is not None and any(map(proven.bounds, run))
+    if proven is not None and bounded:
+        most = (percent(proven.curve.found(float(rate))) for rate in any_result["tpr_at_fpr"])
+        rows.append(("any attack, at most: proven", "", *most, "", ""))
     tables = [Table(caption, ("attack", "AUC", *rates, "precision", "members"), rows)] if rows else []
     if skipped := [(name, each["skipped"]) for name, each in found["attacks"].items() if name not in run]:
         tables.append(Table("Attacks that were not run", ("attack", "why"), skipped))
     notes = list(dict.fromkeys([*found["notes"], *(note for result in run.values() for note in result["notes"])]))
+    if bounded:
+        notes.append(
+            "a curve above the dashed line refutes nothing where few images make it: only an interval that lies above "
+            "the line as a whole does, and is said first"
+        )
     if run and not charts:
         notes.insert(0, "This attack.json holds no curves, since an older version wrote it: run the attack again.")
+    above = [said for name, result in run.items() for said in (proven.exceeded(name, result) if proven else ())]
     text = (
+        *above,
         f"{found['num_members']:,} images that it was trained on against {found['num_non_members']:,} that it never "
         "saw. The left end of a curve is what matters: members that are found while hardly anybody is accused falsely.",
         *([f"The {best['in_words']}."] if (best := found.get("best")) else []),
@@ -107,16 +124,19 @@ def attack_part(found: Mapping[str, Any]) -> Part:
     return Part("attacks", "Membership inference", text=text, charts=charts, tables=tables, notes=notes)
 
 
-def _roc(name: str, result: Mapping[str, Any]) -> Chart:
+def _roc(name: str, result: Mapping[str, Any], proven: Proven | None) -> Chart:
     low, high = result["auc_interval"]
     interval = (result.get("tpr_intervals") or {}).get(_MARKED_RATE)
     described, found = f"AUC {result['auc']:.3f} ({low:.3f} to {high:.3f})", _rate(result, _MARKED_RATE)
+    limit = proven.points if proven is not None and proven.bounds(name) else ()
     svg = roc_chart(
         [(float(x), float(y)) for x, y in result["roc"]],
         title=f"ROC curve of {name}",
-        description=f"{described}; at 1 % false positives it finds {found} of the members; dotted: a guess",
+        description=f"{described}; at 1 % false positives it finds {found} of the members; dotted: a guess"
+        + "; dashed: the most that any attack finds" * bool(limit),
         at=float(_MARKED_RATE) if interval else None,
         interval=(float(interval[0]), float(interval[1])) if interval else None,
+        proven=limit,
     )
     return Chart(name, svg, described)
 

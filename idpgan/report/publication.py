@@ -26,6 +26,7 @@ from idpgan.release.verify import open_release
 from idpgan.report.charts import number
 from idpgan.report.epsilons import SOUND, Spending, alarm, delta_text, epsilon_text, figures, ledger_part, why
 from idpgan.report.page import MOST_BYTES, Gallery, Page, Part, Table, cells, lay_out, size_text
+from idpgan.report.risk import risk_part
 
 _NAMES = {
     "entropy_original": "entropy of the original, bits",
@@ -86,6 +87,7 @@ def publication_page(out: Path, content: Path, form: str, sheet: Sheet, kinds: M
         why=why(told),
         parts=(
             _about(settings, stated, shape),
+            risk_part(told, settings.plan.joint_events(stated.events)),
             _books(found, stated, content.name),
             _images(sheet, shape, num),
             _errors(found, content.name),

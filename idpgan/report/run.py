@@ -22,6 +22,7 @@ from idpgan.methods import METHODS
 from idpgan.models.checkpoint import WEIGHTS
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.books import Books, count
+from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport
 from idpgan.progress import Progress
 from idpgan.release.artifact import Artifact, Kind
@@ -32,6 +33,7 @@ from idpgan.release.verify import open_release
 from idpgan.report.epsilons import SOUND, Spending, alarm, delta_text, epsilon_text, figures, ledger_part, why
 from idpgan.report.measured import attack_part, audit_part, curves_part, evaluation_part
 from idpgan.report.page import MOST_BYTES, Gallery, Page, Part, by_class, size_text
+from idpgan.report.risk import proven_of, risk_part
 from idpgan.run import RunFolder
 from idpgan.training.config import RunConfig
 from idpgan.training.plan import RunPlan, plan_run
@@ -89,6 +91,11 @@ class Known:
         shape = self.shape or DataShape(Sizes(0, stated, 0, 0), (1, 1, 1), self.classes)
         plan: RunPlan = plan_run(self.config, shape)
         return plan
+
+    @property
+    def joint_events(self) -> tuple[Event, ...]:
+        """All charges that a receiver of the release profits from."""
+        return () if self.stated is None else self.plan.joint_events(self.stated.events)
 
     @property
     def delta(self) -> float:
@@ -172,6 +179,7 @@ def run_page(known: Known, progress: Progress) -> Page:
         why=_unreleased(known) if told is None else why(told, cap if isinstance(cap, int | float) else None),
         parts=(
             _about(known),
+            *_risk(known),
             _ledger(known),
             _images(known, progress),
             _curves(known),
@@ -339,6 +347,11 @@ def _result(
     return Part(part, heading, missing=f"{said} This command makes it:", command=f"idpgan {command} {known.name}")
 
 
+def _risk(known: Known) -> list[Part]:
+    """Return what any attack on the release finds at most."""
+    return [] if known.stated is None else [risk_part(known.stated.report, known.joint_events)]
+
+
 def _attacks(known: Known) -> Part:
     """Return the results of attacks, which need a holdout."""
     if not known.run.attack.is_file() and known.config.data.holdout_share == 0:
@@ -348,7 +361,11 @@ def _attacks(known: Known) -> Part:
             missing="The run has no holdout: there are no images that it never saw to compare with. Train again with:",
             command=f"idpgan train {shlex.quote(str(known.run.config))} data.holdout_share=0.1",
         )
-    return _result(known, "attack", "attacks", "Membership inference", "attack", attack_part)
+    stated = known.stated
+    proven = None if stated is None else proven_of(stated.report, known.joint_events)
+    return _result(
+        known, "attack", "attacks", "Membership inference", "attack", lambda found: attack_part(found, proven)
+    )
 
 
 def _audit(known: Known) -> Part:

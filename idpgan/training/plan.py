@@ -22,7 +22,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget, Plan, Price
-from idpgan.privacy.totals import Part, total
+from idpgan.privacy.totals import Part, joint_events, total
 from idpgan.training.config import RunConfig, load_method
 
 _LEAST = 1.0  # below this figure the noise on a class is longer than the longest sum of its records
@@ -298,6 +298,13 @@ class RunPlan(Plan):
         found = total([parts], self.unit, self.relation, delta=delta, most_per_person=most).whole
         check_delta(found.delta, self.shape.num_private, "privacy.delta together with that of the contained releases")
         return found
+
+    def joint_events(self, events: Sequence[Event]) -> tuple[Event, ...]:
+        """Return the charges of a run and of contained releases as charges of the run's unit and relation."""
+        found = self.total_of(events)
+        if found is None:
+            return tuple(events)
+        return joint_events((Part(tuple(events), self.delta), *self.contained), found, self._most_per_person)
 
     @property
     def names_origin(self) -> bool:

@@ -7,7 +7,6 @@ import math
 import pytest
 import torch
 
-from idpgan.audit.bounds import gaussian_mu
 from idpgan.audit.entry import Request
 from idpgan.audit.statistics import Nearness
 from idpgan.commands.audit import method_case
@@ -16,6 +15,7 @@ from idpgan.errors import InputError
 from idpgan.models.perturbed import PixelNoise
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
+from idpgan.privacy.tradeoff import gaussian_mu
 from idpgan.synthesis.local import channel_case, data_free_channel
 from idpgan.synthesis.local_channel import ChannelPrivacy, build_channel
 from idpgan.synthesis.published.method import pixels_case

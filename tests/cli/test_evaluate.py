@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import typer
+from PIL import Image
 from scipy.stats import norm
 
 from idpgan.commands import main
@@ -18,6 +19,7 @@ from idpgan.errors import InputError
 from idpgan.metrics import features as fitting
 from idpgan.metrics.dpimagebench import BenchmarkSettings
 from idpgan.models.classifier import ResNet, ResNeXt, WideResNet
+from tests.data.layouts import declared
 
 app = typer.Typer()
 app.command()(evaluate)
@@ -307,3 +309,45 @@ def test_bad_images_are_refused_before_anything_is_fitted(run, npz, images, monk
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no images"):
         run(tmp_path / "empty", "--data", "digits")
+
+
+@pytest.fixture
+def table(tmp_path):
+    """A folder of 120 images with a table: a class, glasses with three blanks, and an age a row."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    rng, rows = np.random.default_rng(1), ["file_name,label,glasses,age"]
+    for number in range(120):
+        Image.fromarray(rng.integers(0, 256, (8, 8), dtype=np.uint8)).save(folder / f"{number}.png")
+        glasses = "" if number < 3 else "yes" if number % 3 else "no"
+        rows.append(f"{number}.png,{'ab'[number % 2]},{glasses},{number}")
+    (folder / "metadata.csv").write_text("\n".join(rows) + "\n")
+    return declared(folder, classes=("a", "b"))
+
+
+def settings_of(config):
+    given = {"classes": json.dumps(config.classes), "image_size": 8, "channels": 1, "num_images": config.num_images}
+    return ["--data", "folder", "--data-root", config.root, *(f"data.{key}={value}" for key, value in given.items())]
+
+
+def test_groups_of_the_table_stand_beside_the_whole(run, table, tmp_path):
+    rng = np.random.default_rng(2)
+    drawn = {"images": rng.integers(0, 256, (60, 8, 8, 1), dtype=np.uint8), "labels": np.arange(60) % 2}
+    np.savez(tmp_path / "drawn.npz", **drawn)
+    options = (*settings_of(table), "--only", "utility", "--classifier", "logistic", "--seeds", 1)
+    told = json.loads(run(tmp_path / "drawn.npz", *options, "--by", "glasses", "--out", tmp_path / "x.json", "--json"))
+    groups = told["groups"]
+    assert [group["value"] for group in groups["groups"]] == ["no", "yes"]
+    judges = told["utility"]["num_test"]
+    assert sum(group["num_real"] for group in groups["groups"]) == groups["num_real"] == judges - groups["unknown"]
+    assert (tmp_path / "x.json").stat().st_mode & 0o777 == 0o600
+    for group in groups["groups"]:
+        assert all(group[name]["interval"][0] <= group[name]["value"] for name in ("accuracy", "share", "mistaken"))
+    text = run(tmp_path / "drawn.npz", *options, "--by", "glasses")
+    assert "never in release/" in text
+    assert "By glasses" in text
+    for column, message in (("age", "has 120 values"), ("glases", "Did you mean 'glasses'")):
+        with pytest.raises(InputError, match=message):
+            run(tmp_path / "drawn.npz", *options, "--by", column)
+    with pytest.raises(InputError, match="by is not for --protocol dpimagebench"):
+        run(tmp_path / "drawn.npz", *settings_of(table), "--by", "glasses", "--protocol", "dpimagebench")

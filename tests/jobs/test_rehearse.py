@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from idpgan.audit.bounds import gaussian_mu
-from idpgan.commands.rehearse import RehearseOptions, attacker, rehearse_config
+from idpgan.commands.rehearse import RehearseOptions, rehearse_config, risk_of
 from idpgan.data import load as loading
 from idpgan.data import stand_ins as drawing
 from idpgan.data.load import DataShape, Sizes, known_shape
 from idpgan.data.stand_ins import stand_ins
 from idpgan.errors import InputError
+from idpgan.privacy.tradeoff import gaussian_mu
 from idpgan.trainer import load_config
 from idpgan.training.plan import plan_run
 
@@ -95,11 +95,11 @@ def test_what_an_attacker_can_do_is_the_bound_of_the_mechanism():
     for epsilon in (0.3, 1.0, 3.0, 10.0):
         config = load_config(Path("digits-gaussian"), [f"privacy.epsilon={epsilon}"])
         planned = plan_run(config, known_shape(config.data))
-        rate, sure = attacker(planned)
+        risk = risk_of(planned)
         mu = gaussian_mu(planned.price.epsilon, planned.price.delta)
-        assert rate == pytest.approx(ndtr(ndtri(0.01) + mu), rel=1e-6)
-        assert sure == pytest.approx(1 / (1 + 2.718281828459045**-planned.price.epsilon))
-        rates.append(rate)
+        assert risk.found[0.01] == pytest.approx(ndtr(ndtri(0.01) + mu), abs=2e-6)
+        assert risk.best_guess == pytest.approx(ndtr(mu / 2), abs=2e-6)
+        rates.append(risk.found[0.01])
     assert rates == sorted(rates)
     assert 0.01 < rates[0] < 0.02
 

@@ -100,6 +100,10 @@ def stated(**changes):
     return lambda folder: edit(folder, lambda document: document.update(changes))
 
 
+def risk(**changes):
+    return lambda folder: edit(folder, lambda document: document["risk"].update(changes))
+
+
 def report(**changes):
     return lambda folder: edit(folder, lambda document: document["report"].update(changes))
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from idpgan.attacks.evaluate import roc_curve, thinned_curve
+from idpgan.privacy.tradeoff import Tradeoff
 from idpgan.report.charts import line_chart, number, roc_chart
 from idpgan.report.page import cells, lay_out
 
@@ -44,6 +45,18 @@ def test_a_line_chart_is_true_to_scale():
     assert x1 == pytest.approx((x0 + x2) / 2, abs=0.1)
     assert y1 == pytest.approx((y0 + y2) / 2, abs=0.1)
     assert y0 > y2
+
+
+def test_what_is_proven_is_drawn_above_the_guess_with_an_attack_and_without_one():
+    proven = [(rate, Tradeoff(mu=1.0).found(rate)) for rate in (1e-4, 1e-3, 1e-2, 0.1, 0.5, 1.0)]
+    for points in ((), [(0.0, 0.0), (0.01, 0.02), (1.0, 1.0)]):
+        parsed, _ = inside(roc_chart(points, title="t", description="d", proven=proven))
+        lines = {line.get("class"): line for line in parsed.findall("polyline")}
+        assert set(lines) == ({"proven", "curve"} if points else {"proven"})
+        drawn = [tuple(map(float, pair.split(","))) for pair in lines["proven"].get("points").split()]
+        guess = next(line for line in parsed.findall("line") if line.get("class") == "limit")
+        slope = (float(guess.get("y2")) - float(guess.get("y1"))) / (float(guess.get("x2")) - float(guess.get("x1")))
+        assert all(y < float(guess.get("y1")) + slope * (x - float(guess.get("x1"))) for x, y in drawn[:-1])
 
 
 @pytest.mark.parametrize("shift", [0.0, 1.0, 20.0])

@@ -17,8 +17,12 @@ from idpgan.errors import InputError
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import _REQUIRED, Event
 from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.risk import Risk
+from idpgan.privacy.tradeoff import Tradeoff
 from idpgan.report.epsilons import described
+from idpgan.report.measured import attack_part
 from idpgan.report.page import Chart, Figure, Gallery, Page, Part, Picture, Table, cells, render
+from idpgan.report.risk import Proven
 from idpgan.run import RunFolder
 from tests.report.conftest import NASTY
 from tests.report.page import Parsed
@@ -82,7 +86,12 @@ def test_a_report_says_what_the_files_of_the_run_say(whole):
     assert f"{attacked['auc']:.3f} [{low:.3f}, {high:.3f}]" in page.text
     for words in ("60.00% ± 14.14%", "± 0.050", "0.2500 ± 0.2500", "a note", f"N = {stated['num_private']}", "torch 2"):
         assert words in page.text
-    assert len(page.all("svg")) == 2 + 1 + 2  # two attacks, epsilon, and what the method records of its steps
+    assert len(page.all("svg")) == 2 + 1 + 1 + 2  # two attacks, the most of any, epsilon, and what the steps record
+    risk = Risk.from_json(stated["risk"])
+    assert all(f"{what} {most} {guess}" in page.text for what, most, guess in risk.rows())
+    assert f"any attack, at most: proven {risk.rows()[0][1]}" in page.text.replace("  ", " ")
+    dashed = sum("dashed: the most that any attack finds" in drawn["aria-label"] for drawn in page.all("svg"))
+    assert (dashed, page.text.count("ABOVE WHAT IS PROVEN")) == (2, 0)
     pictures = [picture["alt"] for picture in page.all("img")]
     assert pictures == [f"16 {what} of class {c}" for what in ("generated images", "real private images")
                         for c in (NASTY, "b & 'c'")]  # fmt: skip
@@ -94,6 +103,39 @@ def test_it_is_the_same_every_time_and_the_curators_alone(whole):
     write_report(whole.path)
     assert whole.report.read_bytes() == first
     assert stat.S_IMODE(whole.report.stat().st_mode) == 0o600
+
+
+MEASURED = {"tpr_intervals": {"0.01": [0.3, 0.9], "0.001": None}, "confidence": 0.95}
+
+
+@pytest.mark.parametrize(
+    ("change", "above"),
+    [
+        ({}, 1),  # two Gaussians 1.5 apart: 20 % at 1 %
+        ({"tpr_intervals": {"0.01": [0.2, 1.0], "0.001": None}}, 0),  # the rate itself may lie above, its interval not
+        ({"tpr_intervals": {"0.01": None, "0.001": [0.06, 0.2]}}, 1),
+        ({"relation": Relation.REPLACE_ONE}, 0),  # two contents: not what a member is
+        ({"unit": Unit.COLUMN}, 0),
+        ({"attack": "person-set"}, 0),  # all images of a person, and the unit is an image
+        ({"attack": "person-set", "unit": Unit.PERSON}, 1),
+    ],
+)
+def test_a_curve_is_above_what_is_proven_only_with_all_of_its_interval(change, above):
+    of = {"unit": Unit.IMAGE, "relation": Relation.ZERO_OUT, "attack": "nearest-sample", **change}
+    proven = Proven(of["unit"], of["relation"], Tradeoff(mu=1.5))
+    assert proven.curve.found(0.01) == pytest.approx(0.2043, abs=1e-4)
+    assert len(list(proven.exceeded(of["attack"], MEASURED | change))) == above
+
+
+def test_what_is_above_is_said_first(whole):
+    found = json.loads(whole.attack.read_text())
+    proven = Proven(Unit.IMAGE, Relation.ZERO_OUT, Tradeoff(mu=1.5))
+    assert "ABOVE" not in attack_part(found, proven).text[0]
+    found["attacks"]["nearest-sample"]["tpr_intervals"]["0.01"] = [0.3, 0.9]
+    said = attack_part(found, proven).text[0]
+    assert said.startswith("ABOVE WHAT IS PROVEN: nearest-sample finds at least 30.00% of the members at 1.0% false")
+    assert "20.5 % to any attack" in said
+    assert "ABOVE" not in attack_part(found, None).text[0]
 
 
 def test_private_images_are_marked_and_everything_else_is_not(whole):

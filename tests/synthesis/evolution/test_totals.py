@@ -17,6 +17,7 @@ from idpgan.kinds import verify
 from idpgan.models import load_generator, save_generator
 from idpgan.privacy import BudgetError, Event, Guarantee, Ledger, Noise, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.risk import Risk
 from idpgan.privacy.totals import Part, total
 from idpgan.publish import release
 from idpgan.release.contained import contained_in
@@ -99,6 +100,9 @@ def test_five_that_contains_five_says_seven_and_a_half(second, tmp_path, capsys)
     listed = json.loads((second / "release" / "config.json").read_text())["settings"]["contained"]
     events = [Event.from_json(event) for event in own + listed[0]["events"]]
     assert report["total"]["epsilon"] == compose_epsilon(events, 1e-5)
+    risk = json.loads((second / "release" / "privacy.json").read_text())["risk"]
+    assert risk == Risk.of(events).to_json()  # of both: a receiver has both
+    assert risk["best_guess"] > Risk.of(events[:1]).best_guess
     card = (second / "release" / "README.md").read_text()
     assert "| contained: another release | epsilon = 5, delta = 1e-05" in card
     assert "| **in total** | epsilon = 7.537, delta = 1e-05; unit: image; zero-out-one" in card

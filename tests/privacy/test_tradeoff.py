@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from idpgan.audit.bounds import (
+from idpgan.audit.bounds import is_nearly_gaussian
+from idpgan.privacy import Event, Relation, Unit
+from idpgan.privacy.accounting import compose_epsilon
+from idpgan.privacy.tradeoff import (
+    Tradeoff,
     gaussian_delta,
     gaussian_epsilon,
     gaussian_mu,
-    is_nearly_gaussian,
-    least_misses,
     proven_separation,
     separation,
 )
-from idpgan.privacy import Event, Relation, Unit
-from idpgan.privacy.accounting import compose_epsilon
 
 PAIR = (Unit.IMAGE, Relation.ZERO_OUT)
 
@@ -45,9 +45,9 @@ def test_no_test_misses_less_than_the_guarantee_forces_on_it():
     """Randomized response at epsilon is the tight case: FPR = 1 / (1 + e^epsilon), and as many misses."""
     for epsilon in (0.1, 1.0, 5.0):
         lie = 1 / (1 + math.exp(epsilon))
-        assert least_misses(epsilon, 0.0, lie) == pytest.approx(lie)
-    assert least_misses(0.0, 0.0, 0.3) == pytest.approx(0.7)
-    assert least_misses(1.0, 0.5, 0.5) == 0.0
+        assert Tradeoff.at(epsilon, 0.0).misses(lie) == pytest.approx(lie)
+    assert Tradeoff.at(0.0, 0.0).misses(0.3) == pytest.approx(0.7)
+    assert Tradeoff.at(1.0, 0.5).misses(0.5) == 0.0
 
 
 def test_what_the_events_allow_at_a_false_positive_rate():
