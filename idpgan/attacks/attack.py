@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import math
 import time
@@ -63,6 +64,7 @@ class Knowledge:
             distribution; where there is no such generator, the reference images themselves may take their place.
         why_not: One sentence why the run cannot provide an attribute, by its name.
         ranks: Processes of `torchrun` that share the computation of distances, as rank 0 sees them.
+        scored: Scores that were computed already, which calibrated attacks and others start from; see `scores`.
     """
 
     samples: Images | None = None
@@ -79,6 +81,16 @@ class Knowledge:
     seed: int = 0
     why_not: Mapping[str, str] = field(default_factory=dict)
     ranks: Ranks = ALONE
+    scored: dict[Any, Tensor] = field(default_factory=dict, repr=False, compare=False)
+
+    def scores(self, score: Score, images: Images, progress: Progress) -> Tensor:
+        """Return the scores of images, (n,), computed once for the same images and the same generator."""
+        digest = hashlib.sha256(images.images.cpu().contiguous().numpy().data).digest()
+        key = score, id(self.samples), id(self.generator), digest
+        if key not in self.scored:
+            self.scored[key] = score(self, images, progress)
+        progress("scores", len(images), len(images))
+        return self.scored[key]
 
     def missing(self, name: str) -> str | None:
         """Return why an attribute, or a name in "..._labels", is missing; None if it is present."""
@@ -230,7 +242,7 @@ def run_attack(
     num = min(len(images.members), most_costly if attack.costly else len(images.members))
     index = torch.arange(num)
     both = joined(images.members.select(index), images.non_members.select(index)).to(device)
-    scores = attack.score(knowledge, both, renamed(progress, attack.name)).float().cpu()
+    scores = knowledge.scores(attack.score, both, renamed(progress, attack.name)).float().cpu()
     sides, people = (scores[:num], scores[num:]), images.people
     groups = None if people is None else (people[0][:num], people[1][:num])
     if attack.by_person and groups is not None:

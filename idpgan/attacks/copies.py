@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,7 +33,7 @@ ORIENTATIONS = tuple(
     for turn in ("not turned", "turned by 90 degrees", "turned by 180 degrees", "turned by 270 degrees")
 )
 _SIDE, _MIDDLE, _CELLS = 32, 22, 8  # px of all images here, of the middle that is looked for; cells of its descriptor
-_VIEWS = ((1.0, (-4, -2, 0, 2, 4)), (0.9, (-2, 0, 2)), (1.11, (0,)))  # scale, and px that the middle may have moved
+_VIEWS = ((1.0, (-3, 0, 3)), (0.9, (-2, 0, 2)), (1.11, (0,)))  # scale, and px that the middle may have moved
 _SCALES = (0.9, 0.95, 1.0, 1.055, 1.11)
 _LARGEST = 36  # px, of the last scale
 _WIDTHS = 0.7, 2.0  # px of the Gaussians between which details lie
@@ -51,9 +52,8 @@ class Copies:
         changes: How each member was turned to fit best, a name of `ORIENTATIONS`.
         places: The synthetic image that fits each member best, int64 (n,).
         correlations: How well it fits, (n,), 1 at most.
-        equal_others: How many of the others are equal to a synthetic image.
-        found_others: How many of the others are found, by the same threshold.
-        num_others: Of how many.
+        equal_of_others: Whether each of the others is equal to a synthetic image; bool (m,).
+        found_of_others: Whether each of the others is found, by the same threshold; bool (m,).
         threshold: The correlation above which an image is found: at most 1 % of the others are.
     """
 
@@ -62,21 +62,31 @@ class Copies:
     changes: tuple[str, ...]
     places: Tensor
     correlations: Tensor
-    equal_others: int
-    found_others: int
-    num_others: int
+    equal_of_others: Tensor
+    found_of_others: Tensor
     threshold: float
 
     @property
     def false_alarms(self) -> float:
         """Share of the others that is found."""
-        return self.found_others / self.num_others
+        return float(self.found_of_others.float().mean())
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict; ``members`` names those that were found, by their number among those judged."""
+    def people(self, members: Tensor, others: Tensor) -> dict[str, list[int]]:
+        """Return of how many people an image is found, and how many there are: members', others'.
+
+        Args:
+            members: The person on each member, (n,).
+            others: The person on each of the others, (m,).
+        """
+        sides = ((self.found, members), (self.found_of_others, others))
+        found = [len(people[where].unique()) for where, people in sides]
+        return {"found_people": found, "people": [len(people.unique()) for _, people in sides]}
+
+    def to_json(self, names: Sequence[Sequence[str]]) -> dict[str, Any]:
+        """Return a JSON-able dict; ``names`` says where each member is found in its source, and so do ``members``."""
         members = [
             {
-                "member": i,
+                "member": list(names[i]),
                 "synthetic": int(self.places[i]),
                 "equal": bool(self.equal[i]),
                 "change": self.changes[i],
@@ -84,8 +94,8 @@ class Copies:
             }
             for i in self.found.nonzero()[:, 0].tolist()
         ]
-        counts = {"equal_members": int(self.equal.sum()), "equal_others": self.equal_others}
-        counts |= {"found_members": int(self.found.sum()), "found_others": self.found_others}
+        counts = {"equal_members": int(self.equal.sum()), "equal_others": int(self.equal_of_others.sum())}
+        counts |= {"found_members": int(self.found.sum()), "found_others": int(self.found_of_others.sum())}
         rates = {"threshold": round(self.threshold, 4), "false_alarms": round(self.false_alarms, 5)}
         return {**counts, **rates, "members": members}
 
@@ -115,9 +125,8 @@ def find_copies(members: Images, others: Images, synthetic: Images, *, progress:
         changes=tuple(ORIENTATIONS[i] for i in turned[:num].tolist()),
         places=places[:num],
         correlations=scores[:num],
-        equal_others=int(equal[num:].sum()),
-        found_others=int(found[num:].sum()),
-        num_others=len(others),
+        equal_of_others=equal[num:],
+        found_of_others=found[num:],
         threshold=threshold,
     )
 

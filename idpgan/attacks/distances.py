@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 import torch
+from scipy import linalg
 from torch import Tensor
 
 from idpgan.data.images import to_float
@@ -19,7 +20,8 @@ from idpgan.training.distributed import agreed, check_own_gpu
 _CPU_NUMBERS = 1 << 24  # of float32 in one block of distances: 64 MiB
 _BLOCK_NUMBERS = 1 << 27  # of float32 in the images on one side of a block: 512 MiB
 _GPU_SHARE = 0.2  # of the free memory
-_FIT_ROWS = 4000  # images that principal components are computed from, at most
+_FIT_ROWS = 2000  # images that principal components are computed from, at most
+_AT_ONCE = 4000  # images projected at once
 _WIDTH_ROWS = 500  # points whose likelihood chooses a bandwidth
 _BANDWIDTHS = 12  # tried, from a tenth to thirty times the distance between neighbors
 
@@ -97,14 +99,17 @@ def blocks(images: Tensor, cloud: Tensor) -> Iterator[tuple[slice, Tensor]]:
 def components(cloud: Tensor, count: int, *, whiten: bool) -> tuple[Tensor, Tensor]:
     """Return mean (D,) and directions (D, k) of the largest variance, optionally divided by their standard deviation.
 
-    Only the first 4,000 rows of the cloud are used. Directions without variance are left out, so k <= ``count``.
+    Only the first 2,000 rows of the cloud are used. Directions without variance are left out, so k <= ``count``.
     """
     rows = flat(cloud[:_FIT_ROWS]).double()
     mean = rows.mean(0)
     rows -= mean
     small = rows if rows.shape[1] <= rows.shape[0] else rows.T  # the smaller of the two Gram matrices
-    values, vectors = torch.linalg.eigh(small.T @ small)
-    keep = max(1, min(count, int((values > 1e-9 * values[-1]).sum())))
+    gram = small.T @ small
+    most = len(gram) - 1
+    found = linalg.eigh(gram.cpu().numpy(), subset_by_index=(max(0, most - count + 1), most))  # not all of them: slow
+    values, vectors = (torch.from_numpy(part).to(gram) for part in found)
+    keep = max(1, int((values > 1e-9 * values[-1]).sum()))
     values, vectors = values[-keep:].clamp(min=1e-30), vectors[:, -keep:]
     if small is not rows:
         vectors = rows.T @ vectors / values.sqrt()
@@ -116,7 +121,7 @@ def components(cloud: Tensor, count: int, *, whiten: bool) -> tuple[Tensor, Tens
 def projected(images: Tensor, onto: tuple[Tensor, Tensor]) -> Tensor:
     """Return the coordinates (n, k) of images in `components`, on the device of the components."""
     mean, vectors = onto
-    return torch.cat([(flat(part.to(mean.device)) - mean) @ vectors for part in images.split(_FIT_ROWS)])
+    return torch.cat([(flat(part.to(mean.device)) - mean) @ vectors for part in images.split(_AT_ONCE)])
 
 
 def within(points: Tensor, cloud: Tensor, radius: float, progress: Progress = silent) -> Tensor:

@@ -67,14 +67,14 @@ def _shadowed(function: Callable[..., Tensor], knowledge: Knowledge, images: Ima
 
 
 def _of_person(score: Score, knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
-    return membership.closeness(score(knowledge, images, progress))
+    return membership.closeness(knowledge.scores(score, images, progress))
 
 
 def _calibrated(score: Score, knowledge: Knowledge, images: Images, progress: Progress) -> Tensor:
     """Score by the same attack minus its score against the reference generator and its images."""
     samples, generator = knowledge.reference_samples, knowledge.reference_generator
     reference = dataclasses.replace(knowledge, samples=samples, generator=generator)
-    return membership.calibrate(score(knowledge, images, progress), score(reference, images, silent))
+    return membership.calibrate(knowledge.scores(score, images, progress), score(reference, images, silent))
 
 
 _OF_REFERENCE = {  # what the attacker has of a reference generator too; attacks that need no more can be calibrated

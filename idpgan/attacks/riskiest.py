@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from idpgan.attacks.attack import Membership, Outcome
+from idpgan.attacks.copies import Copies
 from idpgan.attacks.distances import nearest_neighbors
 from idpgan.data.images import Images
 
@@ -22,7 +23,8 @@ class Record:
 
     Attributes:
         names: Where it is found: file names, or positions.
-        equal: Whether a generated image is equal to it.
+        equal: Whether a generated image is equal to it, as it is or turned or mirrored.
+        copied: How it stands in a generated image, changed: a name of `copies.ORIENTATIONS`; empty if it was not found.
         levels: By attack: the share of others that score at least as high, the member counted with them.
         distances: To the nearest generated images, ascending: root mean square, in grey levels.
         image: uint8 (1, C, H, W).
@@ -35,12 +37,14 @@ class Record:
     distances: tuple[float, ...]
     image: Tensor
     nearest: Tensor
+    copied: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict without the images."""
         return {
             "names": list(self.names),
             "equal": self.equal,
+            "copied": self.copied,
             "levels": dict(self.levels),
             "distances": list(self.distances),
         }
@@ -52,10 +56,12 @@ def most_exposed(
     outcomes: Sequence[Outcome],
     num: int,
     names: Sequence[Sequence[str]] | None = None,
+    copied: Copies | None = None,
 ) -> tuple[Record, ...]:
     """Return the ``num`` members that are found most easily, the first one first.
 
-    First come members that are equal to a generated image, then those whose score by any attack fewest others reach;
+    First come members that are equal to a generated image, then those that stand in one after changes, each beside that
+    image; then those whose score by any attack fewest others reach;
     equal ones are ordered by the geometric mean over the attacks. Attacks that score people, or judge a choice of
     records, say nothing of a single member and are left out; so is a member that a costly attack did not judge.
 
@@ -63,26 +69,36 @@ def most_exposed(
         images: Members and others, in the order in which they were judged.
         samples: Generated images; without them there are no records.
         names: Of each member; None = its position among the members, from 1.
+        copied: Which of them stand in generated images; None = only equal ones are known.
     """
     if samples is None or num == 0:
         return ()
     levels, members = _levels(outcomes, len(images.members)), images.members.to("cpu")
     drawn = set(samples.digests())
     equal = torch.tensor([digest in drawn for digest in members.digests()])
+    found = torch.zeros_like(equal) if copied is None else copied.found
+    equal = equal if copied is None else equal | copied.equal
     table = torch.stack([torch.ones(len(members)), *levels.values()])  # a row of ones where no attack says anything
     lowest, mean = table.min(0).values.tolist(), table.log().mean(0).tolist()
-    order = sorted(range(len(members)), key=lambda i: (not equal[i], lowest[i], mean[i]))[:num]
+    order = sorted(range(len(members)), key=lambda i: (not equal[i], not found[i], lowest[i], mean[i]))[:num]
     chosen = members.images[torch.tensor(order)]
-    squares, where = nearest_neighbors(chosen.to(samples.images.device), samples.images, NEAREST)
-    distances = (squares.sqrt() * 127.5).tolist()  # [-1, 1] spans 255 levels
+    where = nearest_neighbors(chosen.to(samples.images.device), samples.images, NEAREST)[1].cpu()
+    if copied is not None:
+        for place, i in enumerate(order):
+            if found[i] and not bool((where[place] == copied.places[i]).any()):  # the image that it stands in
+                where[place] = torch.cat([copied.places[i : i + 1], where[place, :-1]])
+    near = samples.images.cpu()[where]  # (num, k, C, H, W)
+    squares = (near.float() - chosen[:, None].float()).square().flatten(2).mean(2)
+    squares, nearer = squares.sort(1)
     return tuple(
         Record(
             (f"image {i + 1:,}",) if names is None else tuple(names[i]),
             bool(equal[i]),
             {name: round(float(level[i]), 6) for name, level in levels.items()},
-            tuple(round(distance, 3) for distance in distances[place]),
+            tuple(round(float(square) ** 0.5, 3) for square in squares[place]),
             chosen[place : place + 1],
-            samples.images[where[place]].cpu(),
+            near[place, nearer[place]],
+            copied.changes[i] if copied is not None and found[i] else "",
         )
         for place, i in enumerate(order)
     )

@@ -11,17 +11,18 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from idpgan.attacks.attack import Attack, Knowledge, Membership, best_of, corrected, least_images, run_attack
+from idpgan.attacks.attack import Attack, Knowledge, Membership, best_of, corrected, joined, least_images, run_attack
 from idpgan.attacks.copies import find_copies
 from idpgan.attacks.distances import nearest_neighbors
 from idpgan.attacks.independence import check_independent
-from idpgan.attacks.registry import select_attacks
+from idpgan.attacks.membership import nearest_in_features
+from idpgan.attacks.registry import ATTACKS, select_attacks
 from idpgan.attacks.riskiest import most_exposed
 from idpgan.checks import whole
 from idpgan.commands.fit import FittedGenerator
@@ -34,12 +35,13 @@ from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.kinds import opened
 from idpgan.metrics.source import kind_of, read_images
-from idpgan.progress import Progress, silent
+from idpgan.progress import Progress, counted, duration, silent
 from idpgan.report.attacked_images import CAUTION, COPIES, ImagesAttack
 from idpgan.run import describe_environment
 
 SAMPLES = 10_000  # that are drawn, unless told
 LEAST_SAMPLES, LEAST_REFERENCE = 3, 40
+_PROBED, _SECONDS = 64, 1_000_000  # images that are timed; pairs that take seconds
 _COINCIDENCE = 0.01  # share of images that may be equal by chance: tiny or drawn ones
 _SIDES = "synthetic", "members", "others", "reference"
 _POSSIBLE = {"samples", "sample_labels", "reference", "reference_samples", "reference_labels"}  # to be known
@@ -103,21 +105,24 @@ def attack(
     given = dict(zip(_SIDES, (synthetic, members, others, reference), strict=True))
     sources = {name: source for name, source in given.items() if source is not None}
     started, where = time.monotonic(), resolve_device(device, "device")
-    names = (attacks,) if isinstance(attacks, str) else attacks
-    rows = [row for row in select_attacks(names) if set(row.needs) <= _POSSIBLE]
+    asked = (attacks,) if isinstance(attacks, str) else attacks
+    rows = [row for row in select_attacks(asked) if set(row.needs) <= _POSSIBLE]
     people: dict[str, int] = {}
     drawn: Any = {"num": samples, "seed": seed, "device": where, "pixel_range": pixel_range, "progress": progress}
     read = {name: _read(name, source, people, **drawn) for name, source in sources.items()}
     all_members = read["members"]
     images, notes = _chosen(read, most, seed)
-    names_of = _names(all_members, sources["members"], images.members) if riskiest else None
+    names = _names(all_members, sources["members"], images.members)
     knowledge = _knowledge(read, seed, where)
     possible = [row for row in rows if row.missing(knowledge, images) is None]
     _refuse_few(read, images, possible, confidence)
     if images.people is None:
         check_independent(images.members.images, images.non_members.images, seed=seed)
     judging: Any = {"confidence": corrected(len(possible), confidence, COPIES), "device": where, "progress": progress}
-    outcomes = tuple(run_attack(row, knowledge, images, **judging) for row in rows)
+    progress("attacks", 0, len(rows) + 1, f"{_expected(images, knowledge, where)} in all")
+    outcomes = tuple(
+        run_attack(row, knowledge, images, **judging) for row in counted(rows, progress, "attacks", len(rows) + 1)
+    )
     best = best_of(outcomes, confidence, COPIES)
     if best is None:
         reasons = dict.fromkeys(str(found.skipped) for found in outcomes)
@@ -133,15 +138,44 @@ def attack(
         "num_others": len(images.non_members),
         "num_samples": len(read["synthetic"]),
         "num_reference": len(read["reference"]) if "reference" in read else 0,
-        "nearest_record": _nearest_record(images, knowledge.needed("samples"), where),
-        "copies": {**copied.to_json(), "independent": images.people is None},
+        "nearest_record": _nearest_record(images, knowledge, where),
+        "copies": copied.to_json(names) | ({} if images.people is None else copied.people(*images.people)),
         "seconds": round(time.monotonic() - started, 1),
         "environment": describe_environment(where.type),
     }
     if images.people is not None:
         notes.append("the brackets are those of people: images of one person are not independent")
-    risky = most_exposed(images, knowledge.samples, outcomes, riskiest, names_of)
+    risky = most_exposed(images, knowledge.samples, outcomes, riskiest, names, copied)
     return ImagesAttack(outcomes, best, facts, (*notes, *CAUTION), riskiest=risky)
+
+
+def _expected(images: Membership, knowledge: Knowledge, device: torch.device) -> str:
+    """Say how long all attacks take: a few pairs and a few features are timed, the second time they are run.
+
+    Each pair of an image in question and a synthetic one is compared three times as a whole (distances, and those of
+    the next attack and of near copies) and once as a copy; features are computed of all images.
+    """
+    samples = knowledge.needed("samples").images
+    reference = 0 if knowledge.reference is None else len(knowledge.reference)
+    some, cloud, judged = images.members.images[:_PROBED].to(device), samples[: 4 * _PROBED], 2 * len(images.members)
+    compared: list[tuple[Callable[[], Any], float]] = [
+        (lambda: nearest_neighbors(some, cloud, 1), 3 * judged * (len(samples) + judged + 2 * reference)),
+        (lambda: find_copies(Images(some), Images(some[:1]), Images(cloud)), judged * len(samples)),
+    ]
+    if judged * len(samples) < _SECONDS:
+        return "seconds"
+    total = 0.0
+    for probe, pairs in compared:
+        total += _seconds(probe) / (len(some) * len(cloud)) * pairs
+    rows = _seconds(lambda: nearest_in_features(some, cloud)) / (len(some) + len(cloud))
+    return f"about {duration(total + rows * (2 * len(samples) + 2 * judged + reference))}"
+
+
+def _seconds(work: Callable[[], Any]) -> float:
+    work()
+    started = time.monotonic()
+    work()
+    return time.monotonic() - started
 
 
 def _names(images: Images, source: Any, chosen: Images) -> list[list[str]]:
@@ -251,11 +285,12 @@ def _refuse_few(read: dict[str, Images], images: Membership, rows: Sequence[Atta
         )
 
 
-def _nearest_record(images: Membership, samples: Images, device: torch.device) -> dict[str, Any]:
+def _nearest_record(images: Membership, knowledge: Knowledge, device: torch.device) -> dict[str, Any]:
     """Return medians of the distance to the nearest synthetic image, in grey levels, and how many are equal to one."""
     found: dict[str, Any] = {}
-    for name, side in (("members", images.members), ("others", images.non_members)):
-        squares = nearest_neighbors(side.images.to(device), samples.images, 1)[0][:, 0]  # [-1, 1] spans 255 levels
-        found[name] = round(float(squares.sqrt().median()) * 127.5, 3)
+    both = joined(images.members, images.non_members).to(device)
+    scores = -knowledge.scores(ATTACKS["nearest-sample"].score, both, silent).cpu()  # an attack may have found them
+    for name, squares in zip(("members", "others"), scores.split(len(images.members)), strict=True):
+        found[name] = round(float(squares.sqrt().median()) * 127.5, 3)  # [-1, 1] spans 255 levels
         found[f"equal_{name}"] = int((squares == 0).sum())
     return found

@@ -3,10 +3,9 @@
 The folder is whole or absent, whatever ends the program: it is filled under a hidden name beside its place and then
 renamed.
 
-Format 5 differs from 4 by the entries "risk" and "mark" of privacy.json (see
-`stated_risk` and `idpgan.release.mark`). Format 4 differs from 3 in config.json,
-which holds no key that has its default (see `idpgan.config.Section.to_json`), and in the entry "idpgan" of
-privacy.json, which names the code beside the version (see `made_with`).
+Format 5 differs from 4 by the entries "risk" and "mark" of privacy.json (see `stated_risk` and `idpgan.release.mark`).
+Format 4 differs from 3 in config.json, which holds no key that has its default (see `idpgan.config.Section.to_json`),
+and in the entry "idpgan" of privacy.json, which names the code beside the version (see `made_with`).
 """
 
 from __future__ import annotations

@@ -105,18 +105,21 @@ class ImagesAttack(_Asked):
 
         A single member that is equal to a synthetic image, turned or not, is a leak where none of the others is. Else
         more members than others have to be equal, or found after changes: were nobody known to the generator, either
-        would be a member or another with equal chance. Images of one person are not independent: of these no number of
-        changed copies is a leak by itself.
+        would be a member or another with equal chance. Images of one person are not independent: where they are
+        known, the people of whom an image is found are counted, each a member with the share of members' people.
         """
         from scipy.stats import binom
 
         strict, copies = corrected(self.best.attacks, self.best.confidence, COPIES), self.facts["copies"]
 
-        def more(members: int, others: int) -> bool:
-            return members > 0 and bool(binom.sf(members - 1, members + others, 0.5) <= 1 - strict)
+        def more(members: int, others: int, chance: float = 0.5) -> bool:
+            return members > 0 and bool(binom.sf(members - 1, members + others, chance) <= 1 - strict)
 
         equal, found = ((copies[f"{kind}_members"], copies[f"{kind}_others"]) for kind in ("equal", "found"))
-        several = copies["independent"] and more(*found)
+        if people := copies.get("people"):
+            several = more(*copies["found_people"], people[0] / sum(people))
+        else:
+            several = more(*found)
         return (equal[0] > 0 and equal[1] == 0) or more(*equal) or several
 
     def to_json(self) -> dict[str, Any]:

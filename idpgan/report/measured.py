@@ -71,6 +71,14 @@ def evaluation_part(found: Mapping[str, Any]) -> Part:
     return Part("metrics", "Metrics", text=(text,), tables=tables, notes=metric_notes(found))
 
 
+def _gate(gate: Mapping[str, Any]) -> str:
+    """Say what a gate said."""
+    return (
+        f"Gate {gate['verdict']} (exit code {gate['exit_code']}), limit {gate['limit']}: {'; '.join(gate['reasons'])}. "
+        "That is a fact about private images without noise, and no evidence of privacy."
+    )
+
+
 def attack_part(found: Mapping[str, Any], proven: Proven | None = None) -> Part:
     """Return the results of an attack.json: ROC curves, and numbers with their intervals.
 
@@ -120,6 +128,7 @@ def attack_part(found: Mapping[str, Any], proven: Proven | None = None) -> Part:
         f"{found['num_members']:,} images that it was trained on against {found['num_non_members']:,} that it never "
         "saw. The left end of a curve is what matters: members that are found while hardly anybody is accused falsely.",
         *([f"The {best['in_words']}."] if (best := found.get("best")) else []),
+        *([_gate(gate)] if (gate := found.get("gate")) else []),
     )
     return Part("attacks", "Membership inference", text=text, charts=charts, tables=tables, notes=notes)
 

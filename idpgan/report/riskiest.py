@@ -54,7 +54,9 @@ def riskiest_page(records: Sequence[Record], about: str) -> Page:
     """Return the page; ``about`` is what was attacked."""
     galleries, rows = [], []
     for place, record in enumerate(records, 1):
-        near = "equal to a generated image" if record.equal else f"nearest at {record.distances[0]:.1f} grey levels"
+        near = f"nearest at {record.distances[0]:.1f} grey levels"
+        if record.equal or record.copied:
+            near = f"{'equal to' if record.equal else 'found in'} one of them ({record.copied or 'not turned'}), {near}"
         name = record.names[0] + f" and {len(record.names) - 1} equal to it" * (len(record.names) > 1)
         shown = lay_out(torch.cat([record.image, record.nearest]), 1 + len(record.nearest), alt=f"member {place}")
         galleries.append(
@@ -69,6 +71,7 @@ def riskiest_page(records: Sequence[Record], about: str) -> Page:
         "Members and their nearest generated images",
         text=(
             f"The {len(records)} members that are found most easily: first those that are equal to a generated image, "
+            "then those that stand in one after changes, "
             "then those whose score fewest others reach. Of many members some score high by chance: whether anything "
             "leaks says the attack's verdict, not this order.",
         ),

@@ -60,6 +60,31 @@ def test_planted_copies_are_found_and_images_that_saw_nobody_are_not():
     assert {each.attack.name for each in nothing.outcomes if each.result is not None} == set(areas)
 
 
+def test_scores_that_attacks_share_are_computed_once_and_are_the_same():
+    """Calibrated attacks start from the plain ones; alone they find the same."""
+    all_at_once = idpgan.attack(PLANTED, MEMBERS, OTHERS, REFERENCE)
+    for name in ("nearest-sample-calibrated", "copies-calibrated"):
+        alone = idpgan.attack(PLANTED, MEMBERS, OTHERS, REFERENCE, attacks=[name])
+        one = next(each for each in all_at_once.outcomes if each.attack.name == name)
+        assert all(map(torch.equal, one.scores, alone.outcomes[0].scores))
+
+
+def test_it_says_before_it_starts_how_long_it_takes(monkeypatch):
+    monkeypatch.setattr("idpgan.commands.attack_images._SECONDS", 100_000)
+    notes = []
+    idpgan.attack(
+        FRESH,
+        MEMBERS,
+        OTHERS,
+        attacks=["copies"],
+        progress=lambda what, done, total, note="": notes.append((what, done, note)) if note else None,
+    )
+    assert notes[0][:2] == ("attacks", 0)
+    assert re.fullmatch(r"about \d+ s in all", notes[0][2])
+    idpgan.attack(FRESH[:50], MEMBERS, OTHERS, attacks=["copies"], progress=lambda *said: notes.append(said))
+    assert ("attacks", 0, 2, "seconds in all") in [each for each in notes if len(each) == 4]
+
+
 def test_a_shifted_copy_is_found_in_features_and_hardly_in_pixels():
     fine = torch.rand(400, 1, 20, 22, generator=torch.Generator().manual_seed(5)) * 2 - 1
     real, shifted = to_uint8(fine[:, :, :, :20]), to_uint8(fine[:NUM, :, :, 2:])

@@ -105,3 +105,32 @@ def test_changed_copies_are_a_leak_where_they_are_members_only():
     assert [each.leak for each in attacked] == [True, False]
     assert attacked[0].facts["copies"]["equal_members"] == 0
     assert "equal or changed" in str(attacked[0])
+
+
+def test_changed_copies_of_people_are_counted_by_person():
+    """Twenty images of two people are two findings, which may be chance; one image of each of twenty people is not."""
+    moved = jpeg(CHANGES["rolled"](MEMBERS[:20]).flip(-1))
+    leaks = []
+    for people in (torch.arange(48) // 10, torch.arange(48)):
+        sides = [Images(x[:48], identities=people + 100 * i) for i, x in enumerate((MEMBERS, OTHERS))]
+        found = idpgan.attack(torch.cat([FRESH, moved]), *sides, attacks=["neighborhood-count"])
+        counts = found.facts["copies"]
+        assert counts["found_members"] >= 18
+        assert counts["people"] == [len(people.unique())] * 2
+        leaks.append(found.copied)
+    assert leaks == [False, True]
+
+
+def test_copies_are_named_as_they_were_given_and_come_first_among_the_riskiest():
+    planted = [5, 30, 41]
+    turned = MEMBERS[planted].rot90(1, (2, 3))
+    asked = {"attacks": ["nearest-sample"], "riskiest": 4}
+    found = idpgan.attack(torch.cat([FRESH, turned]), MEMBERS[:48], OTHERS[:48], **asked)
+    assert {each["member"][0] for each in found.facts["copies"]["members"] if each["equal"]} == {
+        f"image {place + 1}" for place in planted
+    }
+    assert {record.names[0] for record in found.riskiest[:3]} == {f"image {place + 1}" for place in planted}
+    for record in found.riskiest[:3]:
+        assert record.equal
+        place = int(record.names[0].split()[1]) - 1
+        assert any(torch.equal(near.rot90(-1, (1, 2)), MEMBERS[place]) for near in record.nearest)
