@@ -33,7 +33,7 @@ ORIENTATIONS = tuple(
     for turn in ("not turned", "turned by 90 degrees", "turned by 180 degrees", "turned by 270 degrees")
 )
 _SIDE, _MIDDLE, _CELLS = 32, 22, 8  # px of all images here, of the middle that is looked for; cells of its descriptor
-_VIEWS = ((1.0, (-3, 0, 3)), (0.9, (-2, 0, 2)), (1.11, (0,)))  # scale, and px that the middle may have moved
+_VIEWS = ((1.0, (-4, -2, 0, 2, 4)), (0.9, (-2, 0, 2)), (1.11, (0,)))  # scale, and px that the middle may have moved
 _SCALES = (0.9, 0.95, 1.0, 1.055, 1.11)
 _LARGEST = 36  # px, of the last scale
 _WIDTHS = 0.7, 2.0  # px of the Gaussians between which details lie
