@@ -1,0 +1,114 @@
+"""Rasterise triangles: for each pixel the nearest triangle that covers its center, all images of a batch at once.
+
+A z-buffer (Catmull 1974): each triangle proposes the pixels of its box, those inside keep the largest depth. Depth and
+number of a triangle are one whole number, so that the nearest is found by one maximum, in any order of the pixels.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+_DEPTHS = (-16.0, 16.0)  # lengths in front of the origin that are told apart
+_STEPS = 1 << 32  # between them
+_MOST_TRIANGLES = 1 << 24  # float weights and the whole numbers of the buffer have room for these
+_EDGE = -1e-5  # weights from here on are inside: no crack between neighbors
+
+
+class Hits(NamedTuple):
+    """What each pixel shows.
+
+    Attributes:
+        triangle: int64 (B, H, W), the number of the nearest triangle; 0 where there is none.
+        weights: float32 (B, H, W, 3) of its corners, sum 1; 0 where there is none.
+        depth: float32 (B, H, W), larger is nearer; -16 where there is none.
+        covered: bool (B, H, W).
+    """
+
+    triangle: Tensor
+    weights: Tensor
+    depth: Tensor
+    covered: Tensor
+
+    def interpolate(self, corners: Tensor) -> Tensor:
+        """Mix values (T, 3, A) of all triangles' corners, or (B, V, A) -> see `interpolate_moving`: (B, H, W, A)."""
+        return (corners[self.triangle] * self.weights[..., None]).sum(-2)
+
+    def interpolate_moving(self, values: Tensor, triangles: Tensor) -> Tensor:
+        """Mix values (B, V, A) of vertices, of each image its own: (B, H, W, A)."""
+        batch, height, width = self.triangle.shape
+        vertices = triangles[self.triangle].reshape(batch, -1)
+        picked = values.gather(1, vertices[..., None].expand(-1, -1, values.shape[2]))
+        return (picked.view(batch, height, width, 3, -1) * self.weights[..., None]).sum(-2)
+
+
+def rasterize(
+    points: Tensor, triangles: Tensor, height: int, width: int, shown: Tensor | None = None, *, two_sided: bool = False
+) -> Hits:
+    """Find the nearest triangle of every pixel.
+
+    Args:
+        points: float32 (B, V, 3): x to the right and y down in px, pixel (0, 0) has its center at (0.5, 0.5); depth in
+            [-16, 16], larger is nearer.
+        triangles: int64 (T, 3), the corners, counterclockwise where the front is seen with y up.
+        shown: bool (B, T); triangles to leave out are False. None shows all.
+        two_sided: Whether triangles are seen from behind too.
+
+    Raises:
+        ValueError: If there are too many triangles for the buffer.
+    """
+    if len(triangles) >= _MOST_TRIANGLES:
+        raise ValueError(f"{len(triangles)} triangles are too many: fewer than {_MOST_TRIANGLES}.")
+    batch, device = len(points), points.device
+    corners = points[:, triangles]  # (B, T, 3, 3)
+    first, along, across = corners[:, :, 0], corners[:, :, 1] - corners[:, :, 0], corners[:, :, 2] - corners[:, :, 0]
+    area = along[..., 0] * across[..., 1] - along[..., 1] * across[..., 0]
+    limit = torch.tensor([width, height], device=device)
+    low = (corners[..., :2].amin(2) - 0.5).ceil().clamp_min(0)
+    high = torch.minimum((corners[..., :2].amax(2) - 0.5).floor(), limit - 1.0)
+    sides = (high - low + 1).clamp_min(0).long()
+    number = sides[..., 0] * sides[..., 1] * ((area != 0) if two_sided else (area < 0))
+    number = number if shown is None else number * shown
+    image, which = torch.nonzero(number, as_tuple=True)
+    # Of each triangle that is left: weights of corners 1 and 2, and the depth, as planes from its first pixel on.
+    a, b, size = along[image, which], across[image, which], area[image, which]
+    start = low[image, which] + 0.5 - first[image, which][:, :2]
+    one = torch.stack([b[:, 1], -b[:, 0], start[:, 0] * b[:, 1] - start[:, 1] * b[:, 0]], 1) / size[:, None]
+    two = torch.stack([-a[:, 1], a[:, 0], start[:, 1] * a[:, 0] - start[:, 0] * a[:, 1]], 1) / size[:, None]
+    planes = torch.cat([one, two, first[image, which][:, 2:], a[:, 2:], b[:, 2:]], 1)
+    wide = sides[image, which, 0]
+    origin = (image * height + low[image, which, 1].long()) * width + low[image, which, 0].long()
+
+    each = number[image, which]
+    triangle = torch.repeat_interleave(torch.arange(len(each), device=device), each)
+    place = torch.arange(len(triangle), device=device) - (each.cumsum(0) - each)[triangle]
+    down, right = place // wide[triangle], place % wide[triangle]
+    plane = planes[triangle]
+    second = plane[:, 0] * right + plane[:, 1] * down + plane[:, 2]
+    third = plane[:, 3] * right + plane[:, 4] * down + plane[:, 5]
+    inside = torch.nonzero((second >= _EDGE) & (third >= _EDGE) & (second + third <= 1 - _EDGE))[:, 0]
+    plane, second, third, triangle = plane[inside], second[inside], third[inside], triangle[inside]
+    depth = plane[:, 6] + second * plane[:, 7] + third * plane[:, 8]
+    pixel = origin[triangle] + down[inside] * width + right[inside]
+    return _nearest(pixel, depth, which[triangle], second, third, (batch, height, width))
+
+
+def _nearest(
+    pixel: Tensor, depth: Tensor, triangle: Tensor, second: Tensor, third: Tensor, shape: tuple[int, int, int]
+) -> Hits:
+    """Keep of the proposals (N,) the nearest of each pixel."""
+    low, high = _DEPTHS
+    scaled = ((depth.clamp(low, high).double() - low) * ((_STEPS - 1) / (high - low))).long()
+    key = scaled * _MOST_TRIANGLES + triangle
+    best = torch.full((shape[0] * shape[1] * shape[2],), -1, dtype=torch.int64, device=pixel.device)
+    best.scatter_reduce_(0, pixel, key, "amax")
+    won = torch.nonzero(key == best[pixel])[:, 0]
+    weights = torch.zeros(len(best), 3, device=pixel.device)
+    weights[pixel[won]] = torch.stack([1 - second[won] - third[won], second[won], third[won]], 1)
+    nearest = torch.full((len(best),), low, device=pixel.device)
+    nearest[pixel[won]] = depth[won]
+    covered = best >= 0
+    number = torch.where(covered, best % _MOST_TRIANGLES, 0)
+    return Hits(number.view(shape), weights.view(*shape, 3), nearest.view(shape), covered.view(shape))
