@@ -11,12 +11,12 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, normalize, pad
+from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, pad
 
 from idpgan.data.face_drawing import colored
 from idpgan.data.face_looks import palette
-from idpgan.data.people_mesh import EYE, LASHES, SKIN, TEETH, TONGUE, Head
-from idpgan.data.people_shape import Layer, Posed, is_lens
+from idpgan.data.people_mesh import EYE, LASHES, MASKS, SKIN, TEETH, TONGUE, Head
+from idpgan.data.people_shape import Layer, Posed, dot, is_lens, unit
 from idpgan.data.people_traits import ORIGINS, Traits
 from idpgan.data.rasterize import Hits, rasterize
 
@@ -58,15 +58,15 @@ class _Picture:
         self.shaped = {name: value[:, None, None, None] for name, value in traits.items()}
         self.hits = _seen(posed.face, side)
         solid = posed.face.triangles
-        numbers = torch.nonzero(head.kinds <= LASHES)[:, 0]
-        self.rest = self.hits.interpolate(head.points[solid]).permute(0, 3, 1, 2)
-        self.masks = self.hits.interpolate(head.masks[numbers]).permute(0, 3, 1, 2)
+        numbers = posed.face.numbers
+        fixed = torch.cat([head.points[solid], head.masks[numbers]], 2)
+        self.rest, self.masks = self.hits.interpolate(fixed).split([3, len(MASKS)], 1)
         kind = torch.where(self.hits.covered, head.kinds[numbers][self.hits.triangle], -1)[:, None]
         self.skin, self.eye, self.teeth, self.tongue, self.lashes = (
             (kind == which).float() for which in (SKIN, EYE, TEETH, TONGUE, LASHES)
         )
-        normals = self.hits.interpolate_moving(posed.face.normals, solid).permute(0, 3, 1, 2)
-        self.normals = normalize(normals, dim=1)
+        normals = self.hits.interpolate_moving(posed.face.normals, solid)
+        self.normals = unit(normals)
         self._set_colors()
 
     def _set_colors(self) -> None:
@@ -115,7 +115,7 @@ class _Picture:
         waves = torch.zeros_like(x)
         for wave in range(4):
             direction = (plain[:, 3 * wave : 3 * wave + 3] - 0.5)[:, :, None, None] * 14
-            waves = waves + ((self.rest * direction).sum(1, keepdim=True) + 6.3 * plain[:, wave, None, None, None]).sin()
+            waves = waves + (dot(self.rest, direction) + 6.3 * plain[:, wave, None, None, None]).sin()
         fine = self._strands(x * 37 + (y * 23).floor() * 91.7, 13) - 0.5
         self.albedo = self.albedo * (1 + shaped["blotches"] * (waves + (0.2 + shaped["freckles"]) * fine))
         forehead = torch.sigmoid((y - 0.24) / 0.03) * torch.sigmoid((0.5 - wide) / 0.06)
@@ -177,9 +177,9 @@ class _Picture:
         x, y, _ = self.rest.split(1, 1)
         centers = torch.stack([head.points[places].mean(0) for places in head.eyes])
         center = torch.where(x > 0, centers[0].view(1, 3, 1, 1), centers[1].view(1, 3, 1, 1))
-        out = normalize(self.rest - center, dim=1)
+        out = unit(self.rest - center)
         gaze = torch.stack([traits["gaze_right"], traits["gaze_up"], torch.ones_like(traits["gaze_up"])], 1)
-        angle = torch.acos((out * normalize(gaze, dim=1)[:, :, None, None]).sum(1, keepdim=True).clamp(-1, 1))
+        angle = torch.acos(dot(out, unit(gaze)[:, :, None, None]).clamp(-1, 1))
         self._paint(self.eye, self._fixed((0.70, 0.66, 0.63)))
         iris = self._color(palette(_IRIS, (traits["iris_tone"] * (0.25 + 0.75 * traits["caucasian"])).clamp(0, 1)))
         edge = torch.sigmoid((shaped["iris_size"] - angle) / 0.03)
@@ -191,8 +191,8 @@ class _Picture:
         line = line.clamp(0, 1) * self.skin
         self._paint(line * (0.55 + 0.35 * shaped["make_up"]), self._fixed((0.03, 0.02, 0.02)))
         gaps = 1 - 0.25 * (0.5 + 0.5 * (x * 74).cos()) ** 6
-        side = 1 - 0.55 * torch.sigmoid((x.abs() - 0.20) / 0.04)
-        self._paint(self.teeth, self._fixed((0.72, 0.68, 0.60)) * gaps * side)
+        side = 1 - 0.5 * torch.sigmoid((x.abs() - 0.23) / 0.04)
+        self._paint(self.teeth, self._fixed((0.86, 0.83, 0.75)) * gaps * side)
         self._paint(self.tongue, self._fixed((0.30, 0.11, 0.10)))
         self._paint(self.masks[:, 3:4] * self.skin * 0.95, self._fixed((0.07, 0.02, 0.02)))
 
@@ -200,19 +200,20 @@ class _Picture:
         """Shade by a lamp that casts shadows, a fill light, the sky, and what stands close around each point."""
         shaped = self.shaped
         lamp = self._lamp()
-        facing = (self.normals * lamp).sum(1, keepdim=True)
+        facing = dot(self.normals, lamp)
         soft = (0.05 + 0.2 * self.skin) * (0.5 + self.plain[:, 20, None, None, None])  # light goes around in skin
         direct = ((facing + soft) / (1 + soft)).clamp_min(0) * (1 - 0.75 * self._shadow(lamp))
-        fill = normalize(lamp * torch.tensor([-1.0, 0.3, 1.0], device=lamp.device)[None, :, None, None], dim=1)
-        second = (self.normals * fill).sum(1, keepdim=True).clamp_min(0)
+        fill = unit(lamp * torch.tensor([-1.0, 0.3, 1.0], device=lamp.device)[None, :, None, None])
+        second = dot(self.normals, fill).clamp_min(0)
         sky = 0.75 + 0.25 * self.normals[:, 1:2]
         closed = self._closed()
-        half = normalize(lamp + torch.tensor([0.0, 0.0, 1.0], device=lamp.device)[None, :, None, None], dim=1)
-        mirrored = (self.normals * half).sum(1, keepdim=True).clamp_min(0)
+        half = unit(lamp + torch.tensor([0.0, 0.0, 1.0], device=lamp.device)[None, :, None, None])
+        mirrored = dot(self.normals, half).clamp_min(0)
         glint = shaped["gloss"] * mirrored**16 * self.skin + 0.9 * mirrored**90 * self.eye + 0.2 * mirrored**20 * self.teeth
         self.received = shaped["lamp"] * direct + shaped["fill"] * second
         around = shaped["ambient"] * sky * closed
-        inside = 1 - 0.45 * self.tongue - 0.2 * self.teeth - 0.30 * self.eye * (1 - closed)
+        inside = 1 - 0.45 * self.tongue - 0.30 * self.eye * (1 - closed)
+        closed = closed + 0.6 * self.teeth * (1 - closed)
         tint = self._tint()
         self.image = self.albedo * inside * (around + self.received * tint * (0.45 + 0.55 * closed)) + glint * closed
 
@@ -224,7 +225,7 @@ class _Picture:
         """Return the direction of the lamp, (B, 3, 1, 1)."""
         traits = self.traits
         toward = torch.stack([traits["light_right"], traits["light_high"], torch.ones_like(traits["yaw"])], 1)
-        return normalize(toward, dim=1)[:, :, None, None]
+        return unit(toward)[:, :, None, None]
 
     def _closed(self) -> Tensor:
         """Return how open to all sides each pixel is, 1 or less: pixels deeper than those around are darker.
@@ -235,7 +236,7 @@ class _Picture:
         dark = torch.zeros_like(depth)
         for share, strength in ((0.045, 3.5), (0.14, 1.5)):
             reach = 2 * round(share * self.side / 2) + 1
-            mean = avg_pool2d(depth, reach, 1, reach // 2) / avg_pool2d(covered, reach, 1, reach // 2).clamp_min(1e-3)
+            mean = _averaged(depth, reach) / _averaged(covered, reach).clamp_min(1e-3)
             dark = dark + strength * (mean - depth).clamp(0, 0.12)
         return 1 - dark.clamp(0, 0.75) * covered
 
@@ -254,7 +255,7 @@ class _Picture:
             over = there - depth - (far * toward[:, 2])[:, None, None]
             blocked = torch.maximum(blocked, ((over - 0.015) / 0.03).clamp(0, 1))
         reach = 2 * round(0.015 * side) + 1
-        return avg_pool2d(blocked[:, None], reach, 1, reach // 2, count_include_pad=False)
+        return _averaged(blocked[:, None], reach)
 
     def put_on_ground(self) -> None:
         """Put the head in front of an unsharp ground."""
@@ -272,16 +273,17 @@ class _Picture:
         shaped = self.shaped
         for layer, long in ((self.posed.hull, True), (self.posed.hair, False)):
             hits = _seen(layer, self.side, two_sided=long)
-            rest = hits.interpolate(self.head.points[layer.triangles]).permute(0, 3, 1, 2)
-            normals = normalize(hits.interpolate_moving(layer.normals, layer.triangles).permute(0, 3, 1, 2), dim=1)
+            rest = hits.interpolate(self.head.points[layer.triangles])
+            normals = unit(hits.interpolate_moving(layer.normals, layer.triangles))
             x, y, z = rest.split(1, 1)
             angle = torch.atan2(x - 0.5 * shaped["parting"] * (y > 0.3), z + 0.9)
             curl = 0.12 * shaped["curls"] * (14 * y + 9 * angle).sin()
             across = angle + curl if long else angle + 0.35 * x * shaped["fringe_slope"] * y + curl
             strands = self._strands(26 * across, 21) * 0.5 + self._strands(60 * across + 3 * y, 22) * 0.5
             if long:
-                edge = y + shaped["hair_length"] + 0.25 * (strands - 0.5)
-                alpha = torch.sigmoid(edge / 0.04)
+                alpha = torch.sigmoid((y + shaped["hair_length"] + 0.25 * (strands - 0.5)) / 0.04)
+                alpha = alpha * torch.sigmoid((-0.12 - z + 0.2 * (strands - 0.5)) / 0.04)
+                alpha = alpha * (1 - self.cover * torch.sigmoid((self.rest[:, 2:] + 0.50) / 0.05))  # not over the face
             else:
                 away = (x - shaped["parting"]).abs()
                 fringe = shaped["fringe"] * shaped["fringe_length"] * (0.5 + 1.1 * away.clamp(max=0.6))
@@ -294,9 +296,9 @@ class _Picture:
     def _hair_light(self, normals: Tensor, strands: Tensor, open_: float) -> Tensor:
         """Return the color of lit hair: strands, and a band of gloss across them (Kajiya and Kay 1989)."""
         shaped, lamp = self.shaped, self._lamp()
-        direct = (normals * lamp).sum(1, keepdim=True).clamp_min(0)
-        half = normalize(lamp + torch.tensor([0.0, 0.0, 1.0], device=lamp.device)[None, :, None, None], dim=1)
-        along = torch.linalg.vector_norm(normals[:, :2], dim=1, keepdim=True) * half[:, 1:2] - normals[:, 1:2] * 0.8
+        direct = dot(normals, lamp).clamp_min(0)
+        half = unit(lamp + torch.tensor([0.0, 0.0, 1.0], device=lamp.device)[None, :, None, None])
+        along = (1 - normals[:, 2:] ** 2).clamp_min(0).sqrt() * half[:, 1:2] - normals[:, 1:2] * 0.8
         band = (1 - along**2).clamp_min(0) ** 12 * direct
         hair = self._color(self.hair_rgb)
         lit = open_ * (shaped["ambient"] * (0.7 + 0.3 * normals[:, 1:2]) + shaped["lamp"] * direct * self._tint())
@@ -321,6 +323,12 @@ class _Picture:
 
 def _seen(layer: Layer, side: int, *, two_sided: bool = False) -> Hits:
     return rasterize(layer.points, layer.triangles, side, side, layer.shown, two_sided=two_sided)
+
+
+def _averaged(field: Tensor, reach: int) -> Tensor:
+    """Average over squares with a side of an odd number of px; beyond the edge is 0."""
+    rows = avg_pool2d(field, (1, reach), 1, (0, reach // 2))
+    return avg_pool2d(rows, (reach, 1), 1, (reach // 2, 0))
 
 
 def _bell(across: Tensor, up: Tensor) -> Tensor:

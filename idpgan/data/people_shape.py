@@ -18,6 +18,7 @@ from idpgan.data.people_traits import ORIGINS, Traits
 
 _USED = 0.35  # share of the local shapes that a person has
 _STRONGEST = 0.5  # of a local shape
+_HIGHEST = 0.9  # decimeters: no picture shows what is higher on a head
 _LENSES = 32  # corners of a lens
 _IN_FRONT = 0.27  # decimeters from the middle of the eye to the lens
 
@@ -30,12 +31,14 @@ class Layer(NamedTuple):
         normals: float32 (B, V, 3), x right, y up, z to the camera.
         triangles: int64 (T, 3).
         shown: bool (B, T) or None, which means all.
+        numbers: int64 (T,) of the triangles in the head, where they are of it.
     """
 
     points: Tensor
     normals: Tensor
     triangles: Tensor
     shown: Tensor | None
+    numbers: Tensor
 
 
 def shape_weights(head: Head, traits: Traits, local: Tensor) -> Tensor:
@@ -82,8 +85,8 @@ def _expression(traits: Traits) -> Traits:
     both = {
         "cheekSquint": smile * traits["cheeks"],
         "mouthDimple": 0.3 * smile * traits["cheeks"],
-        "mouthUpperUp": 0.8 * teeth,
-        "mouthLowerDown": 0.6 * teeth * traits["open"] * 2,
+        "mouthUpperUp": teeth,
+        "mouthLowerDown": 1.2 * teeth * traits["open"],
         "mouthFrown": calm * traits["frown"].clamp_min(0),
         "mouthPress": (1 - opened) * traits["press"].clamp_min(0),
         "eyeBlink": traits["blink"],
@@ -100,6 +103,17 @@ def _expression(traits: Traits) -> Traits:
     return weights
 
 
+def dot(first: Tensor, second: Tensor, dim: int = 1) -> Tensor:
+    """Return the products along a dimension of 3 numbers, summed; the dimension stays, with 1 number."""
+    (a, b, c), (x, y, z) = first.split(1, dim), second.split(1, dim)
+    return a * x + b * y + c * z
+
+
+def unit(vectors: Tensor, dim: int = 1) -> Tensor:
+    """Return vectors along a dimension with length 1."""
+    return vectors * dot(vectors, vectors, dim).clamp_min(1e-12).rsqrt()
+
+
 def vertex_normals(points: Tensor, triangles: Tensor) -> Tensor:
     """Return normals (B, V, 3) of length 1 of vertices (B, V, 3): those of the triangles around, by their areas."""
     batch, num, _ = points.shape
@@ -109,7 +123,7 @@ def vertex_normals(points: Tensor, triangles: Tensor) -> Tensor:
     total = torch.zeros_like(rows)
     for corner in range(3):
         total.index_add_(0, triangles[:, corner], faces)
-    return torch.nn.functional.normalize(total.view(num, batch, 3), dim=2).transpose(0, 1)
+    return unit(total.view(num, batch, 3), 2).transpose(0, 1)
 
 
 class Camera:
@@ -167,13 +181,26 @@ def pose(head: Head, traits: Traits, weights: Tensor, side: int) -> Posed:
     camera = Camera(traits, eyes, side)
     normals = vertex_normals(moved, head.triangles)
     turned = normals @ camera.turn.transpose(1, 2)
-    solid = head.kinds != HULL
-    shown = ~((head.kinds == LASHES)[None] & (traits["male"] > 0)[:, None])
-    face = Layer(camera.project(moved), turned, head.triangles[solid], shown[:, solid])
+    hull_points = head.triangles[head.kinds == HULL].unique()
+    closer = torch.stack([traits["hair_close"], torch.ones_like(traits["age"]), torch.ones_like(traits["age"])], 1)
+    moved[:, hull_points] = (moved[:, hull_points] - eyes.mean(1, keepdim=True)) * closer[:, None] + eyes.mean(1, keepdim=True)
+    visible, hairy, behind = _front(head), _hairy(head), _behind(head)
+    shown = ~((head.kinds[visible] == LASHES)[None] & (traits["male"] > 0)[:, None])
+    points = camera.project(moved)
+    face = Layer(points, turned, head.triangles[visible], shown, visible)
     raised = moved + normals * hair_height(head.points, traits)[..., None]
-    hair = Layer(camera.project(raised), turned, head.triangles[_hairy(head)], None)
-    hull = Layer(face.points, turned, head.triangles[_behind(head)], (traits["long_hair"] > 0)[:, None])
+    hair = Layer(camera.project(raised), turned, head.triangles[hairy], None, hairy)
+    long_hair = (traits["long_hair"] > 0)[:, None].expand(-1, len(behind))
+    hull = Layer(points, turned, head.triangles[behind], long_hair, behind)
     return Posed(face, hair, hull, _glasses(traits, eyes, camera), camera)
+
+
+def _front(head: Head) -> Tensor:
+    """Return the triangles that can face the camera: not the hull, not the back of the head."""
+    one, two, three = head.points[head.triangles].unbind(1)
+    forward = unit(torch.linalg.cross(two - one, three - one))[:, 2] > -0.35
+    seen = forward & (head.points[head.triangles].amin(1)[:, 1] < _HIGHEST)
+    return torch.nonzero((head.kinds != HULL) & (seen | (head.kinds != SKIN)))[:, 0]
 
 
 def hair_height(rest: Tensor, traits: Traits) -> Tensor:
@@ -188,13 +215,14 @@ def _hairy(head: Head) -> Tensor:
     """Return which triangles of the skin hair may stand on: all but the middle of the face, below and in front."""
     center = head.points[head.triangles].mean(1)
     face = (center[:, 1] < 0.15) & (center[:, 2] > -0.45)
-    return torch.nonzero((head.kinds == SKIN) & ~face & (center[:, 1] > -0.9) & (head.masks[..., 2].amax(1) < 0.5))[:, 0]
+    near = (center[:, 1] > -0.9) & (center[:, 1] < _HIGHEST) & (center[:, 2] > -1.1)
+    return torch.nonzero((head.kinds == SKIN) & near & ~face & (head.masks[..., 2].amax(1) < 0.5))[:, 0]
 
 
 def _behind(head: Head) -> Tensor:
     """Return the triangles of the hull that are beside or behind the face."""
     center = head.points[head.triangles].mean(1)
-    return torch.nonzero((head.kinds == HULL) & ((center[:, 2] < -0.35) | (center[:, 1] > 0.62)))[:, 0]
+    return torch.nonzero((head.kinds == HULL) & (center[:, 2] < 0.1))[:, 0]
 
 
 def _glasses(traits: Traits, eyes: Tensor, camera: Camera) -> Layer:
@@ -217,7 +245,8 @@ def _glasses(traits: Traits, eyes: Tensor, camera: Camera) -> Layer:
     normals[..., 2] = 1
     triangles = _glasses_triangles(device)
     shown = (traits["glasses"] > 0)[:, None].expand(batch, len(triangles))
-    return Layer(camera.project(points), normals @ camera.turn.transpose(1, 2), triangles, shown)
+    turned = normals @ camera.turn.transpose(1, 2)
+    return Layer(camera.project(points), turned, triangles, shown, torch.arange(len(triangles), device=device))
 
 
 def _bows(parts: list[Tensor], traits: Traits) -> Tensor:

@@ -33,15 +33,22 @@ class Hits(NamedTuple):
     covered: Tensor
 
     def interpolate(self, corners: Tensor) -> Tensor:
-        """Mix values (T, 3, A) of all triangles' corners, or (B, V, A) -> see `interpolate_moving`: (B, H, W, A)."""
-        return (corners[self.triangle] * self.weights[..., None]).sum(-2)
+        """Mix values (T, 3, A) of the triangles' corners: (B, A, H, W)."""
+        rows = corners.flatten(1)[self.triangle.flatten()].view(*self.triangle.shape, 3, -1)
+        return self._mixed(rows)
 
     def interpolate_moving(self, values: Tensor, triangles: Tensor) -> Tensor:
-        """Mix values (B, V, A) of vertices, of each image its own: (B, H, W, A)."""
-        batch, height, width = self.triangle.shape
-        vertices = triangles[self.triangle].reshape(batch, -1)
-        picked = values.gather(1, vertices[..., None].expand(-1, -1, values.shape[2]))
-        return (picked.view(batch, height, width, 3, -1) * self.weights[..., None]).sum(-2)
+        """Mix values (B, V, A) of vertices, of each image its own: (B, A, H, W)."""
+        batch, num, _ = values.shape
+        vertices = triangles[self.triangle.flatten()].view(batch, -1)
+        vertices = vertices + num * torch.arange(batch, device=vertices.device)[:, None]
+        return self._mixed(values.flatten(0, 1)[vertices.flatten()].view(*self.triangle.shape, 3, -1))
+
+    def _mixed(self, rows: Tensor) -> Tensor:
+        """Mix (B, H, W, 3, A) by the weights: (B, A, H, W)."""
+        first, second, third = (rows[..., corner, :] * self.weights[..., corner, None] for corner in range(3))
+        return (first + second).add_(third).permute(0, 3, 1, 2).contiguous()
+
 
 
 def rasterize(
@@ -62,26 +69,27 @@ def rasterize(
     if len(triangles) >= _MOST_TRIANGLES:
         raise ValueError(f"{len(triangles)} triangles are too many: fewer than {_MOST_TRIANGLES}.")
     batch, device = len(points), points.device
-    corners = points[:, triangles]  # (B, T, 3, 3)
-    first, along, across = corners[:, :, 0], corners[:, :, 1] - corners[:, :, 0], corners[:, :, 2] - corners[:, :, 0]
+    rows = points.transpose(0, 1).reshape(points.shape[1], -1)  # a row of memory for each vertex
+    first, last, other = (rows[triangles[:, corner]].view(-1, batch, 3) for corner in range(3))  # (T, B, 3)
+    along, across = last - first, other - first
     area = along[..., 0] * across[..., 1] - along[..., 1] * across[..., 0]
     limit = torch.tensor([width, height], device=device)
-    low = (corners[..., :2].amin(2) - 0.5).ceil().clamp_min(0)
-    high = torch.minimum((corners[..., :2].amax(2) - 0.5).floor(), limit - 1.0)
-    sides = (high - low + 1).clamp_min(0).long()
+    low = torch.minimum(torch.minimum(first, last), other)[..., :2].sub_(0.5).ceil_().clamp_min_(0)
+    high = torch.maximum(torch.maximum(first, last), other)[..., :2].sub_(0.5).floor_()
+    sides = (torch.minimum(high, limit - 1.0) - low + 1).clamp_min_(0)
     number = sides[..., 0] * sides[..., 1] * ((area != 0) if two_sided else (area < 0))
-    number = number if shown is None else number * shown
-    image, which = torch.nonzero(number, as_tuple=True)
+    number = number if shown is None else number * shown.T
+    which, image = torch.nonzero(number, as_tuple=True)
     # Of each triangle that is left: weights of corners 1 and 2, and the depth, as planes from its first pixel on.
-    a, b, size = along[image, which], across[image, which], area[image, which]
-    start = low[image, which] + 0.5 - first[image, which][:, :2]
+    a, b, size, corner = (values[which, image] for values in (along, across, area, first))
+    start, origin = low[which, image] + 0.5 - corner[:, :2], low[which, image].long()
     one = torch.stack([b[:, 1], -b[:, 0], start[:, 0] * b[:, 1] - start[:, 1] * b[:, 0]], 1) / size[:, None]
     two = torch.stack([-a[:, 1], a[:, 0], start[:, 1] * a[:, 0] - start[:, 0] * a[:, 1]], 1) / size[:, None]
-    planes = torch.cat([one, two, first[image, which][:, 2:], a[:, 2:], b[:, 2:]], 1)
-    wide = sides[image, which, 0]
-    origin = (image * height + low[image, which, 1].long()) * width + low[image, which, 0].long()
+    planes = torch.cat([one, two, corner[:, 2:], a[:, 2:], b[:, 2:]], 1)
+    wide = sides[which, image, 0].long()
+    origin = (image * height + origin[:, 1]) * width + origin[:, 0]
 
-    each = number[image, which]
+    each = number[which, image].long()
     triangle = torch.repeat_interleave(torch.arange(len(each), device=device), each)
     place = torch.arange(len(triangle), device=device) - (each.cumsum(0) - each)[triangle]
     down, right = place // wide[triangle], place % wide[triangle]
