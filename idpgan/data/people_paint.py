@@ -103,7 +103,7 @@ class _Picture:
     def paint_skin(self) -> None:
         """Paint what makes skin uneven: blood, shadows around the eyes, blotches, freckles, wrinkles, lips."""
         shaped, plain = self.shaped, self.plain
-        x, y, z = self.rest.split(1, 1)
+        x, y, _ = self.rest.split(1, 1)
         wide = x.abs()
         tone = self._color(self.skin_rgb)
         red = self._color(self.skin_rgb * torch.tensor([1.02, 0.72, 0.68], device=plain.device))
@@ -159,7 +159,7 @@ class _Picture:
         self._paint(scalp * (0.92 - 0.15 * strands), hair)
 
     def _scalp(self, rest: Tensor, fringe: Tensor | float) -> Tensor:
-        """Return where hair grows at points of rest (B, 3, H, W): above the hairline, lowered by the fringe, or behind."""
+        """Return where hair grows at points of rest (B, 3, H, W): above the hairline less the fringe, or behind."""
         shaped = self.shaped
         x, y, z = rest.split(1, 1)
         wide = x.abs()
@@ -174,7 +174,7 @@ class _Picture:
     def paint_eyes_and_mouth(self) -> None:
         """Paint the balls of the eyes, iris and pupil where they look, lashes, teeth and what is behind them."""
         shaped, traits, head = self.shaped, self.traits, self.head
-        x, y, _ = self.rest.split(1, 1)
+        x = self.rest[:, :1]
         centers = torch.stack([head.points[places].mean(0) for places in head.eyes])
         center = torch.where(x > 0, centers[0].view(1, 3, 1, 1), centers[1].view(1, 3, 1, 1))
         out = unit(self.rest - center)
@@ -209,7 +209,9 @@ class _Picture:
         closed = self._closed()
         half = unit(lamp + torch.tensor([0.0, 0.0, 1.0], device=lamp.device)[None, :, None, None])
         mirrored = dot(self.normals, half).clamp_min(0)
-        glint = shaped["gloss"] * mirrored**16 * self.skin + 0.9 * mirrored**90 * self.eye + 0.2 * mirrored**20 * self.teeth
+        glint = (
+            shaped["gloss"] * mirrored**16 * self.skin + 0.9 * mirrored**90 * self.eye + 0.2 * mirrored**20 * self.teeth
+        )
         self.received = shaped["lamp"] * direct + shaped["fill"] * second
         around = shaped["ambient"] * sky * closed
         inside = 1 - 0.45 * self.tongue - 0.30 * self.eye * (1 - closed)

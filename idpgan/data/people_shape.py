@@ -183,7 +183,9 @@ def pose(head: Head, traits: Traits, weights: Tensor, side: int) -> Posed:
     turned = normals @ camera.turn.transpose(1, 2)
     hull_points = head.triangles[head.kinds == HULL].unique()
     closer = torch.stack([traits["hair_close"], torch.ones_like(traits["age"]), torch.ones_like(traits["age"])], 1)
-    moved[:, hull_points] = (moved[:, hull_points] - eyes.mean(1, keepdim=True)) * closer[:, None] + eyes.mean(1, keepdim=True)
+    moved[:, hull_points] = (moved[:, hull_points] - eyes.mean(1, keepdim=True)) * closer[:, None] + eyes.mean(
+        1, keepdim=True
+    )
     visible, hairy, behind = _front(head), _hairy(head), _behind(head)
     shown = ~((head.kinds[visible] == LASHES)[None] & (traits["male"] > 0)[:, None])
     points = camera.project(moved)

@@ -94,8 +94,8 @@ _NORMAL: dict[str, tuple[float, float]] = {
     "shift_down": (0.0, 0.010),
 }
 _CHANCES = (
-    "_smiling", "_mouth_open", "_glasses", "_beard", "_moustache", "_bald", "_fringe", "_long_hair", "_make_up", "_male",
-    "_grey", "_african", "_asian", "_caucasian",
+    "_smiling", "_mouth_open", "_glasses", "_beard", "_moustache", "_bald", "_fringe", "_long_hair", "_make_up",
+    "_male", "_grey", "_african", "_asian", "_caucasian",
 )  # fmt: skip
 _PLAIN = 48  # further uniform numbers, of colors and patterns
 ORIGINS = ("african", "asian", "caucasian")  # MakeHuman's names of its shapes

@@ -50,7 +50,6 @@ class Hits(NamedTuple):
         return (first + second).add_(third).permute(0, 3, 1, 2).contiguous()
 
 
-
 def rasterize(
     points: Tensor, triangles: Tensor, height: int, width: int, shown: Tensor | None = None, *, two_sided: bool = False
 ) -> Hits:
