@@ -47,7 +47,8 @@ class Papers(NamedTuple):
     photos: str
 
     def __str__(self) -> str:
-        return f"{self.name} {self.version} (sha256 {self.sha256[:12]}..., {self.licence}): {self.made_from}. {self.photos}"
+        digest = f"sha256 {self.sha256[:12]}..."
+        return f"{self.name} {self.version} ({digest}, {self.licence}): {self.made_from}. {self.photos}"
 
 
 PAPERS = Papers(
@@ -108,7 +109,8 @@ def read_head() -> Head:
     masks = np.stack([_mask(read(f"mpfb2/textures/mpfb_{name}.jpg"), coordinates) for name in MASKS], 1)
     if read.digest() != _CONTENT:
         raise InputError(
-            f"the files of {PAPERS.name} in {folder} are not those of version {PAPERS.version}: sha256 {read.digest()}. "
+            f"the files of {PAPERS.name} in {folder} are not those of version {PAPERS.version}: sha256 "
+            f"{read.digest()}. "
             f'Install them again: pip install --force-reinstall "{PAPERS.name}=={PAPERS.version}"'
         )
     used, compact = np.unique(corners, return_inverse=True)

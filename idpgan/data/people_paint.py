@@ -37,6 +37,8 @@ def paint(head: Head, posed: Posed, traits: Traits, plain: Tensor, side: int, ch
     """
     picture = _Picture(head, posed, traits, plain, side, channels)
     picture.paint_skin()
+    picture.paint_age()
+    picture.paint_lips_and_cloth()
     picture.paint_face_hair()
     picture.paint_eyes_and_mouth()
     picture.light_up()
@@ -80,6 +82,7 @@ class _Picture:
         hair = palette(_HAIR, lightness.clamp(0, 1))
         grey = torch.tensor(_GREY, device=device)
         self.hair_rgb = torch.lerp(hair, grey.expand_as(hair), traits["hair_grey"][:, None])
+        self.old = ((self.shaped["age"] - 25) / 65).clamp(0, 1)
         self.albedo = self._color(self.skin_rgb).repeat(1, 1, self.side, self.side)
         self.cover = self.hits.covered[:, None].float()
 
@@ -101,7 +104,7 @@ class _Picture:
         return torch.lerp(table[index], table[(index + 1) % len(table)], place - first)
 
     def paint_skin(self) -> None:
-        """Paint what makes skin uneven: blood, shadows around the eyes, blotches, freckles, wrinkles, lips."""
+        """Paint what makes skin uneven: blood, shadows around the eyes, blotches, freckles."""
         shaped, plain = self.shaped, self.plain
         x, y, _ = self.rest.split(1, 1)
         wide = x.abs()
@@ -110,26 +113,39 @@ class _Picture:
         cheeks = _bell((wide - 0.42) / 0.20, (y + 0.42) / 0.20) + _bell(x / 0.13, (y + 0.34) / 0.14)
         self._paint((0.15 + 0.55 * shaped["ruddy"]) * cheeks.clamp(max=1) * self.skin, red)
         sockets = _bell((wide - 0.30) / 0.19, (y + 0.13) / 0.08) + 0.8 * _bell((wide - 0.22) / 0.12, (y - 0.05) / 0.09)
-        old = ((shaped["age"] - 25) / 65).clamp(0, 1)
-        self._paint((0.10 + 0.30 * old) * sockets.clamp(max=1) * self.skin, 0.62 * tone)
+        self._paint((0.10 + 0.30 * self.old) * sockets.clamp(max=1) * self.skin, 0.62 * tone)
         waves = torch.zeros_like(x)
         for wave in range(4):
             direction = (plain[:, 3 * wave : 3 * wave + 3] - 0.5)[:, :, None, None] * 14
             waves = waves + (dot(self.rest, direction) + 6.3 * plain[:, wave, None, None, None]).sin()
         fine = self._strands(x * 37 + (y * 23).floor() * 91.7, 13) - 0.5
         self.albedo = self.albedo * (1 + shaped["blotches"] * (waves + (0.2 + shaped["freckles"]) * fine))
+
+    def paint_age(self) -> None:
+        """Paint wrinkles: lines of the forehead, crow's feet, the folds beside the nose."""
+        x, y, _ = self.rest.split(1, 1)
+        wide, old = x.abs(), self.old
         forehead = torch.sigmoid((y - 0.24) / 0.03) * torch.sigmoid((0.5 - wide) / 0.06)
-        lines = (0.5 + 0.5 * (y * (45 + 20 * plain[:, 14, None, None, None]) + 3 * x * x).sin()) ** 4
+        lines = (0.5 + 0.5 * (y * (45 + 20 * self.plain[:, 14, None, None, None]) + 3 * x * x).sin()) ** 4
         crow = _bell((wide - 0.55) / 0.06, (y + 0.02) / 0.10) * (0.5 + 0.5 * (70 * y).sin())
         fold = _bell((wide - 0.26 + 0.35 * (y + 0.5)) / 0.025, (y + 0.48) / 0.14)
-        self._paint((old * (0.30 * forehead * lines + 0.3 * crow) + (0.1 + 0.3 * old) * fold) * self.skin, 0.5 * tone)
+        self._paint(
+            (old * (0.30 * forehead * lines + 0.3 * crow) + (0.1 + 0.3 * old) * fold) * self.skin,
+            0.5 * self._color(self.skin_rgb),
+        )
+
+    def paint_lips_and_cloth(self) -> None:
+        """Paint lips and lids, with and without make-up, and what is worn."""
+        shaped, plain, tone = self.shaped, self.plain, self._color(self.skin_rgb)
         lips = self._color(self.skin_rgb * torch.tensor([0.92, 0.58, 0.56], device=plain.device))
         stick = self._fixed((0.45, 0.06, 0.08)) * (0.5 + 0.5 * tone)
         lips = torch.lerp(lips, stick, 0.75 * shaped["make_up"] * shaped["lips_red"])
         self._paint(0.85 * self.masks[:, 0:1] * self.skin, lips)
         self._paint((0.10 + 0.45 * shaped["make_up"]) * self.masks[:, 1:2] * self.skin, 0.5 * tone)
         cloth = self._color(plain[:, 15:18] ** 1.5 * self.traits["cloth"][:, None] * 1.4)
-        self._paint(torch.sigmoid((-1.30 + 0.25 * wide - y) / 0.03) * self.skin, cloth)
+        self._paint(
+            torch.sigmoid((-1.30 + 0.25 * self.rest[:, :1].abs() - self.rest[:, 1:2]) / 0.03) * self.skin, cloth
+        )
 
     def paint_face_hair(self) -> None:
         """Paint brows, beard, moustache, and the scalp under the hair."""
@@ -271,31 +287,38 @@ class _Picture:
         self.image = torch.lerp((bright.clamp_min(0.01) * hue).expand_as(self.image), self.image, self.cover)
 
     def cover_with_hair(self) -> None:
-        """Draw the hair that stands off the scalp, and long hair, in front of what is farther away."""
+        """Draw long hair, then the hair that stands off the scalp, in front of what is farther away."""
         shaped = self.shaped
         for layer, long in ((self.posed.hull, True), (self.posed.hair, False)):
             hits = _seen(layer, self.side, two_sided=long)
             rest = hits.interpolate(self.head.points[layer.triangles])
-            normals = unit(hits.interpolate_moving(layer.normals, layer.triangles))
             x, y, z = rest.split(1, 1)
-            angle = torch.atan2(x - 0.5 * shaped["parting"] * (y > 0.3), z + 0.9)
-            curl = 0.12 * shaped["curls"] * (14 * y + 9 * angle).sin()
-            across = angle + curl if long else angle + 0.35 * x * shaped["fringe_slope"] * y + curl
-            strands = self._strands(26 * across, 21) * 0.5 + self._strands(60 * across + 3 * y, 22) * 0.5
-            if long:
-                alpha = torch.sigmoid((y + shaped["hair_length"] + 0.25 * (strands - 0.5)) / 0.04)
-                alpha = alpha * torch.sigmoid((-0.12 - z + 0.2 * (strands - 0.5)) / 0.04)
-                alpha = alpha * (1 - self.cover * torch.sigmoid((self.rest[:, 2:] + 0.50) / 0.05))  # not over the face
-            else:
-                away = (x - shaped["parting"]).abs()
-                fringe = shaped["fringe"] * shaped["fringe_length"] * (0.5 + 1.1 * away.clamp(max=0.6))
-                fringe = fringe + shaped["fringe"] * shaped["fringe_slope"] * x * 0.4
-                alpha = self._scalp(rest, fringe + 0.16 * (strands - 0.5) * (0.3 + shaped["fringe"]))
-                alpha = alpha * (shaped["hair_high"] > 0.045)  # shorter hair is painted on the scalp alone
+            curl = 0.12 * shaped["curls"] * (14 * y).sin()
+            combed = 0 if long else 0.35 * x * shaped["fringe_slope"] * y
+            across = torch.atan2(x - 0.5 * shaped["parting"] * (y > 0.3), z + 0.9) + combed + curl
+            strands = 0.5 * self._strands(26 * across, 21) + 0.5 * self._strands(60 * across + 3 * y, 22)
+            alpha = self._falling(rest, strands) if long else self._standing(rest, strands)
             nearer = (hits.depth > self.hits.depth)[:, None] * hits.covered[:, None]
-            self._blend(alpha * nearer, self._hair_light(normals, strands, 0.75 if long else 1.0))
+            normals = unit(hits.interpolate_moving(layer.normals, layer.triangles))
+            self._blend(alpha * nearer, (0.75 if long else 1.0) * self._hair_light(normals, strands))
 
-    def _hair_light(self, normals: Tensor, strands: Tensor, open_: float) -> Tensor:
+    def _falling(self, rest: Tensor, strands: Tensor) -> Tensor:
+        """Return how much long hair covers: beside the face, down to its length, with ragged edges."""
+        _, y, z = rest.split(1, 1)
+        ragged = strands - 0.5
+        end = torch.sigmoid((y + self.shaped["hair_length"] + 0.25 * ragged) / 0.04)
+        face = self.cover * torch.sigmoid((self.rest[:, 2:] + 0.50) / 0.05)
+        return end * torch.sigmoid((-0.12 - z + 0.2 * ragged) / 0.04) * (1 - face)
+
+    def _standing(self, rest: Tensor, strands: Tensor) -> Tensor:
+        """Return how much the hair of the scalp covers; what is shorter than half a centimeter is painted alone."""
+        shaped, x = self.shaped, rest[:, :1]
+        side = 0.5 + 1.1 * (x - shaped["parting"]).abs().clamp(max=0.6)
+        fringe = shaped["fringe"] * (shaped["fringe_length"] * side + 0.4 * shaped["fringe_slope"] * x)
+        ragged = 0.16 * (strands - 0.5) * (0.3 + shaped["fringe"])
+        return self._scalp(rest, fringe + ragged) * (shaped["hair_high"] > 0.045)
+
+    def _hair_light(self, normals: Tensor, strands: Tensor) -> Tensor:
         """Return the color of lit hair: strands, and a band of gloss across them (Kajiya and Kay 1989)."""
         shaped, lamp = self.shaped, self._lamp()
         direct = dot(normals, lamp).clamp_min(0)
@@ -303,7 +326,7 @@ class _Picture:
         along = (1 - normals[:, 2:] ** 2).clamp_min(0).sqrt() * half[:, 1:2] - normals[:, 1:2] * 0.8
         band = (1 - along**2).clamp_min(0) ** 12 * direct
         hair = self._color(self.hair_rgb)
-        lit = open_ * (shaped["ambient"] * (0.7 + 0.3 * normals[:, 1:2]) + shaped["lamp"] * direct * self._tint())
+        lit = shaped["ambient"] * (0.7 + 0.3 * normals[:, 1:2]) + shaped["lamp"] * direct * self._tint()
         return hair * (0.45 + 1.1 * strands) * lit + (0.02 + 0.25 * hair) * band * strands**2 * shaped["gloss"] * 4
 
     def cover_with_glasses(self) -> None:

@@ -67,39 +67,50 @@ def rasterize(
     """
     if len(triangles) >= _MOST_TRIANGLES:
         raise ValueError(f"{len(triangles)} triangles are too many: fewer than {_MOST_TRIANGLES}.")
-    batch, device = len(points), points.device
+    image, which, box, planes = _in_sight(points, triangles, height, width, shown, two_sided)
+    left, top, wide, high = box.unbind(1)
+    each = wide * high
+    number = torch.repeat_interleave(torch.arange(len(each), device=each.device), each)
+    place = torch.arange(len(number), device=each.device) - (each.cumsum(0) - each)[number]
+    down, right = place // wide[number], place % wide[number]
+    plane = planes[number]
+    second = plane[:, 0] * right + plane[:, 1] * down + plane[:, 2]
+    third = plane[:, 3] * right + plane[:, 4] * down + plane[:, 5]
+    inside = torch.nonzero((second >= _EDGE) & (third >= _EDGE) & (second + third <= 1 - _EDGE))[:, 0]
+    plane, second, third, number = plane[inside], second[inside], third[inside], number[inside]
+    depth = plane[:, 6] + second * plane[:, 7] + third * plane[:, 8]
+    first = (image * height + top) * width + left
+    pixel = first[number] + down[inside] * width + right[inside]
+    return _nearest(pixel, depth, which[number], second, third, (len(points), height, width))
+
+
+def _in_sight(
+    points: Tensor, triangles: Tensor, height: int, width: int, shown: Tensor | None, two_sided: bool
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Find the triangles whose boxes hold the center of a pixel.
+
+    Returns:
+        Of each its image and its number, int64 (K,); its box, int64 (K, 4): left, top, width, height in px; and
+        (K, 9): the weights of corners 1 and 2 as planes over the pixels from the left upper one of the box on, the
+        depth of corner 0, and what corners 1 and 2 add to it.
+    """
+    batch = len(points)
     rows = points.transpose(0, 1).reshape(points.shape[1], -1)  # a row of memory for each vertex
     first, last, other = (rows[triangles[:, corner]].view(-1, batch, 3) for corner in range(3))  # (T, B, 3)
     along, across = last - first, other - first
     area = along[..., 0] * across[..., 1] - along[..., 1] * across[..., 0]
-    limit = torch.tensor([width, height], device=device)
     low = torch.minimum(torch.minimum(first, last), other)[..., :2].sub_(0.5).ceil_().clamp_min_(0)
     high = torch.maximum(torch.maximum(first, last), other)[..., :2].sub_(0.5).floor_()
-    sides = (torch.minimum(high, limit - 1.0) - low + 1).clamp_min_(0)
-    number = sides[..., 0] * sides[..., 1] * ((area != 0) if two_sided else (area < 0))
-    number = number if shown is None else number * shown.T
-    which, image = torch.nonzero(number, as_tuple=True)
-    # Of each triangle that is left: weights of corners 1 and 2, and the depth, as planes from its first pixel on.
-    a, b, size, corner = (values[which, image] for values in (along, across, area, first))
-    start, origin = low[which, image] + 0.5 - corner[:, :2], low[which, image].long()
+    limit = torch.tensor([width - 1.0, height - 1.0], device=points.device)
+    sides = (torch.minimum(high, limit) - low + 1).clamp_min_(0)
+    there = sides.prod(2).bool() & ((area != 0) if two_sided else (area < 0))
+    which, image = torch.nonzero(there if shown is None else there & shown.T, as_tuple=True)
+    a, b, size, corner, start = (values[which, image] for values in (along, across, area, first, low))
+    box = torch.cat([start, sides[which, image]], 1).long()
+    start = start + 0.5 - corner[:, :2]
     one = torch.stack([b[:, 1], -b[:, 0], start[:, 0] * b[:, 1] - start[:, 1] * b[:, 0]], 1) / size[:, None]
     two = torch.stack([-a[:, 1], a[:, 0], start[:, 1] * a[:, 0] - start[:, 0] * a[:, 1]], 1) / size[:, None]
-    planes = torch.cat([one, two, corner[:, 2:], a[:, 2:], b[:, 2:]], 1)
-    wide = sides[which, image, 0].long()
-    origin = (image * height + origin[:, 1]) * width + origin[:, 0]
-
-    each = number[which, image].long()
-    triangle = torch.repeat_interleave(torch.arange(len(each), device=device), each)
-    place = torch.arange(len(triangle), device=device) - (each.cumsum(0) - each)[triangle]
-    down, right = place // wide[triangle], place % wide[triangle]
-    plane = planes[triangle]
-    second = plane[:, 0] * right + plane[:, 1] * down + plane[:, 2]
-    third = plane[:, 3] * right + plane[:, 4] * down + plane[:, 5]
-    inside = torch.nonzero((second >= _EDGE) & (third >= _EDGE) & (second + third <= 1 - _EDGE))[:, 0]
-    plane, second, third, triangle = plane[inside], second[inside], third[inside], triangle[inside]
-    depth = plane[:, 6] + second * plane[:, 7] + third * plane[:, 8]
-    pixel = origin[triangle] + down[inside] * width + right[inside]
-    return _nearest(pixel, depth, which[triangle], second, third, (batch, height, width))
+    return image, which, box, torch.cat([one, two, corner[:, 2:], a[:, 2:], b[:, 2:]], 1)
 
 
 def _nearest(
