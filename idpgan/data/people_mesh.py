@@ -13,7 +13,7 @@ import hashlib
 import importlib.metadata
 import io
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -87,7 +87,7 @@ class Head:
 
     def to(self, device: torch.device) -> Head:
         """Copy it to a device."""
-        moved = {
+        moved: dict[str, Any] = {
             field.name: value.to(device)
             for field in dataclasses.fields(self)
             if isinstance(value := getattr(self, field.name), Tensor)
