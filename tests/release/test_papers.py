@@ -47,7 +47,9 @@ def test_an_npz_has_its_papers_beside_it(aggregate_run, tmp_path):
 
 
 def test_papers_of_what_proves_nothing_say_so(tmp_path):
-    run = train(tmp_path / "run", ["method.name=wgan-gp", "privacy.accept_unsound=true", "training.steps=1", *SMALL], {})
+    run = train(
+        tmp_path / "run", ["method.name=wgan-gp", "privacy.accept_unsound=true", "training.steps=1", *SMALL], {}
+    )
     export_samples(run, 3, tmp_path / "drawn", papers=True)
     entry = json.loads((tmp_path / "drawn" / "dp-deployment.json").read_text())
     assert entry["dp_flavor"]["name"] == "none"
