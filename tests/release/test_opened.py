@@ -266,7 +266,7 @@ def test_no_private_image_is_read_for_a_tampered_release(aggregate_run, tmp_path
     def read(*_, **__):
         pytest.fail("private images were read")
 
-    for module in ("idpgan.data.load", "idpgan.report.run"):
+    for module in ("idpgan.report.run", "idpgan.data.load"):  # the first one imports from the second
         monkeypatch.setattr(f"{module}.load", read)
     doors = [lambda: evaluate.evaluate_source(run), lambda: attack.attack_run(run, AttackOptions())]
     if name != "no privacy.json":  # such a run has released nothing, and may be shown and audited
