@@ -22,7 +22,7 @@ from typing import Any
 
 from idpgan.errors import InputError
 from idpgan.files import json_text, whole_folder, write_text_atomic
-from idpgan.models.checkpoint import CONFIG, WEIGHTS, weight_bytes
+from idpgan.models.checkpoint import CONFIG, weight_bytes
 from idpgan.models.generator import Generator
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
@@ -30,7 +30,7 @@ from idpgan.privacy.risk import Risk
 from idpgan.release.artifact import Artifact
 from idpgan.release.card import render_card
 from idpgan.release.mark import KEY as MARK
-from idpgan.release.mark import PICTURE, DigitalSource, Mark
+from idpgan.release.mark import PICTURE, DigitalSource, Mark, identified_by, mark_of
 from idpgan.release.settings import Settings
 from idpgan.training.state import code_digest
 
@@ -84,21 +84,6 @@ def made_with() -> str:
     return f"{version}{'.' if '+' in version else '+'}{code_digest()[:12]}"
 
 
-def identified_by(artifact: Artifact) -> str:
-    """Return the name of the file whose hash identifies what made the pictures: the weights, or else config.json."""
-    return WEIGHTS if WEIGHTS in artifact.files() else CONFIG
-
-
-def mark_of(document: Mapping[str, Any], identity: bytes) -> Mark:
-    """Return the mark on the pictures of a release.
-
-    Args:
-        document: The content of its privacy.json, which names the mark.
-        identity: The content of the file that `identified_by` names.
-    """
-    return Mark(DigitalSource(document[MARK]), document["idpgan"], hashlib.sha256(identity).hexdigest())
-
-
 def drawn_by(generator: Generator, picture: bytes) -> bytes:
     """Return a PNG that a generator drew, with the mark of its weights."""
     weights = hashlib.sha256(weight_bytes(generator)).hexdigest()
@@ -111,15 +96,9 @@ def _put_marks(folder: Path, artifact: Artifact, settings: Settings, document: d
     if settings.mark is None or not pictures:
         return
     document[MARK] = settings.mark.value
-    mark = mark_of(document, (folder / identified_by(artifact)).read_bytes())
+    mark = mark_of(document, (folder / identified_by(artifact.files())).read_bytes())
     for picture in pictures:
         picture.write_bytes(mark.on(picture.read_bytes()))
-
-
-def unmarked(files: Mapping[str, bytes], mark: Mark) -> tuple[dict[str, bytes], list[str]]:
-    """Return the files of a release, its pictures without the mark, and the names of pictures that do not carry it."""
-    bare = {name: mark.off(content) if name.endswith(PICTURE) else content for name, content in files.items()}
-    return bare, [name for name in files if name.endswith(PICTURE) and len(bare[name]) == len(files[name])]
 
 
 def config_text(artifact: Artifact, settings: Settings) -> str:

@@ -33,21 +33,9 @@ from idpgan.privacy.noise import SOURCES
 from idpgan.privacy.tradeoff import gaussian_mu
 from idpgan.release.artifact import Artifact, Kind
 from idpgan.release.charges import check_charges
-from idpgan.release.folder import (
-    CARD,
-    FORMAT,
-    PRIVACY,
-    card_text,
-    hashed_files,
-    identified_by,
-    made_with,
-    mark_of,
-    privacy_text,
-    stated_risk,
-    unmarked,
-)
+from idpgan.release.folder import CARD, FORMAT, PRIVACY, card_text, hashed_files, made_with, privacy_text, stated_risk
 from idpgan.release.mark import KEY as MARK
-from idpgan.release.mark import PICTURE
+from idpgan.release.mark import PICTURE, unmarked
 from idpgan.release.received import Stated, describe_release, read_privacy, read_settings
 from idpgan.release.settings import Settings
 
@@ -196,7 +184,7 @@ def _check(folder: Path, kinds: Mapping[str, Kind], found: Verification, *, whol
     """
     try:
         artifact, config, kind = _check_files(folder, kinds, found, follow=not whole)
-        shown = artifact.read(_without_marks(artifact, found)) if whole else []
+        shown = artifact.read(_without_marks(found)) if whole else []
         settings = read_settings(config, kind, artifact, found.stated)
         found.artifact, found.settings = artifact, settings
         found.wrong += _check_config(found.files[CONFIG], config, artifact, settings, found.stated)
@@ -213,12 +201,9 @@ def _check(folder: Path, kinds: Mapping[str, Kind], found: Verification, *, whol
         found.wrong.append(said)
 
 
-def _without_marks(artifact: Artifact, found: Verification) -> dict[str, bytes]:
+def _without_marks(found: Verification) -> Mapping[str, bytes]:
     """Return the files with their pictures as they were before they were marked, where privacy.json names a mark."""
-    document, files = found.stated.document, found.files
-    if MARK not in document:
-        return files
-    bare, without = unmarked(files, mark_of(document, files[identified_by(artifact)]))
+    bare, without = unmarked(found.files, found.stated.document)
     if without:
         found.wrong.append(f"{without[0]} lacks the mark that {PRIVACY} speaks of, or has another one.")
     return bare

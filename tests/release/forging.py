@@ -18,8 +18,7 @@ from idpgan.kinds import KINDS, verify
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import Ledger
 from idpgan.release.card import render_card
-from idpgan.release.folder import mark_of
-from idpgan.release.mark import DigitalSource
+from idpgan.release.mark import DigitalSource, mark_of
 from idpgan.release.received import describe_release, read_privacy
 
 

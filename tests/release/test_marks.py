@@ -79,6 +79,18 @@ def test_a_publication_is_enhanced_and_a_filter_too(photos, tmp_path):
             assert not real.text
 
 
+def test_photos_that_a_trained_network_drew_again_are_composite(photos, tmp_path):
+    rows = [f"{index}.png,{index % 2},{index // 2}" for index in range(4)]
+    (photos / "metadata.csv").write_text("\n".join(["file_name,person,label", *rows]) + "\n")
+    quick = ("--method", "pprl-vgan", "width=4", "steps=1", "--keep", "label", "--accept-unsound")
+    call("obfuscate", photos, *quick, "--out", tmp_path / "out")
+    assert (
+        mark_of(tmp_path / "out" / "release" / "samples.png")["source"]
+        == TERMS + "compositeWithTrainedAlgorithmicMedia"
+    )
+    assert verify(tmp_path / "out" / "release").problems == ()
+
+
 def test_a_face_out_of_a_codebook_is_drawn_by_formula(tmp_path):
     publish.release(pictures(2, 12, 10), "codebook", epsilon=8.0).write(tmp_path / "release")
     assert mark_of(tmp_path / "release" / "samples.png") == expected(
