@@ -106,6 +106,8 @@ def components(cloud: Tensor, count: int, *, whiten: bool) -> tuple[Tensor, Tens
     rows -= mean
     small = rows if rows.shape[1] <= rows.shape[0] else rows.T  # the smaller of the two Gram matrices
     gram = small.T @ small
+    if not bool(gram.isfinite().all()):
+        raise InputError("images with numbers that are not finite have no principal components. Leave them out.")
     most = len(gram) - 1
     found = linalg.eigh(gram.cpu().numpy(), subset_by_index=(max(0, most - count + 1), most))  # not all of them: slow
     values, vectors = (torch.from_numpy(part).to(gram) for part in found)
