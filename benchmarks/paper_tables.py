@@ -14,7 +14,7 @@ here; the others are drawn faces of the sizes of Table 1.
 
 Beside the six algorithms stand, so that every table has honest rows: `lap` (proven) for the unit pixel and for the unit
 column, which the paper claims; and each image's own mean grey, which is not a release but what a method must beat.
-`identified` is the attack that matches subspaces with a clean gallery, the training half (`papers/subspace.py`);
+`identified` is the attack that matches subspaces with a clean gallery, the training half (`idpgan.attacks.subspace`);
 `linked` the same where the gallery holds the very images that were released; "columns" compares column spaces only,
 which is what MM and LRM leave open, and "8bit" takes what is given away clipped.
 
@@ -43,12 +43,12 @@ import window_tables
 from cells import PACKAGE, data_digest, load_orl, read_or_measure, spread, write_atomic
 from cells import code_digest as hash_of
 from paper_theory import theorems
-from papers.recognition import halves, recognize
-from papers.subspace import identified, subspace_scores
 from torch import Tensor
 
+from idpgan.attacks.subspace import identified, subspace_scores
 from idpgan.data.faces import draw_people
 from idpgan.metrics.images import entropy, histogram_distance, mse, psnr, ssim
+from idpgan.metrics.recognition import halves, recognize
 from idpgan.privacy.matrix import column_norm, noisy_product
 from idpgan.privacy.noise import Noise
 from idpgan.publish import release
@@ -169,7 +169,7 @@ def code_digest() -> str:
         [
             *sorted(rooms),
             PACKAGE / "privacy" / "matrix.py",
-            *sorted((Path(__file__).parent / "papers").glob("[rs]*.py")),
+            PACKAGE / "attacks" / "subspace.py",
         ]
     )
 

@@ -32,7 +32,7 @@ from typing import Any
 
 import torch
 from cells import PACKAGE, code_digest, data_digest, load_orl, read_or_measure, spread, write_atomic
-from papers.recognition import first_images, recognize, recognize_by_network
+from papers.splits import first_images
 from torch import Tensor
 
 from idpgan.data.faces import draw_people
@@ -45,6 +45,7 @@ from idpgan.metrics.images import (
     mse,
     relative_error,
 )
+from idpgan.metrics.recognition import recognize, recognize_by_network
 from idpgan.privacy.noise import Noise
 from idpgan.publish import METHODS, release
 from idpgan.publish.sliding_windows import anneal, draw_order
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> None:
         print((arguments.out / "sas.md").read_text(), end="")
         return
     rooms = ("publish/sliding_windows.py", "publish/sound/[nps]*.py", "metrics/[if]*.py", "models/classifier.py")
-    own = [Path(__file__), Path(__file__).parent / "papers" / "recognition.py"]
+    own = [Path(__file__), PACKAGE / "metrics" / "recognition.py"]
     code = code_digest([*own, *sorted(file for room in rooms for file in PACKAGE.glob(room))])
     for name in arguments.sets:
         images, identities = load_set(name, arguments.data_root)

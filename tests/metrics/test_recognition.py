@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from papers.recognition import first_images, halves, recognize, recognize_by_network
+from papers.splits import first_images
 from sklearn.metrics import classification_report
 
 from idpgan.data.faces import draw_people
 from idpgan.errors import InputError
+from idpgan.metrics.recognition import halves, recognize, recognize_by_network
 
 
 def people(count=6, each=8, side=12, spread=0.05, seed=0):
