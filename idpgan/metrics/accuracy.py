@@ -26,7 +26,7 @@ class Accuracy(MetricResult):
     Attributes:
         correct: Images whose likeliest class is theirs.
         num_images: All of them.
-        interval: Interval of the accuracy, two-sided (Clopper and Pearson), at 95 % confidence; see `_interval`.
+        interval: Interval of the accuracy, two-sided (Clopper and Pearson), at 95 % confidence; see `share_interval`.
         majority: Share of the most frequent class: what one constant answer gets.
         independent: Draws that the interval takes for independent: people, where the images say who is on them, or
             different images.
@@ -72,11 +72,11 @@ def measure_accuracy(classifier: PrivateClassifier, images: Images) -> Accuracy:
     right = classifier.logits(images.images).argmax(1).to(labels.device).eq(labels).cpu()
     people = images.identities
     draws = np.unique(images.digests() if people is None else people.cpu().numpy(), return_inverse=True)[1]
-    interval, majority = _interval(right.double().numpy(), draws), int(labels.bincount().max()) / len(images)
+    interval, majority = share_interval(right.double().numpy(), draws), int(labels.bincount().max()) / len(images)
     return Accuracy(int(right.sum()), len(images), interval, majority, int(draws.max()) + 1)
 
 
-def _interval(right: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
+def share_interval(right: np.ndarray, draws: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Return the interval of a share of right answers (n,), where answers of one draw (n,) stand or fall together.
 
     It is that of Clopper and Pearson for as many independent answers as would have the variance of the mean over draws,
@@ -88,12 +88,12 @@ def _interval(right: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
     num, share, trials = int(draws.max()) + 1, float(right.mean()), float(len(right))
     if num < len(right):
         off = np.bincount(draws, weights=right - share)
-        variance, alpha = float(off @ off) / len(right) ** 2 * num / max(num - 1, 1), 1 - CONFIDENCE
+        variance, alpha = float(off @ off) / len(right) ** 2 * num / max(num - 1, 1), 1 - confidence
         trials = float(num)
         if variance > 0 and num > 1:
             trials = share * (1 - share) / variance * (norm.isf(alpha / 2) / t.isf(alpha / 2, num - 1)) ** 2
             trials = min(max(trials, 1.0), len(right))
-    hits, half = share * trials, (1 - CONFIDENCE) / 2
+    hits, half = share * trials, (1 - confidence) / 2
     low = float(betaincinv(hits, trials - hits + 1, half)) if share > 0 else 0.0
     return low, float(betaincinv(hits + 1, trials - hits, 1 - half)) if share < 1 else 1.0
 

@@ -10,21 +10,23 @@ private images' identities: for the curator only, covered by no epsilon.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from idpgan.checks import typed
-from idpgan.data.images import to_unit
+from idpgan.data.images import Images, to_unit
 from idpgan.errors import InputError
-from idpgan.metrics.metric import MetricResult
+from idpgan.metrics.metric import Judging, Metric, MetricResult, MetricTable
 from idpgan.models.classifier import build_recognizer
 from idpgan.models.initialize import torch_seed
 from idpgan.training.fit import FitConfig, fit_classifier, predict
 
 Solver = Literal["randomized", "full"]
+_COMPONENTS = 50  # of the measure; fewer where there are fewer images
 _LEAST_SIDE = 16  # pixels, of the network's images
 _DROPOUT = 3  # stream of the seed; 0 to 2 are for weights, order and augmentation
 _STEPS_PER_EPOCH, _MIN_BATCH = 8, 4  # of the network: few images get small batches, and so as many steps
@@ -121,20 +123,34 @@ def recognize(
     _check(train, train_identities, test, test_identities, components, penalty)
     if not 0 <= seed < 1 << 32:
         raise InputError(f"seed = {seed} must be in [0, 2^32).")
+    scores = scores_by_svm(train, train_identities, test, components, penalty=penalty, solver=solver, seed=seed)
+    return _scored(scores, train_identities, test_identities, components)
+
+
+def scores_by_svm(
+    train: Tensor,
+    identities: Tensor,
+    test: Tensor,
+    components: int = 50,
+    *,
+    penalty: float = 10.0,
+    solver: Solver = "randomized",
+    seed: int = 0,
+) -> Tensor:
+    """Return how likely each person is on each test image, (N, P), people ascending: `recognize` without checks."""
     from sklearn.decomposition import PCA
     from sklearn.svm import SVC
 
-    known, people = train_identities.cpu().unique(return_inverse=True)
+    known, people = identities.cpu().unique(return_inverse=True)
     rows, asked = (images.detach().cpu().flatten(1).float().numpy() for images in (train, test))
-    scores = np.zeros((len(asked), len(known)))  # identical images distinguish no people, and have no components
-    if np.ptp(rows, axis=0).max() > 0:
-        pca = PCA(components, whiten=True, svd_solver=solver, random_state=seed).fit(rows)
-        # Images of lower rank than `components`: whitening would blow up the rounding errors of the rest.
-        kept = pca.explained_variance_ > _NO_VARIANCE * pca.explained_variance_[0]
-        svm = SVC(C=penalty, kernel="rbf", gamma="scale").fit(pca.transform(rows)[:, kept], people.numpy())
-        found = svm.decision_function(pca.transform(asked)[:, kept])
-        scores = np.stack([-found, found], 1) if found.ndim == 1 else found  # of two people one number says both
-    return _scored(torch.from_numpy(scores), known, test_identities, len(train), components)
+    if np.ptp(rows, axis=0).max() == 0:
+        return torch.zeros(len(asked), len(known))  # identical images distinguish no people, and have no components
+    pca = PCA(components, whiten=True, svd_solver=solver, random_state=seed).fit(rows)
+    # Images of lower rank than `components`: whitening would blow up the rounding errors of the rest.
+    kept = pca.explained_variance_ > _NO_VARIANCE * pca.explained_variance_[0]
+    svm = SVC(C=penalty, kernel="rbf", gamma="scale").fit(pca.transform(rows)[:, kept], people.numpy())
+    found = torch.from_numpy(svm.decision_function(pca.transform(asked)[:, kept]))
+    return torch.stack([-found, found], 1) if found.ndim == 1 else found  # of two people one number says both
 
 
 @typed
@@ -167,9 +183,17 @@ def recognize_by_network(
             pixel is beyond [0, 1] or NaN.
     """
     _check(train, train_identities, test, test_identities, 1, 1.0)
+    scores = scores_by_network(train, train_identities, test, epochs=epochs, seed=seed, device=device)
+    return _scored(scores, train_identities, test_identities, None)
+
+
+def scores_by_network(
+    train: Tensor, identities: Tensor, test: Tensor, *, epochs: int = 40, seed: int = 0, device: str = "cpu"
+) -> Tensor:
+    """Return a logit of each person on each test image, (N, P), people ascending: `recognize_by_network` unchecked."""
     pictures, tested = _network_images(train), _network_images(test)
     _, channels, height, width = pictures.shape
-    known, people = train_identities.cpu().unique(return_inverse=True)
+    known, people = identities.cpu().unique(return_inverse=True)
     model = build_recognizer((channels, height, width), len(known), seed=seed).to(device)
     batch_size = max(_MIN_BATCH, len(train) // _STEPS_PER_EPOCH)
     config = FitConfig(epochs=epochs, batch_size=batch_size, learning_rate=3e-3, weight_decay=1e-2, seed=seed)
@@ -177,25 +201,30 @@ def recognize_by_network(
     with torch.random.fork_rng(devices=[pixels.device] if pixels.is_cuda else []):  # dropout draws from torch's state
         torch.manual_seed(torch_seed(seed, _DROPOUT))
         fit_classifier(model, pixels, labels, config=config, held_back=(pixels, labels))
-    return _scored(predict(model, tested.to(device)).cpu(), known, test_identities, len(train), None)
+    return predict(model, tested.to(device)).cpu()
 
 
-def rank_curve(scores: Tensor, truth: Tensor) -> tuple[float, ...]:
-    """Return the share of images whose right column is among the k with the highest scores, for k = 1, 2, ...
+def ranks_of(scores: Tensor, truth: Tensor) -> Tensor:
+    """Return the place of the right column among the scores of each row, int64 (N,), 1 for the first.
 
     Args:
         scores: (N, P), higher for more likely.
-        truth: Index of the right column of each row, int64 (N,); scores that equal the right one count against it.
+        truth: Index of the right column, int64 (N,); scores that equal the right one count against it.
     """
-    rank = (scores >= scores.gather(1, truth[:, None])).sum(1)
-    return tuple((rank.bincount(minlength=scores.shape[1] + 1)[1:].cumsum(0).double() / len(truth)).tolist())
+    return (scores >= scores.gather(1, truth[:, None])).sum(1)
 
 
-def _scored(scores: Tensor, known: Tensor, asked: Tensor, num_train: int, components: int | None) -> Recognition:
+def rank_curve(ranks: Tensor, num_people: int) -> tuple[float, ...]:
+    """Return the share of ranks of at most k, for k = 1 .. `num_people`."""
+    return tuple((ranks.bincount(minlength=num_people + 1)[1:].cumsum(0).double() / len(ranks)).tolist())
+
+
+def _scored(scores: Tensor, train_identities: Tensor, test_identities: Tensor, components: int | None) -> Recognition:
     """Return how well the test images were recognized, from a score for each of them and each person."""
     from sklearn.metrics import precision_recall_fscore_support
 
-    truth, predicted = torch.searchsorted(known, asked.cpu()), scores.argmax(1)
+    known = train_identities.cpu().unique()
+    truth, predicted = torch.searchsorted(known, test_identities.cpu()), scores.argmax(1)
     # A person who is never predicted has no precision: count 0, as in the paper's low cells.
     precision, recall, f1, _ = precision_recall_fscore_support(
         truth.numpy(), predicted.numpy(), labels=truth.unique().numpy(), average="macro", zero_division=0
@@ -206,10 +235,10 @@ def _scored(scores: Tensor, known: Tensor, asked: Tensor, num_train: int, compon
         recall=float(recall),
         f1=float(f1),
         num_people=len(known),
-        num_train=num_train,
+        num_train=len(train_identities),
         num_test=len(truth),
         components=components,
-        ranks=rank_curve(scores, truth),
+        ranks=rank_curve(ranks_of(scores, truth), len(known)),
     )
 
 
@@ -274,3 +303,40 @@ def _check(
         )
     if not (penalty > 0 and np.isfinite(penalty)):
         raise InputError(f"penalty = {penalty} must be a positive number.")
+
+
+# A measure of `idpgan evaluate`: classes in the place of people ----------------------------------------------------
+
+
+def check(judging: Judging) -> None:
+    """Refuse images without labels, and real images of a class that is not among those under test."""
+    if judging.images.labels is None:
+        raise InputError("recognition needs labels on the images under test: who, or what, is on each of them.")
+    if strangers := set(judging.judges.labels.tolist()) - set(judging.images.labels.tolist()):
+        name = judging.split.classes[min(strangers)]
+        raise InputError(f"recognition: the real images show '{name}', and no image under test does. Add some.")
+
+
+def measure(judging: Judging, images: Images) -> Recognition | None:
+    """Learn classes from the images under test, and ask about the real ones: `recognize`, with labels for people."""
+    real, labels = judging.judges, images.labels
+    if labels is None or real.labels is None:
+        return None
+    components = min(_COMPONENTS, len(images), images.images[0].numel())
+    return recognize(images.images, labels, real.images, real.labels, components)
+
+
+def table(found: Mapping[str, Any]) -> MetricTable | None:
+    """Return accuracy, precision, recall and F1."""
+    if not found.get("recognition"):
+        return None
+    result = found["recognition"]
+    return MetricTable(
+        f"Recognition of {result['num_people']:,} classes on {result['num_test']:,} real {found['part']} images by "
+        "principal components and an SVM, trained on these images",
+        ("", "accuracy", "precision", "recall", "F1"),
+        (("macro averages", *(f"{result[name]:.2%}" for name in ("accuracy", "precision", "recall", "f1"))),),
+    )
+
+
+METRIC = Metric("recognition", measure, table, check=check)

@@ -6,7 +6,7 @@ import torch
 from scipy.stats import binomtest
 
 from idpgan.data.images import Images
-from idpgan.metrics.accuracy import _interval, measure_accuracy
+from idpgan.metrics.accuracy import measure_accuracy, share_interval
 from idpgan.models.private_classifier import PrivateClassifier
 
 
@@ -14,7 +14,7 @@ def test_independent_answers_get_clopper_and_pearsons_interval():
     for hits in (0, 1, 37, 50):
         right = np.arange(50) < hits
         expected = binomtest(hits, 50).proportion_ci(0.95)
-        assert _interval(right.astype(float), np.arange(50)) == pytest.approx(tuple(expected))
+        assert share_interval(right.astype(float), np.arange(50)) == pytest.approx(tuple(expected))
 
 
 def test_answers_about_one_person_are_no_independent_draws():
@@ -23,9 +23,9 @@ def test_answers_about_one_person_are_no_independent_draws():
     people = np.repeat(np.arange(40), 15)
     for _ in range(200):
         right = (rng.random(600) < rng.choice([0.5, 0.95], 40)[people]).astype(float)
-        low, high = _interval(right, people)
+        low, high = share_interval(right, people)
         covered += low <= 0.725 <= high
-        low, high = _interval(right, np.arange(600))
+        low, high = share_interval(right, np.arange(600))
         naive += low <= 0.725 <= high
     assert covered >= 184  # 190 are expected, with a standard deviation of 3
     assert naive <= 150
