@@ -35,7 +35,7 @@ def sweep(cell: dict[str, Any], images: Tensor, identities: Tensor, noise_seed: 
     components = min(COMPONENTS, len(train))
     seen = recognize(given[train], identities[train], given[test], identities[test], components)
     # An image of smaller rank has no score at r: left out of the mean.
-    scores = score_ranks(svd, epsilon / 2).scores[svd.kept[:, rank - 1], rank - 1]
+    scores = score_ranks(svd, epsilon).scores[svd.kept[:, rank - 1], rank - 1]
     return {
         "reconstruction": float((best - images).square().mean()),
         "laplace": float((found.images - best).square().mean()),
