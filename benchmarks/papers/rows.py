@@ -43,7 +43,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         "",
         f"A row is one thing that a paper describes; *line* counts in our text of it. {counted(rows)}. Written by",
         "`python benchmarks/papers/rows.py table` from rows.toml beside it; `make papers` runs every command,",
-        "which shows the thing on small data (a test file is a command, too). Which claims hold is another question: [claims](reproduction.md).",
+        "which shows the thing on small data (a test file is a command, too). Which claims hold is another question:",
+        "[claims](reproduction.md).",
     ]
     for paper, title in PAPERS.items():
         own = [row for row in rows if row["paper"] == paper]
@@ -71,7 +72,7 @@ def counted(rows: list[dict[str, Any]]) -> str:
 
 def call(command: str, out: Path) -> list[str]:
     """Return the arguments of a command: pytest and idpgan are those of this Python."""
-    words = [str(out) if word == "OUT" else word for word in shlex.split(command)]
+    words = [word.replace("OUT", str(out)) for word in shlex.split(command)]
     if words[0] == "pytest":
         return [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", *words[1:]]
     if words[0] == "idpgan":
