@@ -4,7 +4,7 @@
 the three methods of Liu et al. (2021), as released, mean-filtered and median-filtered, as its figures 8 to 10, and the
 similarities of all windows, as they lie and sorted, as its figures 4 and 5. Only `lap` is private, for one pixel.
 
-python benchmarks/paper_pictures.py --paper 000 --picture FACE.png --epsilon 1 --out figure.png    # default: a drawn face
+python benchmarks/paper_pictures.py --paper 000 --picture FACE.png --epsilon 1 --out figure.png   # or a drawn face
 """
 
 from __future__ import annotations
