@@ -8,6 +8,7 @@ originals: for the curator only.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -119,7 +120,7 @@ class Reidentification:
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return the table: attack, learned from, filter, first guess with its interval, first five."""
-        table = []
+        table = list[tuple[str, ...]]()
         for each in (*self.guesses, *self.originals):
             low, high = each.interval
             first, few = each.ranks[0], each.ranks[min(_FEW, len(each.ranks)) - 1]
@@ -195,8 +196,8 @@ def attack_publication(out: Path, options: AttackOptions, progress: Progress = s
     curator, started = out / "curator", time.monotonic()
     check_writable(curator / ATTACK)
     device = resolve_device(options.device, "--device")
-    released, files, method = _released(out)
-    files = [options.originals / name for name in files]
+    released, names_of_files, method = _released(out)
+    files = [options.originals / name for name in names_of_files]
     people = _people(options.originals, files)
     channels, height, width = released.shape[1:]
     originals = read_images(files, (channels, height, width), progress)
@@ -295,11 +296,9 @@ def _people(folder: Path, files: Sequence[Path]) -> Tensor:
         rows = read_rows(folder, ())
         persons = {} if rows.people is None else dict(zip(rows.paths, rows.people, strict=True))
     else:
-        try:
+        with contextlib.suppress(DataError):  # no layout of people: the message below
             groups = face_folder.scan(folder).values()
-        except DataError:
-            groups = []
-        persons = {path: person for person, own in enumerate(groups) for path in own}
+            persons = {path: person for person, own in enumerate(groups) for path in own}
     if unknown := [path for path in files if path not in persons]:
         raise InputError(
             f"nothing says who is on {unknown[0]}. Put a {METADATA} with file_name and person into {folder}, or a "

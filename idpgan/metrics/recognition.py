@@ -310,7 +310,7 @@ def _check(
 
 def check(judging: Judging) -> None:
     """Refuse images without labels, and real images of a class that is not among those under test."""
-    if judging.images.labels is None:
+    if judging.images.labels is None or judging.judges.labels is None:
         raise InputError("recognition needs labels on the images under test: who, or what, is on each of them.")
     if strangers := set(judging.judges.labels.tolist()) - set(judging.images.labels.tolist()):
         name = judging.split.classes[min(strangers)]
