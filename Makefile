@@ -4,7 +4,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 RUN := runs/demo-$(shell date +%Y%m%d-%H%M%S)
 
-.PHONY: demo test types suite slow device everywhere docs docs-check clean
+.PHONY: demo test types suite slow device everywhere docs docs-check papers clean
 
 demo: $(STAMP)
 	$(BIN)/idpgan train --out $(RUN)
@@ -32,6 +32,10 @@ device: $(STAMP)
 	$(BIN)/python tools/standin/drive.py check
 	$(BIN)/python tools/standin/drive.py test -m gpu -q
 	$(BIN)/python tools/standin/drive.py run --out runs/device
+
+# What the five papers describe, each thing once on small data: at most 15 minutes (docs/results/rows.md).
+papers: $(STAMP)
+	$(BIN)/python benchmarks/papers/rows.py run
 
 # The suite as other machines would run it; takes hours, and goes on where it stopped.
 everywhere: $(STAMP)

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import statistics
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,10 @@ from torch import Tensor
 
 import idpgan
 from idpgan import trainer
+from idpgan.data import face_folder
+from idpgan.data.declared import shape_of_most
+from idpgan.data.image_files import Files, read_files
+from idpgan.data.images import to_unit
 from idpgan.training.config import RunConfig
 
 ORL = (40, 10, 112, 92)  # people, images each, height, width
@@ -81,6 +85,39 @@ def load_orl(root: Path | None) -> tuple[Tensor, Tensor]:
     files = [root / "orl_faces" / f"s{person + 1}" / f"{image + 1}.pgm" for person, image in np.ndindex(people, each)]
     images = torch.stack([torch.from_numpy(np.array(Image.open(file))) for file in files])
     return images.float() / 255, torch.arange(people).repeat_interleave(each)
+
+
+def load_people(root: Path) -> tuple[Tensor, Tensor]:
+    """Return the grey images of a face database, float32 (N, H, W) in [0, 1], person after person, and who they are.
+
+    Any layout of `face-folder`; images of another size than the commonest, and unusable files, are left out.
+    """
+    paths = [(path, person) for person, own in enumerate(face_folder.scan(root).values()) for path in own]
+    files = tuple(path for path, _ in paths)
+    read, _ = read_files(Files(files), shape_of_most(root, files, 1))
+    kept = ~read.is_null
+    return to_unit(read.images[kept, 0]), torch.tensor([person for _, person in paths])[kept]
+
+
+def parse_sets(texts: Sequence[str], known: Iterable[str], drawn: bool, root: Path | None) -> dict[str, Path | None]:
+    """Return the folder of each set of ``--sets NAME=DIR NAME``; None where it is drawn, which has to be asked for.
+
+    Raises:
+        SystemExit: If a set is unknown, its folder is not there, or it would be drawn without ``--drawn``.
+    """
+    sets: dict[str, Path | None] = {}
+    for text in texts:
+        name, _, folder = text.partition("=")
+        if name not in known:
+            raise SystemExit(f"--sets {text}: there is no set '{name}'. Known: {', '.join(known)}.")
+        if folder and not Path(folder).is_dir():
+            raise SystemExit(f"--sets {text}: there is no folder {folder}.")
+        if not folder and name == "orl" and root is not None:
+            folder = str(root / "orl_faces")
+        if not folder and not drawn:
+            raise SystemExit(f"--sets {name}: name the folder of this set, {name}=DIR, or draw faces: --drawn.")
+        sets[name] = Path(folder) if folder else None
+    return sets
 
 
 def data_digest(images: Tensor) -> str:

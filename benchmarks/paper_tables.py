@@ -10,11 +10,12 @@ recall and (c) F1-score of an SVM on
 principal components, against epsilon 0.1, 0.5, 0.9, 1.3, with the images without noise as reference; both halves of
 each person's images are released, the first half trains. Figure 9 is the entropy of one image of each set, drawn at
 random, against epsilon. Entropy and recognition take what is given away, clipped to 8 bits. Of the six sets only ORL is
-here; the others are drawn faces of the sizes of Table 1.
+here; the others are read from whoever has them (`--sets yale=DIR`, any layout of `face-folder`), or are drawn faces of
+the sizes of Table 1, with `--drawn`: the titles say which. `--ranks` is the sweep over SRA's rank alone: `rank_sweep`.
 
 Beside the six algorithms stand, so that every table has honest rows: `lap` (proven) for the unit pixel and for the unit
 column, which the paper claims; and each image's own mean grey, which is not a release but what a method must beat.
-`identified` is the attack that matches subspaces with a clean gallery, the training half (`papers/subspace.py`);
+`identified` is the attack that matches subspaces with a clean gallery, the training half (`idpgan.attacks.subspace`);
 `linked` the same where the gallery holds the very images that were released; "columns" compares column spaces only,
 which is what MM and LRM leave open, and "8bit" takes what is given away clipped.
 
@@ -22,8 +23,10 @@ A cell is kept under the hash of its config and read back; cells of other code a
 LRA is slow: one seed by default, and fewer sweeps than the paper's 100, which the rows say. LRM's factors depend on
 neither epsilon nor noise and are computed once per set: its `seconds` are those of the noise and the product.
 
-python benchmarks/paper_tables.py --paper 000 --data-root DIR --out runs/tables [--sets orl yale cmu] [--seeds 5]
-python benchmarks/paper_tables.py --paper liu-2021 --data-root DIR --out runs/tables [--sets orl drawn] [--sas]
+python benchmarks/paper_tables.py --paper 000 --out runs/tables --sets orl=DIR yale=DIR [--seeds 5]
+python benchmarks/paper_tables.py --paper 000 --out runs/tables --sets orl=DIR --ranks 1 2 5 10 20 50 full
+python benchmarks/paper_tables.py --paper 000 --out runs/tables --drawn --sets yale cmu
+python benchmarks/paper_tables.py --paper liu-2021 --out runs/tables --sets orl=DIR yale=DIR [--sas]
 """
 
 from __future__ import annotations
@@ -38,17 +41,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import rank_sweep
 import torch
 import window_tables
-from cells import PACKAGE, data_digest, load_orl, read_or_measure, spread, write_atomic
+from cells import PACKAGE, data_digest, load_people, parse_sets, read_or_measure, spread, write_atomic
 from cells import code_digest as hash_of
 from paper_theory import theorems
-from papers.recognition import halves, recognize
-from papers.subspace import identified, subspace_scores
 from torch import Tensor
 
+from idpgan.attacks.subspace import identified, subspace_scores
 from idpgan.data.faces import draw_people
 from idpgan.metrics.images import entropy, histogram_distance, mse, psnr, ssim
+from idpgan.metrics.recognition import halves, recognize
 from idpgan.privacy.matrix import column_norm, noisy_product
 from idpgan.privacy.noise import Noise
 from idpgan.publish import release
@@ -71,7 +75,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "lrm": {},
     "mm": {},
     "lra": {},
-    "sra": {},
+    "sra": {"rank": 100},  # the tables' rank: on these sets it compresses little or nothing; see --ranks
     "esra": {},
     "lap": {"unit": "pixel"},
     "lap-column": {"unit": "column"},
@@ -96,8 +100,15 @@ def main() -> None:
     if arguments.paper == window_tables.PAPER:
         window_tables.run(arguments)
         return
-    for name in arguments.sets:
-        images, identities = load_set(name, arguments.data_root)
+    for name, folder in arguments.folders.items():
+        images, identities = load_set(name, folder)
+        title = (
+            f"{name}, {len(images)} images" if folder else f"drawn faces of the sizes of {name.removesuffix('-drawn')}"
+        )
+        out = arguments.out / (name if folder else f"{name.removesuffix('-drawn')}-drawn")
+        if arguments.ranks:
+            write_ranks(name, images, identities, arguments, out, title)
+            continue
         rows = [
             read_or_measure(
                 cell,
@@ -108,8 +119,8 @@ def main() -> None:
             )
             for cell in cells(name, images, arguments)
         ]
-        write_table(rows, arguments.out / name)
-        plot(rows, arguments.out / name)
+        write_table(rows, out)
+        plot(rows, out, name, title)
         if not arguments.no_theory:
             theory(name, images, identities, arguments)
 
@@ -117,9 +128,12 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--paper", choices=["000", window_tables.PAPER], required=True)
-    parser.add_argument("--data-root", type=Path, help="holds orl_faces/s1/1.pgm ...")
+    parser.add_argument("--data-root", type=Path, help="holds orl_faces/s1/1.pgm ..., for a set 'orl' without a folder")
+    parser.add_argument("--drawn", action="store_true", help="draw faces in the place of sets without a folder")
     parser.add_argument("--out", type=Path, default=Path("runs/tables"))
-    parser.add_argument("--sets", nargs="+", help=f"000: {', '.join(SETS)}; {window_tables.PAPER}: orl, drawn")
+    parser.add_argument(
+        "--sets", nargs="+", metavar="NAME=DIR", help=f"000: {', '.join(SETS)}; {window_tables.PAPER}: orl, yale"
+    )
     parser.add_argument("--epsilons", nargs="+", type=float)
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--any-code", action="store_true", help="read cells back that other code computed")
@@ -130,24 +144,40 @@ def parse() -> argparse.Namespace:
     of_000.add_argument("--methods", nargs="+", choices=[*METHODS, *REFERENCES], default=[*REFERENCES, *METHODS])
     of_000.add_argument("--lra-seeds", type=int, default=1)
     of_000.add_argument("--lra-sweeps", type=int, default=30, help="the paper: 100; below 10 it has not settled")
+    of_000.add_argument("--ranks", nargs="+", metavar="R", help="only SRA at these ranks, whole numbers or full")
     of_000.add_argument("--no-theory", action="store_true", help="leave the theorems out")
     arguments = parser.parse_args()
     of_windows = arguments.paper == window_tables.PAPER
     known, usual = (window_tables.SETS,) * 2 if of_windows else (SETS, SMALL)
-    arguments.sets = arguments.sets or list(usual)
     arguments.epsilons = arguments.epsilons or (window_tables.EPSILONS if of_windows else EPSILONS)
-    if not set(arguments.sets) <= set(known):
-        parser.error(f"--sets of paper {arguments.paper}: {', '.join(known)}")
+    if not arguments.sas:
+        arguments.folders = parse_sets(arguments.sets or usual, known, arguments.drawn, arguments.data_root)
     return arguments
 
 
-def load_set(name: str, root: Path | None) -> tuple[Tensor, Tensor]:
-    """Return float32 images (N, H, W) in [0, 1], person after person, and their identities."""
+def load_set(name: str, folder: Path | None) -> tuple[Tensor, Tensor]:
+    """Return float32 images (N, H, W) in [0, 1], person after person, and their identities; drawn without a folder."""
+    if folder is not None:
+        return load_people(folder)
     _, people, each, height, width = SETS[name]
-    if name == "orl":
-        return load_orl(root)
     drawn = draw_people(people, each, height, width, channels=1, seed=0)
     return drawn.images[:, 0].float() / 255, drawn.identities
+
+
+def write_ranks(
+    name: str, images: Tensor, identities: Tensor, arguments: argparse.Namespace, out: Path, title: str
+) -> None:
+    """Measure SRA at each rank and epsilon; write table and picture."""
+    full = min(images.shape[1:])
+    ranks = sorted({full if text == "full" else min(int(text), full) for text in arguments.ranks})
+    base = {"sweep": "ranks", "set": name, "data": data_digest(images), "version": VERSION}
+    code = code_digest(Path(rank_sweep.__file__))
+    rows = []
+    for seed, epsilon, rank in itertools.product(range(arguments.seeds), arguments.epsilons, ranks):
+        cell = {**base, "epsilon": epsilon, "seed": seed, "options": {"rank": rank}}
+        measured = functools.partial(rank_sweep.sweep, cell, images, identities)
+        rows.append(read_or_measure(cell, measured, code, arguments.out / "cells", any_code=arguments.any_code))
+    rank_sweep.write(rows, out.with_name(f"{out.name}-ranks"), title)
 
 
 def cells(name: str, images: Tensor, arguments: argparse.Namespace) -> Iterable[dict[str, Any]]:
@@ -162,14 +192,15 @@ def cells(name: str, images: Tensor, arguments: argparse.Namespace) -> Iterable[
             yield {**base, "method": method, "epsilon": epsilon, "seed": seed, "options": options}
 
 
-def code_digest() -> str:
+def code_digest(*more: Path) -> str:
     """Return a hash of the source files that a cell's numbers come from (faces are in the data's own hash)."""
     rooms = [*PACKAGE.glob("publish/**/*.py"), *PACKAGE.glob("metrics/[ir]*.py")]
     return hash_of(
         [
             *sorted(rooms),
             PACKAGE / "privacy" / "matrix.py",
-            *sorted((Path(__file__).parent / "papers").glob("[rs]*.py")),
+            PACKAGE / "attacks" / "subspace.py",
+            *more,
         ]
     )
 
@@ -262,7 +293,7 @@ def write_table(rows: list[dict[str, Any]], path: Path) -> None:
     write_atomic(path.with_suffix(".csv"), "\n".join(",".join(line) for line in table) + "\n")
 
 
-def plot(rows: list[dict[str, Any]], path: Path) -> None:
+def plot(rows: list[dict[str, Any]], path: Path, name: str, title: str) -> None:
     """Draw the panels of the set's figure and of figure 9, error bars one standard deviation over seeds."""
     import matplotlib as mpl
 
@@ -284,9 +315,8 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
         if number == "mse":
             axis.set_yscale("log")
     figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="outside right upper")
-    name = path.name if path.name == "orl" else f"drawn faces of the sizes of {path.name.removesuffix('-drawn')}"
     figure.suptitle(
-        f"Zhang, Fu, Meng (2020), figure {SETS[path.name][0]} and 9: {name}. Only 'lap', 'lap-column' are private."
+        f"Zhang, Fu, Meng (2020), figure {SETS[name][0]} and 9: {title}. Only 'lap', 'lap-column' are private."
     )
     figure.savefig(path.with_suffix(".png"), dpi=80)
     plt.close(figure)

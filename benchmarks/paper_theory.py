@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from papers.recognition import halves, recognize
-from papers.subspace import identified, subspace_scores
 from torch import Tensor
 
+from idpgan.attacks.subspace import identified, subspace_scores
+from idpgan.metrics.recognition import halves, recognize
 from idpgan.privacy.matrix import add_laplace, column_norm, noisy_product
 from idpgan.privacy.noise import Noise
 from idpgan.publish import release

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from papers.recognition import first_images, recognize, recognize_by_network
+from papers.splits import first_images
 from torch import Tensor
 
 from idpgan.data.face_folder import scan
@@ -26,6 +26,7 @@ from idpgan.data.faces import draw_people
 from idpgan.data.image_files import decode
 from idpgan.data.images import to_unit
 from idpgan.metrics.images import entropy, mse, ssim
+from idpgan.metrics.recognition import recognize, recognize_by_network
 from idpgan.privacy.noise import Noise
 from idpgan.publish import release
 from idpgan.publish.best import best_method

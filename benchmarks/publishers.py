@@ -21,9 +21,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from papers.recognition import halves, recognize
 
 from idpgan import publish
+from idpgan.metrics.recognition import halves, recognize
 from idpgan.privacy.noise import Noise
 from idpgan.run import describe_environment
 

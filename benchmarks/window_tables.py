@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from cells import PACKAGE, code_digest, data_digest, load_orl, read_or_measure, spread, write_atomic
-from papers.recognition import first_images, recognize, recognize_by_network
+from cells import PACKAGE, code_digest, data_digest, load_people, read_or_measure, spread, write_atomic
+from papers.splits import first_images
 from torch import Tensor
 
 from idpgan.data.faces import draw_people
@@ -45,13 +45,15 @@ from idpgan.metrics.images import (
     mse,
     relative_error,
 )
+from idpgan.metrics.recognition import recognize, recognize_by_network
 from idpgan.privacy.noise import Noise
 from idpgan.publish import METHODS, release
 from idpgan.publish.sliding_windows import anneal, draw_order
 
 PAPER, VERSION = "liu-2021", 1  # raise the version when a cell's meaning changes
 # Tables, window, epochs of the network: as few as still recognize the images without noise.
-SETS: dict[str, tuple[tuple[int, int, int], int, int]] = {"orl": ((1, 2, 3), 56, 20), "drawn": ((4, 5, 6), 80, 15)}
+SETS: dict[str, tuple[tuple[int, int, int], int, int]] = {"orl": ((1, 2, 3), 56, 20), "yale": ((4, 5, 6), 160, 15)}
+DRAWN_WINDOW = 80  # of drawn faces in the place of Yale, which are of half its size
 EPSILONS = (1.0, 3.0, 5.0)  # the paper: 1 to 5
 ALGORITHMS = {"LAP": "lap", "SWP": "swp", "sort-SWP": "sort-swp"}
 FILTERS = {"": lambda images: images, "AF": mean_filter, "MF": median_filter}
@@ -74,29 +76,39 @@ def run(arguments: argparse.Namespace) -> None:
         print((arguments.out / "sas.md").read_text(), end="")
         return
     rooms = ("publish/sliding_windows.py", "publish/sound/[nps]*.py", "metrics/[if]*.py", "models/classifier.py")
-    own = [Path(__file__), Path(__file__).parent / "papers" / "recognition.py"]
+    own = [Path(__file__), PACKAGE / "metrics" / "recognition.py"]
     code = code_digest([*own, *sorted(file for room in rooms for file in PACKAGE.glob(room))])
-    for name in arguments.sets:
-        images, identities = load_set(name, arguments.data_root)
+    for name, folder in arguments.folders.items():
+        images, identities = load_set(name, folder)
+        title = name if folder else f"drawn faces in the place of {name}"
         rows = []
-        for cell in cells(name, images, arguments):
+        for cell in cells(name, images, window_of(name, folder), arguments):
             measured = functools.partial(measure, cell, images, identities)
             rows.append(read_or_measure(cell, measured, code, arguments.out / "cells", any_code=arguments.any_code))
-        write_atomic(arguments.out / f"windows-{name}.md", "\n".join(tables(name, rows, arguments.epsilons)) + "\n")
+        write_atomic(
+            arguments.out / f"windows-{name}.md",
+            "\n".join(tables(name, title, window_of(name, folder), rows, arguments.epsilons)) + "\n",
+        )
         plot(rows, arguments.out / f"windows-{name}-histograms.png")
 
 
-def load_set(name: str, root: Path | None) -> tuple[Tensor, Tensor]:
-    """Return float32 images (N, H, W) in [0, 1], person after person, and their identities."""
-    if name == "orl":
-        return load_orl(root)
-    drawn = draw_people(15, 11, 122, 160, channels=1, seed=0)
+def load_set(name: str, folder: Path | None) -> tuple[Tensor, Tensor]:
+    """Return float32 images (N, H, W) in [0, 1], person after person, and their identities; drawn without a folder."""
+    if folder is not None:
+        return load_people(folder)
+    shape = (40, 10, 112, 92) if name == "orl" else (15, 11, 122, 160)
+    drawn = draw_people(*shape, channels=1, seed=0)
     return drawn.images[:, 0].float() / 255, drawn.identities
 
 
-def cells(name: str, images: Tensor, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def window_of(name: str, folder: Path | None) -> int:
+    """Return the pixels of a window: the paper's, or half of Yale's on drawn faces of half its size."""
+    return DRAWN_WINDOW if name == "yale" and folder is None else SETS[name][1]
+
+
+def cells(name: str, images: Tensor, window: int, arguments: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the configs of all cells of a set, one seed after the other."""
-    _, window, epochs = SETS[name]
+    epochs = SETS[name][2]
     base = {"paper": PAPER, "set": name, "data": data_digest(images), "version": VERSION, "epochs": epochs}
     for seed in range(arguments.seeds):
         yield {**base, "method": "none", "epsilon": None, "seed": seed, "options": {}, "network": True}
@@ -158,17 +170,17 @@ def shown(rows: list[dict[str, Any]], number: str, digits: int = 1) -> str:
     return "" if found is None else f"{found[0]:.{digits}f} ± {found[1]:.{digits}f}"
 
 
-def tables(name: str, rows: list[dict[str, Any]], epsilons: list[float]) -> list[str]:
+def tables(name: str, title: str, window: int, rows: list[dict[str, Any]], epsilons: list[float]) -> list[str]:
     """Return the lines of the paper's three tables of a set, and of one of errors."""
-    numbers, window, epochs = SETS[name]
+    numbers, _, epochs = SETS[name]
     columns = [f"{label}{short and ' and ' + short}" for short in FILTERS for label in ALGORITHMS]
     clean, seeds = of(rows, "none", None), len({row["seed"] for row in rows})
     lines = [
-        f"Set {name}, windows of {window} pixels, {epochs} epochs, seeds: {seeds}; percent, mean ± standard deviation."
+        f"Set {title}, windows of {window} pixels, {epochs} epochs, seeds: {seeds}; percent, mean ± standard deviation."
     ]
-    for number, (measure_, title) in zip(numbers, JUDGED.items(), strict=True):
+    for number, (measure_, heading) in zip(numbers, JUDGED.items(), strict=True):
         reference = ", ".join(f"{judge} {shown(clean, f'{judge} {measure_}')}" for judge in ("network", "svm"))
-        lines += ["", f"Table {number}: {title}. Without noise: {reference}.", ""]
+        lines += ["", f"Table {number}: {heading}. Without noise: {reference}.", ""]
         lines += ["| epsilon | | " + " | ".join(columns) + " | `swp-sound` |", "|---" * (len(columns) + 3) + "|"]
         for epsilon in epsilons:
             survives = number == 1 and epsilon == 3

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from cells import PACKAGE, code_digest, load_orl, read_or_measure
 from papers.disguise import jigsaw, known_plaintext
-from papers.recognition import person_disjoint, picture_disjoint
+from papers.splits import person_disjoint, picture_disjoint
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 

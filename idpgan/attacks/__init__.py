@@ -2,9 +2,9 @@
 
 Every membership attack is a pure function that gives each image a score, higher for a member; `evaluate_scores` turns
 the scores of members and non-members into numbers with intervals. `train_attacker` trains an attacker that infers
-people or attributes from transformed images. Attacks on released matrices and on disguised images, which tables of
-papers use alone, are in benchmarks/papers/. All results are computed with private images: curator only. A failed attack
-proves nothing; only a guarantee does. The names below are loaded on first use.
+people or attributes from transformed images; `subspace_scores` finds people by the spaces of released matrices. Attacks
+on disguised images, which tables of papers use alone, are in benchmarks/papers/. All results are computed with private
+images: curator only. A failed attack proves nothing; only a guarantee does. The names below are loaded on first use.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Members are the first n images of the private part, non-members the first n of the holdout, n being the size of the
 smaller part (both parts come in the fixed random order of the split). The attacker may know the other images, the
-*reference*: the test part and the rest of the holdout. With --members it attacks images that any tool has made:
-`idpgan.commands.attack_images`.
+*reference*: the test part and the rest of the holdout. With --members it attacks images that any tool has made
+(`idpgan.commands.attack_images`), with --originals what was published (`idpgan.commands.reidentify`).
 
 Everything here is computed with private images: attack.json and attack.png are for the curator only.
 """
@@ -14,27 +14,22 @@ import dataclasses
 import json
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, cast
 
 import typer
 
-from idpgan.checks import whole
+from idpgan.commands.attack_options import AttackOptions
 from idpgan.commands.command import (
-    RANGE,
     Answer,
-    Device,
     command,
     given,
     kept,
-    option,
     print_lines,
     print_table,
     processes,
-    refuse_below,
 )
-from idpgan.device import check_device, resolve_device
+from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable, write_private_json
 from idpgan.host import own_state
@@ -46,7 +41,6 @@ if TYPE_CHECKING:
     import torch
 
     from idpgan.attacks.attack import Attack, Knowledge, Membership
-    from idpgan.attacks.gate import Limit
     from idpgan.data.images import Images
     from idpgan.data.load import Split
     from idpgan.models.generator import Generator
@@ -58,66 +52,11 @@ FOLDER = "reference"  # folder in the attacked run that keeps the trained refere
 _LEAST_SAMPLES, _MOST_SAMPLES = 10_000, 60_000
 
 
-@dataclass(frozen=True)
-class AttackOptions:
-    """How to attack."""
-
-    attacks: tuple[str, ...] = option(("all",), "By name, several times, or all.", "--attack", metavar="NAME")
-    members: Path | None = option(None, "Images of any tool: those that they were made from.", metavar="DIR|FILE.npz")
-    others: Path | None = option(None, "Then also: images of the same kind that were not used.", metavar="DIR|FILE.npz")
-    reference: Path | None = option(
-        None, "A run on other images, whose generator calibrates; with --members other real images.", metavar="RUN|DIR"
-    )
-    train_reference: bool = option(False, "Train such a generator on test and spare holdout images.")
-    shadows: int = option(0, "Retrain so many generators with and without the most exposed records; even, >= 4.")
-    samples: int | None = option(None, "Images to draw; default: as many as are private, 10,000 .. 60,000.")
-    most: int = option(10_000, "Members and non-members judged, at most.")
-    most_costly: int = option(1_000, "The same where every image is optimized for.")
-    confidence: float = option(0.95, "Of each interval.")
-    seed: int = option(0, "Of generated images and attacks.")
-    data_root: Path | None = option(None, "Where the data set lies now (data.root).")
-    pixel_range: str = option("auto", f"With --members: {RANGE}", "--range")
-    out: Path | None = option(None, "With --members: JSON file to write.")
-    fail_above: str | None = option(None, "A gate: leak, or at most TPR at an FPR of 0.01 or 0.001.", metavar="TPR@FPR")
-    upper_end: bool = option(False, "With TPR@FPR: hold upper ends of intervals against it.")
-    riskiest: int = option(0, "Show so many members and their nearest generated images on a page.")
-    device: Device = "auto"
-
-    def __post_init__(self) -> None:
-        check_device(self.device, "--device")
-        whole(self.seed, "--seed")
-        if self.shadows and (self.shadows < 4 or self.shadows % 2):
-            raise InputError(f"--shadows {self.shadows} must be even and at least 4: half of them know each record.")
-        if self.out is not None and self.members is None:
-            raise InputError("--out is for --members: a run's result goes to its attack.json.")
-        if self.pixel_range != "auto" and self.members is None:
-            raise InputError("--range is for --members: a run's images are bytes.")
-        if not 0 < self.confidence < 1:
-            raise InputError(f"--confidence {self.confidence} must be in (0, 1).")
-        refuse_below(self, samples=3, most=2, most_costly=2, riskiest=0)
-        if self.riskiest and self.members is not None and self.out is None:
-            raise InputError("--riskiest needs --out FILE.json with --members: the page is written beside that file.")
-        if self.upper_end and self.fail_above is None:
-            raise InputError("--upper-end is for a gate: give --fail-above TPR@FPR too.")
-        _ = self.limit
-        if self.reference is not None and self.train_reference:
-            raise InputError("--reference and --train-reference exclude each other: take one of them.")
-
-    @property
-    def limit(self) -> Limit | None:
-        """What the gate lets through; None without one."""
-        if self.fail_above is None:
-            return None
-        from idpgan.attacks.gate import Limit
-
-        return Limit.parse(self.fail_above, self.upper_end)
-
-
 @command
 def attack(
     source: Annotated[
         Path,
-        typer.Argument(metavar="RUN|DIR|FILE.npz", help="A finished run with a holdout; with --members any images."),
+        typer.Argument(metavar="RUN|OUT|DIR|FILE.npz", help="A run with a holdout, a publication; --members: images."),
     ],
     options: AttackOptions,
     progress: Progress,
@@ -126,14 +65,21 @@ def attack(
 
     Of a run, members are private images, non-members as many holdout images. Writes attack.json and attack.png (ROC
     curves, both axes logarithmic) into the run, for the curator only. With --members and --others the images may be
-    anybody's, and the result is one page of words. An attack that fails proves nothing. Several processes share the
+    anybody's, and the result is one page of words. Of a publication or an obfuscation, with --originals, people are
+    named: who is on the released images? An attack that fails proves nothing. Several processes share the
     distances by torchrun --nproc-per-node 8 -m idpgan attack ...: docs/reference/scale.md.
 
     Exit code of --fail-above: 0 passed, 3 failed, 4 undecided since images are too few; bad input has 2 as ever.
 
     Example: idpgan attack runs/demo --attack nearest-sample --attack critic-score
     Example: idpgan attack synthetic.npz --members used/ --others unused/
+    Example: idpgan attack published --originals faces
     """
+    if options.originals is not None or (source / "curator" / "report.json").is_file():
+        from idpgan.commands.reidentify import reidentify
+
+        refuse_several("attack --originals")
+        return reidentify(source, options, progress)
     if options.members is not None or options.others is not None:
         refuse_several("attack --members")
         return _attack_images(source, options, progress)
@@ -161,14 +107,13 @@ def _attack_images(synthetic: Path, options: AttackOptions, progress: Progress) 
 
     if options.members is None or options.others is None:
         raise InputError(
-            "--members and --others go together: name the images that were used, and images of the same kind that were "
-            "not."
+            "--members and --others go together: images that were used, and images of their kind that were not."
         )
     if unfit := given(options, "train_reference", "shadows", "data_root", "most_costly"):
         raise InputError(f"{unfit[0]} is for runs, and with --members only images are attacked. Leave it out.")
     sources = (synthetic, options.members, options.others, options.reference)
     if options.out is not None:
-        check_output(options.out, FORMAT, [source for source in sources if source is not None])
+        check_output(options.out, FORMAT, list(filter(None, sources)))
         check_writable(options.out)
         check_riskiest(options.out, options.riskiest)
     resolve_device(options.device, "--device")

@@ -58,7 +58,7 @@ class EvaluateOptions:
     data_root: Path | None = option(None, "Where the data set lies (data.root).")
     config: Path | None = option(None, "Run, release or TOML whose [data] declares the real images.")
     part: str = option("test", "Real images that judge: test, or holdout to choose settings.")
-    only: str | None = option(None, "Measure just this: utility, inception or fidelity.")
+    only: str | None = option(None, "Measure just this: utility, inception, fidelity or recognition.")
     ceiling: bool = option(False, "Also measure the real private images.")
     floor: bool = option(False, "Also the utility of the public images alone.")
     num: int | None = option(None, "Images to draw from a run; default: as many as are private, or as the protocol.")
@@ -113,7 +113,8 @@ def evaluate(
 
     Utility: accuracy on real held-out images of classifiers trained on these images. Inception score: with a
     classifier trained on all real training images. Fidelity: FID, KID, precision, recall, density and coverage
-    against the real held-out images. No epsilon covers these numbers.
+    against the real held-out images. Recognition (--only): accuracy, precision, recall and F1 of principal components
+    with an SVM that is trained on these images and asked about the real ones. No epsilon covers these numbers.
 
     With --protocol dpimagebench only utility is measured, by that benchmark's classifiers, and epsilon is stated at its
     delta of 1 / (n ln n): rows for its tables.

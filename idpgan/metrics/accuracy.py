@@ -81,7 +81,7 @@ def draws_of(images: Images) -> np.ndarray:
     return np.unique(images.digests() if people is None else people.cpu().numpy(), return_inverse=True)[1]
 
 
-def share_interval(right: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
+def share_interval(right: np.ndarray, draws: np.ndarray, confidence: float = CONFIDENCE) -> tuple[float, float]:
     """Return the interval of a share of right answers (n,), where answers of one draw (n,) stand or fall together.
 
     Draws are numbered from 0, without gaps.
@@ -95,12 +95,12 @@ def share_interval(right: np.ndarray, draws: np.ndarray) -> tuple[float, float]:
     num, share, trials = int(draws.max()) + 1, float(right.mean()), float(len(right))
     if num < len(right):
         off = np.bincount(draws, weights=right - share)
-        variance, alpha = float(off @ off) / len(right) ** 2 * num / max(num - 1, 1), 1 - CONFIDENCE
+        variance, alpha = float(off @ off) / len(right) ** 2 * num / max(num - 1, 1), 1 - confidence
         trials = float(num)
         if variance > 0 and num > 1:
             trials = share * (1 - share) / variance * (norm.isf(alpha / 2) / t.isf(alpha / 2, num - 1)) ** 2
             trials = min(max(trials, 1.0), len(right))
-    hits, half = share * trials, (1 - CONFIDENCE) / 2
+    hits, half = share * trials, (1 - confidence) / 2
     low = float(betaincinv(hits, trials - hits + 1, half)) if share > 0 else 0.0
     return low, float(betaincinv(hits + 1, trials - hits, 1 - half)) if share < 1 else 1.0
 

@@ -15,7 +15,7 @@ from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
 from idpgan.errors import InputError
-from idpgan.metrics import accuracy, dpimagebench, fidelity, groups, inception, utility
+from idpgan.metrics import accuracy, dpimagebench, fidelity, groups, inception, recognition, utility
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import RECIPES, Part
 from idpgan.metrics.metric import Features, Judging, Metric, MetricResult, MetricTable
@@ -30,6 +30,7 @@ _ROWS = (
     ),
     Metric("fidelity", fidelity.measure, fidelity.table, check=fidelity.check, least=lambda judging: fidelity.LEAST),
     Metric("fidelity_ceiling", fidelity.measure, fidelity.table, source="private", check=fidelity.check),
+    recognition.METRIC,
     Metric("dpimagebench", dpimagebench.measure, dpimagebench.table),
 )
 METRICS: Mapping[str, Metric] = {row.name: row for row in _ROWS}

@@ -13,7 +13,7 @@ computed from the images, whole batches at a time, and no factor is private (sec
 Each method is charged as an unprotected read. The audits attack a certain leak: the column space of the output (its
 singular vectors, or its left factor, carry no noise), its rank, or the scale of the noise.
 
-docs/reference/deviations.md, matrix 1 to 9, lists what the paper omits or gets wrong;
+docs/reference/deviations.md, matrix 1 to 10, lists what the paper omits or gets wrong;
 docs/methods/matrix-publishers.md explains why none is private.
 """
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from papers.recognition import person_disjoint, picture_disjoint
+from papers.splits import person_disjoint, picture_disjoint
 
 from idpgan.attacks.inference import train_attacker
 from idpgan.errors import InputError

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from papers.subspace import subspace_scores
 
+from idpgan.attacks.subspace import subspace_scores
 from idpgan.numerics.svd import batched_svd, safe_svd
 
 # A release of SRA (drawn face, 120 x 128, epsilon 1.3) on which MKL's float32 gesdd fails, as torch 2.11 calls it.

@@ -10,14 +10,13 @@ import signal
 import numpy as np
 import pytest
 import torch
-from papers.recognition import halves, recognize
-from papers.subspace import identified, subspace_scores
 
 from idpgan import audit, load_generator, publish
 from idpgan.attacks.evaluate import evaluate_scores, roc_curve
 from idpgan.attacks.losses import classifier_confidence, critic_score, latent_reconstruction
 from idpgan.attacks.membership import calibrate, density_ratio, nearest_sample, neighborhood_count
 from idpgan.attacks.registry import select_attacks
+from idpgan.attacks.subspace import identified, subspace_scores
 from idpgan.audit.bounds import cap
 from idpgan.audit.one_run import (
     audit_guesses,
@@ -45,6 +44,7 @@ from idpgan.metrics.images import (
     ssim,
 )
 from idpgan.metrics.inception import inception_score
+from idpgan.metrics.recognition import halves, recognize
 from idpgan.models import ModelConfig, build_generator
 
 CALLBACKS = {"mechanism", "critic"}  # any function fits; what it raises is its own

@@ -1,7 +1,5 @@
 """Recognition of people: by principal components and a support vector machine, or by a small convolutional network.
 
-Beside it the ways to split pictures of people, into those that are known and those that are asked about.
-
 Zhang, Fu and Meng judge faces in the first way, Liu et al. (2021) in the second (`recognize_by_network`).
 
 Zhang Xiaojian, Fu Congcong, Meng Xiaofeng (2020), "Face image publication combining matrix factorization and
@@ -12,21 +10,23 @@ private images' identities: for the curator only, covered by no epsilon.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from idpgan.checks import typed
-from idpgan.data.images import to_unit
+from idpgan.data.images import Images, to_unit
 from idpgan.errors import InputError
-from idpgan.metrics.metric import MetricResult
+from idpgan.metrics.metric import Judging, Metric, MetricResult, MetricTable
 from idpgan.models.classifier import build_recognizer
 from idpgan.models.initialize import torch_seed
 from idpgan.training.fit import FitConfig, fit_classifier, predict
 
 Solver = Literal["randomized", "full"]
+_COMPONENTS = 50  # of the measure; fewer where there are fewer images
 _LEAST_SIDE = 16  # pixels, of the network's images
 _DROPOUT = 3  # stream of the seed; 0 to 2 are for weights, order and augmentation
 _STEPS_PER_EPOCH, _MIN_BATCH = 8, 4  # of the network: few images get small batches, and so as many steps
@@ -46,6 +46,8 @@ class Recognition(MetricResult):
         num_train: Training images.
         num_test: Test images.
         components: Principal components kept; None where a network recognized.
+        ranks: Rank curve: the share of test images whose person is among the first k that the recognizer names, for
+            k = 1 .. `num_people`; a tie counts against it.
     """
 
     accuracy: float
@@ -56,6 +58,7 @@ class Recognition(MetricResult):
     num_train: int
     num_test: int
     components: int | None
+    ranks: tuple[float, ...]
 
 
 @typed
@@ -75,86 +78,14 @@ def halves(identities: Tensor) -> tuple[Tensor, Tensor]:
         >>> halves(torch.tensor([7, 7, 5, 5, 5, 7, 7]))
         (tensor([0, 1, 2]), tensor([3, 4, 5, 6]))
     """
-    people, inverse, counts = _people(identities)
+    people, inverse, counts = people_of(identities)
     single = people[counts < 2]
     if len(single):
         raise InputError(
             f"Person {int(single[0])} has 1 image ({len(single)} of {len(people)} people have), but one to train on "
             "and one to test with are needed. Leave such people out."
         )
-    first = _places(inverse, counts) < counts[inverse] // 2
-    return first.nonzero().flatten(), (~first).nonzero().flatten()
-
-
-@typed
-def first_images(identities: Tensor, num: int = 5) -> tuple[Tensor, Tensor]:
-    """Split a set within each person: ``num`` images to train on, the rest to test (Liu et al. 2021, section 4.3).
-
-    Args:
-        identities: int64 (N,), a number per person, in the order of the images.
-        num: At least 1, and fewer than anybody has.
-
-    Returns:
-        Indices of training and of test images, int64, each in ascending order.
-
-    Raises:
-        InputError: If there are fewer than two people, or a person has too few images.
-    """
-    people, inverse, counts = _people(identities)
-    if not 1 <= num < int(counts.min()):
-        least = int(counts.argmin())
-        raise InputError(
-            f"num = {num} images of each person to train on: at least 1, and fewer than the {int(counts[least])} of "
-            f"person {int(people[least])}. Ask for fewer, or leave such people out."
-        )
-    first = _places(inverse, counts) < num
-    return first.nonzero().flatten(), (~first).nonzero().flatten()
-
-
-@typed
-def picture_disjoint(identities: Tensor, share: float = 0.5) -> tuple[Tensor, Tensor]:
-    """Split within each person, evenly in order: both parts show the same people on different pictures.
-
-    Args:
-        identities: int64 (N,).
-        share: Share of a person's pictures in the first part, in (0, 1); each part gets at least one.
-
-    Returns:
-        Positions of both parts, int64, ascending.
-
-    Raises:
-        InputError: If somebody has a single picture.
-    """
-    _check_share(share)
-    people, inverse, counts = identities.cpu().unique(return_inverse=True, return_counts=True)
-    if int(counts.min()) < 2:
-        alone = int(people[counts.argmin()])
-        raise InputError(f"person {alone} has one picture: one to know and one to ask about are needed. Leave it out.")
-    place = _places(inverse, counts)
-    first = ((place + 1) * share).floor() > (place * share).floor()  # evenly among a person's pictures
-    taken = torch.zeros(len(people)).index_add_(0, inverse, first.float())
-    first[(place == 0) & (taken[inverse] == 0)] = True
-    first[(place == 0) & (taken[inverse] == counts[inverse])] = False
-    return first.nonzero().flatten(), (~first).nonzero().flatten()
-
-
-@typed
-def person_disjoint(identities: Tensor, share: float = 0.5, *, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Split by person: each person is in one part only.
-
-    Returns:
-        Positions of both parts, int64, ascending; the first has ``share`` of the people, rounded, at least one.
-
-    Raises:
-        InputError: If there are fewer than two people.
-    """
-    _check_share(share)
-    people, inverse = identities.cpu().unique(return_inverse=True)
-    if len(people) < 2:
-        raise InputError("one person cannot be dealt to two parts. Give images of at least 2 people.")
-    order = torch.randperm(len(people), generator=torch.Generator().manual_seed(torch_seed(seed)))
-    chosen = order[: min(max(1, round(share * len(people))), len(people) - 1)]
-    first = torch.isin(inverse, chosen)
+    first = place_of(inverse, counts) < counts[inverse] // 2
     return first.nonzero().flatten(), (~first).nonzero().flatten()
 
 
@@ -192,20 +123,34 @@ def recognize(
     _check(train, train_identities, test, test_identities, components, penalty)
     if not 0 <= seed < 1 << 32:
         raise InputError(f"seed = {seed} must be in [0, 2^32).")
+    scores = scores_by_svm(train, train_identities, test, components, penalty=penalty, solver=solver, seed=seed)
+    return _scored(scores, train_identities, test_identities, components)
+
+
+def scores_by_svm(
+    train: Tensor,
+    identities: Tensor,
+    test: Tensor,
+    components: int = 50,
+    *,
+    penalty: float = 10.0,
+    solver: Solver = "randomized",
+    seed: int = 0,
+) -> Tensor:
+    """Return how likely each person is on each test image, (N, P), people ascending: `recognize` without checks."""
     from sklearn.decomposition import PCA
     from sklearn.svm import SVC
 
-    truth, people = test_identities.cpu().numpy(), train_identities.cpu().numpy()
+    known, people = identities.cpu().unique(return_inverse=True)
     rows, asked = (images.detach().cpu().flatten(1).float().numpy() for images in (train, test))
     if np.ptp(rows, axis=0).max() == 0:
-        predicted = np.full(len(truth), people.min())  # identical images distinguish no people, and have no components
-    else:
-        pca = PCA(components, whiten=True, svd_solver=solver, random_state=seed).fit(rows)
-        # Images of lower rank than `components`: whitening would blow up the rounding errors of the rest.
-        kept = pca.explained_variance_ > _NO_VARIANCE * pca.explained_variance_[0]
-        svm = SVC(C=penalty, kernel="rbf", gamma="scale").fit(pca.transform(rows)[:, kept], people)
-        predicted = svm.predict(pca.transform(asked)[:, kept])
-    return _scored(predicted, truth, people, components)
+        return torch.zeros(len(asked), len(known))  # identical images distinguish no people, and have no components
+    pca = PCA(components, whiten=True, svd_solver=solver, random_state=seed).fit(rows)
+    # Images of lower rank than `components`: whitening would blow up the rounding errors of the rest.
+    kept = pca.explained_variance_ > _NO_VARIANCE * pca.explained_variance_[0]
+    svm = SVC(C=penalty, kernel="rbf", gamma="scale").fit(pca.transform(rows)[:, kept], people.numpy())
+    found = torch.from_numpy(svm.decision_function(pca.transform(asked)[:, kept]))
+    return torch.stack([-found, found], 1) if found.ndim == 1 else found  # of two people one number says both
 
 
 @typed
@@ -238,9 +183,17 @@ def recognize_by_network(
             pixel is beyond [0, 1] or NaN.
     """
     _check(train, train_identities, test, test_identities, 1, 1.0)
+    scores = scores_by_network(train, train_identities, test, epochs=epochs, seed=seed, device=device)
+    return _scored(scores, train_identities, test_identities, None)
+
+
+def scores_by_network(
+    train: Tensor, identities: Tensor, test: Tensor, *, epochs: int = 40, seed: int = 0, device: str = "cpu"
+) -> Tensor:
+    """Return a logit of each person on each test image, (N, P), people ascending: `recognize_by_network` unchecked."""
     pictures, tested = _network_images(train), _network_images(test)
     _, channels, height, width = pictures.shape
-    known, people = train_identities.cpu().unique(return_inverse=True)
+    known, people = identities.cpu().unique(return_inverse=True)
     model = build_recognizer((channels, height, width), len(known), seed=seed).to(device)
     batch_size = max(_MIN_BATCH, len(train) // _STEPS_PER_EPOCH)
     config = FitConfig(epochs=epochs, batch_size=batch_size, learning_rate=3e-3, weight_decay=1e-2, seed=seed)
@@ -248,27 +201,44 @@ def recognize_by_network(
     with torch.random.fork_rng(devices=[pixels.device] if pixels.is_cuda else []):  # dropout draws from torch's state
         torch.manual_seed(torch_seed(seed, _DROPOUT))
         fit_classifier(model, pixels, labels, config=config, held_back=(pixels, labels))
-    predicted = known[predict(model, tested.to(device)).argmax(dim=1).cpu()]
-    return _scored(predicted.numpy(), test_identities.cpu().numpy(), train_identities.cpu().numpy(), None)
+    return predict(model, tested.to(device)).cpu()
 
 
-def _scored(predicted: np.ndarray, truth: np.ndarray, people: np.ndarray, components: int | None) -> Recognition:
-    """Return how well the test images were recognized."""
+def ranks_of(scores: Tensor, truth: Tensor) -> Tensor:
+    """Return the place of the right column among the scores of each row, int64 (N,), 1 for the first.
+
+    Args:
+        scores: (N, P), higher for more likely.
+        truth: Index of the right column, int64 (N,); scores that equal the right one count against it.
+    """
+    return (scores >= scores.gather(1, truth[:, None])).sum(1)
+
+
+def rank_curve(ranks: Tensor, num_people: int) -> tuple[float, ...]:
+    """Return the share of ranks of at most k, for k = 1 .. `num_people`."""
+    return tuple((ranks.bincount(minlength=num_people + 1)[1:].cumsum(0).double() / len(ranks)).tolist())
+
+
+def _scored(scores: Tensor, train_identities: Tensor, test_identities: Tensor, components: int | None) -> Recognition:
+    """Return how well the test images were recognized, from a score for each of them and each person."""
     from sklearn.metrics import precision_recall_fscore_support
 
+    known = train_identities.cpu().unique()
+    truth, predicted = torch.searchsorted(known, test_identities.cpu()), scores.argmax(1)
     # A person who is never predicted has no precision: count 0, as in the paper's low cells.
     precision, recall, f1, _ = precision_recall_fscore_support(
-        truth, predicted, labels=np.unique(truth), average="macro", zero_division=0
+        truth.numpy(), predicted.numpy(), labels=truth.unique().numpy(), average="macro", zero_division=0
     )
     return Recognition(
-        accuracy=float((predicted == truth).mean()),
+        accuracy=float((predicted == truth).double().mean()),
         precision=float(precision),
         recall=float(recall),
         f1=float(f1),
-        num_people=len(np.unique(people)),
-        num_train=len(people),
+        num_people=len(known),
+        num_train=len(train_identities),
         num_test=len(truth),
         components=components,
+        ranks=rank_curve(ranks_of(scores, truth), len(known)),
     )
 
 
@@ -288,7 +258,7 @@ def _network_images(images: Tensor) -> Tensor:
     return shaped * 2 - 1
 
 
-def _places(inverse: Tensor, counts: Tensor) -> Tensor:
+def place_of(inverse: Tensor, counts: Tensor) -> Tensor:
     """Return the index of each image among those of its person, int64 (N,)."""
     order = inverse.argsort(stable=True)  # by person, within a person as found
     starts = counts.cumsum(0) - counts
@@ -297,12 +267,7 @@ def _places(inverse: Tensor, counts: Tensor) -> Tensor:
     return place
 
 
-def _check_share(share: float) -> None:
-    if not 0 < share < 1:
-        raise InputError(f"share = {share} must lie in (0, 1).")
-
-
-def _people(identities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def people_of(identities: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the people, the index of each image's person and how many images each has; at least two people."""
     if identities.ndim != 1 or identities.dtype != torch.int64:
         raise InputError(f"Identities must be int64 (N,), got {identities.dtype} {tuple(identities.shape)}.")
@@ -326,7 +291,7 @@ def _check(
             raise InputError(f"{bad} of {len(images)} {name} images have pixels that are NaN or infinite.")
     if train.shape[1:] != test.shape[1:]:
         raise InputError(f"Training images are {tuple(train.shape[1:])}, test images {tuple(test.shape[1:])}.")
-    people = _people(train_identities)[0]
+    people = people_of(train_identities)[0]
     strangers = test_identities.cpu()[~torch.isin(test_identities.cpu(), people)]
     if len(strangers):
         raise InputError(f"Person {int(strangers[0])} is tested but has no training image.")
@@ -338,3 +303,40 @@ def _check(
         )
     if not (penalty > 0 and np.isfinite(penalty)):
         raise InputError(f"penalty = {penalty} must be a positive number.")
+
+
+# A measure of `idpgan evaluate`: classes in the place of people ----------------------------------------------------
+
+
+def check(judging: Judging) -> None:
+    """Refuse images without labels, and real images of a class that is not among those under test."""
+    if judging.images.labels is None or judging.judges.labels is None:
+        raise InputError("recognition needs labels on the images under test: who, or what, is on each of them.")
+    if strangers := set(judging.judges.labels.tolist()) - set(judging.images.labels.tolist()):
+        name = judging.split.classes[min(strangers)]
+        raise InputError(f"recognition: the real images show '{name}', and no image under test does. Add some.")
+
+
+def measure(judging: Judging, images: Images) -> Recognition | None:
+    """Learn classes from the images under test, and ask about the real ones: `recognize`, with labels for people."""
+    real, labels = judging.judges, images.labels
+    if labels is None or real.labels is None:
+        return None
+    components = min(_COMPONENTS, len(images), images.images[0].numel())
+    return recognize(images.images, labels, real.images, real.labels, components)
+
+
+def table(found: Mapping[str, Any]) -> MetricTable | None:
+    """Return accuracy, precision, recall and F1."""
+    if not found.get("recognition"):
+        return None
+    result = found["recognition"]
+    return MetricTable(
+        f"Recognition of {result['num_people']:,} classes on {result['num_test']:,} real {found['part']} images by "
+        "principal components and an SVM, trained on these images",
+        ("", "accuracy", "precision", "recall", "F1"),
+        (("macro averages", *(f"{result[name]:.2%}" for name in ("accuracy", "precision", "recall", "f1"))),),
+    )
+
+
+METRIC = Metric("recognition", measure, table, check=check)

@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from papers.subspace import identified, subspace_scores
 from scipy.linalg import subspace_angles
 
+from idpgan.attacks.subspace import identified, subspace_scores
 from idpgan.errors import InputError
 
 PEOPLE, EACH, M, N = 12, 4, 24, 20
@@ -105,7 +105,7 @@ def test_constant_images_identify_nobody(faces):
 def test_chunks_do_not_show(faces, monkeypatch):
     gallery, probes, _ = faces
     whole = {match: subspace_scores(sra_like(probes), gallery, match=match) for match in ("columns", "rows", "pairs")}
-    monkeypatch.setattr("papers.subspace._CHUNK_NUMBERS", 5 * len(probes) * N * N)
+    monkeypatch.setattr("idpgan.attacks.subspace._CHUNK_NUMBERS", 5 * len(probes) * N * N)
     for match, scores in whole.items():
         assert torch.allclose(subspace_scores(sra_like(probes), gallery, match=match), scores)
 

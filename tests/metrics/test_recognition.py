@@ -8,11 +8,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from papers.recognition import first_images, halves, recognize, recognize_by_network
+from papers.splits import first_images
 from sklearn.metrics import classification_report
 
 from idpgan.data.faces import draw_people
 from idpgan.errors import InputError
+from idpgan.metrics.recognition import halves, recognize, recognize_by_network
 
 
 def people(count=6, each=8, side=12, spread=0.05, seed=0):
@@ -224,3 +225,18 @@ def test_what_the_network_cannot_take_is_refused(images, words):
     identities = torch.tensor([0, 0, 0, 1, 1, 1])
     with pytest.raises(InputError, match=words):
         recognize_by_network(images, identities, images, identities)
+
+
+def test_evaluate_measures_recognition():
+    """By labels in the place of people; images under labels of others are the control."""
+    from idpgan.data.config import DataConfig
+    from idpgan.data.load import load
+    from idpgan.metrics import evaluate_images
+
+    split = load(DataConfig(name="digits"))
+    real = split.private
+    wrong = dataclasses.replace(real, labels=(real.labels + torch.arange(len(real))) % 10)
+    found, blind = (evaluate_images(images, split, ["recognition"]).results["recognition"] for images in (real, wrong))
+    assert found.accuracy > 0.9
+    assert blind.accuracy < 0.3  # chance is 0.1
+    assert "Recognition of 10 classes" in str(evaluate_images(real, split, ["recognition"]))

@@ -1,0 +1,132 @@
+"""What the five papers describe, row by row: the table of docs/results/rows.md, and the commands that show each row.
+
+python benchmarks/papers/rows.py table                        # write the page from rows.toml
+python benchmarks/papers/rows.py run [--paper 000] [--seconds 900]    # run every command once (make papers)
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+SOURCE, PAGE = Path(__file__).with_suffix(".toml"), ROOT / "docs" / "results" / "rows.md"
+VERDICTS = ("works", "partial", "missing", "departs")
+PAPERS = {
+    "000": "Zhang, Fu and Meng (2020): matrix publishers",
+    "001": "Continual release by the matrix mechanism",
+    "002": "Reading notes of fifteen papers",
+    "003": "Liu et al. (2021): sliding windows",
+    "004": "Yang, Zhou and Ning: IDP-GAN",
+    "card": "What a package of this kind holds",
+}
+
+
+def read() -> list[dict[str, Any]]:
+    """Return the rows, in order."""
+    return tomllib.loads(SOURCE.read_text(encoding="utf-8"))["rows"]
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """Return the text of the page."""
+    lines = [
+        "# The five papers, row by row",
+        "",
+        f"A row is one thing that a paper describes; *line* counts in our text of it. {counted(rows)}. Written by",
+        "`python benchmarks/papers/rows.py table` from rows.toml beside it; `make papers` runs every command,",
+        "which shows the thing on small data (a test file is a command, too). Which claims hold is another question:",
+        "[claims](reproduction.md).",
+    ]
+    for paper, title in PAPERS.items():
+        own = [row for row in rows if row["paper"] == paper]
+        lines += [
+            "",
+            f"## {title}",
+            "",
+            f"{counted(own)}.",
+            "",
+            "| # | line | what | verdict | shown by |",
+            "|---" * 5 + "|",
+        ]
+        for row in own:
+            verdict = row["verdict"] + (f": {row['remark']}" if row["remark"] else "")
+            command = f"`{row['command']}`" if row["command"] else ""
+            lines.append("| " + " | ".join((str(row["row"]), row["line"], row["what"], verdict, command)) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def counted(rows: list[dict[str, Any]]) -> str:
+    """Say how many rows have which verdict."""
+    count = Counter(row["verdict"] for row in rows)
+    return f"{len(rows)} rows: " + ", ".join(f"{count[verdict]} {verdict}" for verdict in VERDICTS if count[verdict])
+
+
+def call(command: str, out: Path) -> list[str]:
+    """Return the arguments of a command: pytest and idpgan are those of this Python."""
+    words = [word.replace("OUT", str(out)) for word in shlex.split(command)]
+    if words[0] == "pytest":
+        return [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", *words[1:]]
+    if words[0] == "idpgan":
+        return [sys.executable, "-m", *words]
+    return [sys.executable, *words[1:]]
+
+
+def run(rows: list[dict[str, Any]], seconds: float) -> int:
+    """Run each command once; say of which rows it is, and return how many failed or were not reached in time."""
+    commands: dict[str, list[int]] = {}
+    for row in rows:
+        if row["command"]:
+            commands.setdefault(row["command"], []).append(row["row"])
+    started, bad = time.monotonic(), 0
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with tempfile.TemporaryDirectory() as folder:
+        for command, numbers in commands.items():
+            left = seconds - (time.monotonic() - started)
+            try:
+                arguments = call(command, Path(folder))
+                done = subprocess.run(
+                    arguments,
+                    cwd=ROOT,
+                    env=environment,
+                    capture_output=True,
+                    text=True,
+                    timeout=max(left, 0.1),
+                    check=False,
+                )
+                said = (
+                    "shown"
+                    if done.returncode == 0
+                    else f"FAILED ({done.returncode}) {done.stderr[-500:]}{done.stdout[-500:]}"
+                )
+            except subprocess.TimeoutExpired:
+                said = "NOT REACHED in time"
+            bad += said != "shown"
+            print(f"{said}: rows {', '.join(map(str, numbers))}: {command}", flush=True)
+    print(f"{len(commands) - bad} of {len(commands)} commands in {time.monotonic() - started:.0f} s")
+    return bad
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("do", choices=("table", "run"))
+    parser.add_argument("--paper", choices=PAPERS)
+    parser.add_argument("--seconds", type=float, default=900.0, help="of all commands together")
+    arguments = parser.parse_args()
+    rows = read()
+    if arguments.do == "table":
+        PAGE.write_text(page(rows), encoding="utf-8")
+        return 0
+    return min(run([row for row in rows if arguments.paper in (None, row["paper"])], arguments.seconds), 1)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,37 @@
+"""The table of what the papers describe: whole, as written, and its commands are there; a sample of them runs."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+from papers import rows
+
+ROWS = rows.read()
+ROOT = Path(__file__).parents[2]
+
+
+def test_every_row_is_there_with_a_verdict_and_a_reason():
+    assert [row["row"] for row in ROWS] == list(range(1, 125))
+    assert {row["verdict"] for row in ROWS} <= set(rows.VERDICTS)
+    assert {row["paper"] for row in ROWS} == set(rows.PAPERS)
+    assert [row["row"] for row in ROWS if row["verdict"] != "works" and not row["remark"]] == []
+    # The claims of the papers' authors' hardware is no thing to show.
+    assert [row["row"] for row in ROWS if row["verdict"] == "works" and not row["command"]] == [115]
+
+
+def test_the_page_is_that_of_the_table():
+    assert rows.PAGE.read_text(encoding="utf-8") == rows.page(ROWS)
+    assert rows.page(ROWS[:-1]) != rows.page(ROWS)
+
+
+@pytest.mark.parametrize("command", sorted({row["command"] for row in ROWS} - {""}))
+def test_what_a_command_names_is_there(command):
+    words = shlex.split(command)
+    assert words[0] in ("pytest", "idpgan", "python")
+    assert [word for word in words if word.endswith(".py") and not (ROOT / word).is_file()] == []
+
+
+def test_a_sample_runs_and_a_failure_is_seen(capsys):
+    assert rows.run([{"row": 116, "command": "idpgan methods"}], 60) == 0
+    assert rows.run([{"row": 0, "command": "idpgan audit no-such-method --epsilon 1"}], 60) == 1
+    assert "FAILED (2)" in capsys.readouterr().out
