@@ -12,6 +12,7 @@ draw it over the size of the set at one epsilon (--epsilon, 2), WGAN-GP having n
 confidence of a classifier that was trained on the generated images: the column `paper_attack`. The other attacks stand
 beside it, since one weak attack shows little; `highest_precision` is that of the best one, so luck alone lifts it.
 
+`dp-gan` is that of Xie et al. (2018), stronger than the paper's dp-GAN, which is Zhang, Ji and Wang's (2018).
 The epsilon of idp-gan-published is the *claimed* one, eps1 + eps2 in halves; `proven` is what our accountant proves.
 idp-gan-local spends a fifth of epsilon on the label. Private sets are cut to size by `data.holdout_share`.
 
