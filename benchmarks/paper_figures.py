@@ -12,11 +12,18 @@ draw it over the size of the set at one epsilon (--epsilon, 2), WGAN-GP having n
 confidence of a classifier that was trained on the generated images: the column `paper_attack`. The other attacks stand
 beside it, since one weak attack shows little; `highest_precision` is that of the best one, so luck alone lifts it.
 
-The epsilon of idp-gan-published is the *claimed* one, eps1 + eps2 in halves; `proven` is what our accountant proves.
+Faces are split by people: where one person stands on both sides, members and non-members resemble each other, and the
+intervals are too narrow. The two sides may also differ by chance, the same in every seed: a reference generator that is
+trained on other images calibrates the attacks (GAN-Leaks), and a leak is said only where the interval of one calibrated
+attack lies above one half in each of at least three seeds.
+
+`dp-gan` is that of Xie et al. (2018), stronger than the paper's dp-GAN, which is Zhang, Ji and Wang's (2018). The
+epsilon of idp-gan-published is the *claimed* one, eps1 + eps2 in halves; `proven` is what our accountant proves.
 idp-gan-local spends a fifth of epsilon on the label. Private sets are cut to size by `data.holdout_share`.
 
-One JSON line per cell, then a picture of all cells. Runs are named by the hash of their config and attacks by that of
-their options too: finished ones are read back, interrupted ones continue. Everything printed is for the curator.
+One JSON line per cell and seed, one per cell for all seeds, then a picture of all. Runs are named by the hash of their
+config and attacks by that of their options too: finished ones are read back, interrupted ones continue. Everything
+printed is for the curator.
 
 python benchmarks/paper_figures.py --figure 5 --data mnist --data-root DIR --out runs/figures --sizes 500 5000
 python benchmarks/paper_figures.py --figure 6 --data faces --out runs/figures --steps 2000 --threads 2
@@ -47,9 +54,11 @@ FORMS = ("idp-gan-published", "idp-gan-local", "idp-gan-aggregate")
 METHODS = (*FORMS, "dp-gan", "wgan-gp")
 EPSILONS = (0.3, 1.0, 2.0, 4.0, 8.0, 11.0)
 PAPER_ATTACK, ANCHOR_EPSILON, ANCHOR = "classifier-confidence", 2.0, 0.52
+LEAST_SEEDS = 3  # to say leak
+PHOTOS = {"image_size": 48, "channels": 3, "split_by": "identity"}
 FACES: dict[str, dict[str, Any]] = {
-    "faces": {"name": "faces", "num_images": 100_000, "image_size": 48, "channels": 3, "label": ["glasses", "smiling"]},
-    "celeba": {"name": "celeba", "image_size": 48, "channels": 3, "label": ["Eyeglasses", "Smiling"]},
+    "faces": {"name": "faces", "num_images": 100_000, "label": ["glasses", "smiling"], **PHOTOS},
+    "celeba": {"name": "celeba", "label": ["Eyeglasses", "Smiling"], **PHOTOS},
     "mnist": {"name": "mnist"},
     "digits": {"name": "digits"},
 }
@@ -67,6 +76,7 @@ class Cell(NamedTuple):
     method: str
     epsilon: float | None
     size: int
+    seed: int
 
 
 def main() -> None:
@@ -88,8 +98,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="critic steps; default: those of each method's config")
     parser.add_argument("--width", type=int, help="feature maps of the DCGANs (all but aggregate and dp-gan)")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every cell")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--attacks", nargs="+", default=["all"])
+    parser.add_argument(
+        "--reference",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="train a generator on other images that calibrates the attacks: twice the time",
+    )
     parser.add_argument("--most", type=int, default=5_000, help="members judged at most")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--threads", type=int, default=2)
@@ -107,6 +123,8 @@ def main() -> None:
         )
         rows[-1] |= verdict(cell, rows[-1])
         print(json.dumps(rows[-1]), flush=True)
+    for cell, mine in by_cell(rows).items():
+        print(json.dumps(dict(zip(("method", "epsilon", "size"), cell, strict=True)) | over_seeds(mine)), flush=True)
     if rows:
         name = f"figure{arguments.figure}-{arguments.data}.png"
         write_bytes_atomic(arguments.out / name, picture(rows, arguments.figure))
@@ -119,7 +137,7 @@ def cells(arguments: argparse.Namespace) -> Iterator[Cell]:
         for method in methods:
             epsilons = arguments.epsilons if arguments.figure == 5 else [arguments.epsilon]
             for epsilon in [None] if method == "wgan-gp" else epsilons:
-                yield Cell(method, epsilon, size)
+                yield from (Cell(method, epsilon, size, seed) for seed in arguments.seeds)
 
 
 def cell_config(cell: Cell, arguments: argparse.Namespace) -> RunConfig:
@@ -134,7 +152,7 @@ def cell_config(cell: Cell, arguments: argparse.Namespace) -> RunConfig:
     table["data"] = {**FACES[arguments.data], **public, **root}
     if arguments.data == "faces" and arguments.num_images is not None:
         table["data"]["num_images"] = arguments.num_images
-    table["training"] |= {"seed": arguments.seed, "device": arguments.device}
+    table["training"] |= {"seed": cell.seed, "device": arguments.device}
     if arguments.steps is not None:
         table["training"] |= {"steps": arguments.steps, "tick_steps": max(1, arguments.steps // 4)}
     table = apply_overrides(table, arguments.set)
@@ -175,7 +193,12 @@ def budget(cell: Cell, batch_size: int) -> dict[str, Any]:
 def measured(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]:
     """Train and attack a cell, or read what an earlier call found."""
     name = config.identity()[:16]
-    options = AttackOptions(attacks=tuple(arguments.attacks), most=arguments.most, device=arguments.device)
+    options = AttackOptions(
+        attacks=tuple(arguments.attacks),
+        most=arguments.most,
+        train_reference=arguments.reference,
+        device=arguments.device,
+    )
     asked = hashlib.sha256(repr(options).encode()).hexdigest()[:8]
     result, run = arguments.out / f"{name}-{asked}.json", arguments.out / name
     if not result.exists():
@@ -201,6 +224,7 @@ def summary(run: Path, attacked: dict[str, Any]) -> dict[str, Any]:
         and {key: paper[key] for key in ("precision", "precision_interval", "auc", "auc_interval")},
         "highest_precision": max(precisions, default=None),
         "auc": {name: row["auc"] for name, row in done.items()},
+        "auc_interval": {name: row["auc_interval"] for name, row in done.items()},
         "precision": {name: row["precision"] for name, row in done.items()},
         "skipped": {name: row["skipped"] for name, row in attacked["attacks"].items() if row["skipped"] is not None},
     }
@@ -215,8 +239,34 @@ def verdict(cell: Cell, row: dict[str, Any]) -> dict[str, Any]:
     return {"anchor": ANCHOR, "anchor_met": paper["precision"] <= ANCHOR, "anchor_refuted": low > ANCHOR}
 
 
+def by_cell(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    """Return the rows of all seeds of each method, epsilon and size."""
+    found: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        found.setdefault((row["method"], row["epsilon"], row["size"]), []).append(row)
+    return found
+
+
+def over_seeds(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return mean and spread of the AUCs of a cell's seeds, and whether calibrated attacks say leak in all of them.
+
+    "leak" is None where there are too few seeds or no calibrated attack: nothing can be said then.
+    """
+    common = set.intersection(*(set(row["auc"]) for row in rows))
+    aucs = {name: torch.tensor([row["auc"][name] for row in rows], dtype=torch.float64) for name in sorted(common)}
+    calibrated = [name for name in aucs if name.endswith("-calibrated")]
+    leaking = [name for name in calibrated if all(row["auc_interval"][name][0] > 0.5 for row in rows)]
+    return {
+        "seeds": [row["seed"] for row in rows],
+        "auc_mean": {name: found.mean().item() for name, found in aucs.items()},
+        "auc_spread": {name: found.std().item() if len(rows) > 1 else None for name, found in aucs.items()},
+        "leak": bool(leaking) if calibrated and len(rows) >= LEAST_SEEDS else None,
+        "leaking": leaking,
+    }
+
+
 def picture(rows: list[dict[str, Any]], figure: int) -> bytes:
-    """Draw precision and its 95 % interval over epsilon (figure 5) or over the size of the set (figure 6)."""
+    """Draw precision and its 95 % interval, means of the seeds, over epsilon (figure 5) or size (figure 6)."""
     import io
 
     from matplotlib.figure import Figure
@@ -227,12 +277,11 @@ def picture(rows: list[dict[str, Any]], figure: int) -> bytes:
     for key in dict.fromkeys(tuple(row[name] for name in curve) for row in rows):
         mine = [row for row in rows if tuple(row[name] for name in curve) == key and row["paper_attack"]]
         mine = [row for row in mine if row[across] is not None and row["paper_attack"]["precision"] is not None]
-        mine.sort(key=lambda row: row[across])
         if mine:
-            x, y = [row[across] for row in mine], [row["paper_attack"]["precision"] for row in mine]
-            low, high = zip(*(row["paper_attack"]["precision_interval"] for row in mine), strict=True)
-            around = [[b - a for a, b in zip(low, y, strict=True)], [b - a for a, b in zip(y, high, strict=True)]]
-            axes.errorbar(x, y, around, marker="o", capsize=2, label=", ".join(map(str, key)))
+            x = sorted({row[across] for row in mine})
+            found = [torch.tensor([points(row) for row in mine if row[across] == place]).mean(0) for place in x]
+            low, y, high = torch.stack(found).T
+            axes.errorbar(x, y, [y - low, high - y], marker="o", capsize=2, label=", ".join(map(str, key)))
     axes.axhline(0.5, color="grey", linestyle=":", label="a guess")
     axes.axhline(ANCHOR, color="grey", linestyle="--", label="the paper's 0.52 at epsilon 2")
     axes.set(
@@ -242,6 +291,12 @@ def picture(rows: list[dict[str, Any]], figure: int) -> bytes:
     buffer = io.BytesIO()
     sheet.savefig(buffer, format="png", dpi=120)
     return buffer.getvalue()
+
+
+def points(row: dict[str, Any]) -> tuple[float, float, float]:
+    """Return the lower end, the value and the upper end of a row's precision."""
+    low, high = row["paper_attack"]["precision_interval"]
+    return low, row["paper_attack"]["precision"], high
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ from idpgan.training.method import CriticScores, HasCritic, Method, NoCriticErro
 from idpgan.training.plan import RunPlan, plan_run
 from idpgan.training.samples import SampleGrid
 from idpgan.training.state import run_fingerprint
-from idpgan.training.stats import TensorBoardScalars
+from idpgan.training.stats import TensorBoard
 
 _LOGGED = 20  # null records that are named in log.txt
 _UNREADABLE = (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.UnpicklingError, SafetensorError)
@@ -261,7 +261,7 @@ def _train_and_release(
         if isinstance(tick.generator, Generator):  # a classifier draws nothing
             grid(tick)
 
-    with contextlib.closing(TensorBoardScalars(run.tensorboard)) as tensorboard:
+    with contextlib.closing(TensorBoard(run.tensorboard, num=config.release.samples)) as tensorboard:
         outcome = _steps(split, method, run, ledger, progress, on_tick=[show, tensorboard], ranks=ranks)
         released = outcome.ended != "interrupted"
         privacy = method.privacy() if released else None

@@ -248,6 +248,7 @@ def test_what_a_method_released_is_taken_and_not_read_again(tmp_path, table):
 def test_a_run_goes_on_only_with_the_public_images_that_it_began_with(tmp_path, monkeypatch):
     """What is trained on them first decides over the sums of hybrid's private steps, which would get the same noise."""
     config = aggregate().model_copy(update={"data": DataConfig(public_share=0.2, confirm_public=True)})
+    config = config.model_copy(update={"method": config.method.model_copy(update={"metric": "public"})})
     path = trainer.start(config, tmp_path / "run").run.path
     trainer.resume(path)  # negative control
     split = load(config.data)

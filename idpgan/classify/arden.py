@@ -124,6 +124,7 @@ class ArdenPlan(ClassifierPlan):
     """The plan of a run of arden: every image and label are perturbed once, before the first step."""
 
     WAY_OUT = "Lower method.features, method.width or training.batch_size."
+    reads_public = True
 
     def num_features(self, num_classes: int) -> int:
         """Return d."""

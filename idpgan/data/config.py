@@ -38,6 +38,7 @@ class DataConfig(Section):
         root: Where the files lie; None means the environment variable IDPGAN_DATA, else ./data. For "folder" it is the
             folder of images itself and must be given; for "arrays", the file that `idpgan.fit` wrote.
         public_share: Share, in [0, 1), of the training images that is made public. They get no protection at all.
+            Refused where nothing reads them.
         confirm_public: Must be true where `public_share` is above 0, and for ``privacy.unit = "person"`` with a
             `public_root`.
         public_disjoint: Declares that nobody of the private images is on those of `public_root`, or among those that a

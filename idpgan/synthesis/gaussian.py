@@ -109,6 +109,8 @@ class GaussianRun(SumsRun):
 class GaussianPlan(SumsPlan):
     """The plan of a run of gaussian: a template where images are registered, and sums of moments, one cell a class."""
 
+    reads_public = True
+
     @property
     def dimensions(self) -> int:
         """Numbers of an image's vector."""

@@ -126,7 +126,9 @@ class HybridPlan(RunPlan):
             privacy=DpGanPrivacy(epsilon=privacy.epsilon, delta=privacy.delta, sample_rate=privacy.sample_rate),
             training=config.training.model_copy(update={"steps": steps}),
         )
-        return DpGanPlan(part, self.shape, self.first.events)
+        plan = DpGanPlan(part, self.shape, self.first.events)
+        plan.reads_public = True  # whether anything does is asked of the first part
+        return plan
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:

@@ -115,6 +115,8 @@ class LocalRun(RunConfig):
 class LocalPlan(RunPlan):
     """The plan of a run of idp-gan-local: every image and label go through a channel, once."""
 
+    reads_public = True  # they set the bounds of coefficients
+
     @functools.cached_property
     def channel(self) -> ChannelPrivacy:
         """What the channel has to keep to."""

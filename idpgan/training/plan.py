@@ -105,10 +105,12 @@ class RunPlan(Plan):
         exact: Whether `events` are the very charges; else they are an upper bound that public images refine.
         contained: See `RunConfig.counted`.
         SOURCES: Number of sources that the noise of the method's parts comes from.
+        reads_public: Whether the public images are used for anything; else `data.public_share` is refused.
         OWN_CRITIC: Which critic of the user the method takes: none, any, or one that keeps records apart.
     """
 
     SOURCES: ClassVar[int] = 1
+    reads_public: bool = False
     OWN_CRITIC: ClassVar[Literal["none", "any", "private"]] = "none"
 
     def __init__(self, config: Any, shape: DataShape, given: Sequence[Event] = ()) -> None:
@@ -249,6 +251,7 @@ class RunPlan(Plan):
             ConfigError: If the networks are not built for such images, or labels are asked for and missing.
             InputError: If the memory does not suffice.
         """
+        self.refuse_idle_public()
         model, training, image_shape = self.config.model, self.config.training, self.shape.image_shape
         classes = self.classes
         if is_own_code(model.critic) and self.OWN_CRITIC == "none":
@@ -265,6 +268,15 @@ class RunPlan(Plan):
         )
         if training.batch_size == 1:
             self._refuse_batch_statistics()
+
+    def refuse_idle_public(self) -> None:
+        """Refuse to take the protection of images that nothing would read."""
+        share = self.config.data.public_share
+        if share and not self.reads_public:
+            raise ConfigError(
+                f"data.public_share = {share:g} takes all protection from that share of the private images, and "
+                f"{self.row.name} with these settings reads no public image. Set data.public_share = 0."
+            )
 
     def _refuse_batch_statistics(self) -> None:
         """Refuse a generator that cannot be trained on one image at a time: batch normalization needs two."""

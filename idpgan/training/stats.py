@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, append_line, write_text_atomic
+from idpgan.models.generator import Generator
 from idpgan.training.method import Stats, Tick
+from idpgan.training.samples import sample_grid
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -131,14 +133,19 @@ def read_stats(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-class TensorBoardScalars:
-    """Tick callback that writes every number of a tick to TensorBoard. Curator only, like stats.jsonl.
+class TensorBoard:
+    """Tick callback that writes numbers, sample grid and histograms of weights to TensorBoard; curator only.
 
-    The first tick after a resume purges the numbers that an earlier part wrote for that step or later, so curves join.
+    The grid is that of `samples.write_samples`, and the weights are those of the product: nothing else is read. The
+    first tick after a resume purges the numbers that an earlier part wrote for that step or later, so curves join.
+
+    Args:
+        folder: Of the event files.
+        num: Images in a grid.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, num: int = 64) -> None:
+        self.folder, self.num = folder, num
         self._writer: SummaryWriter | None = None
 
     def __call__(self, tick: Tick) -> None:
@@ -154,6 +161,11 @@ class TensorBoardScalars:
         for name, value in numbers.items():
             if name not in ("step", "delta"):
                 self._writer.add_scalar(name, value, tick.step)
+        if isinstance(tick.generator, Generator):  # a classifier draws nothing
+            self._writer.add_image("samples", sample_grid(tick.generator, num=self.num), tick.step)
+        for name, weight in tick.generator.named_parameters():
+            if bool(weight.isfinite().all()):  # of others there is no histogram
+                self._writer.add_histogram(f"weights/{name}", weight.detach().cpu(), tick.step)
         self._writer.flush()
 
     def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 
@@ -11,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from idpgan.errors import InputError
-from idpgan.training.stats import Recorder, TensorBoardScalars, read_stats
+from idpgan.models.config import ModelConfig
+from idpgan.models.families import build_generator
+from idpgan.training.stats import Recorder, TensorBoard, read_stats
 
 NETWORK = torch.nn.Linear(1, 1)
 
@@ -111,7 +114,7 @@ def test_tensorboard_curves_join_after_a_resume(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     for steps in [(5, 10, 15), (10, 15)]:  # a run killed after 15, its state at 5
-        scalars, recorder = TensorBoardScalars(tmp_path), Recorder("unused", 1)
+        scalars, recorder = TensorBoard(tmp_path), Recorder("unused", 1)
         for step in steps:
             recorder.add({"loss": torch.tensor(float(step + 100 * len(steps)))})
             scalars(tick(recorder, step))
@@ -119,3 +122,19 @@ def test_tensorboard_curves_join_after_a_resume(tmp_path):
         scalars.close()
     events = EventAccumulator(str(tmp_path)).Reload()
     assert [(event.step, event.value) for event in events.Scalars("loss")] == [(5, 305), (10, 210), (15, 215)]
+
+
+def test_tensorboard_has_the_grid_of_each_tick_and_the_finite_weights(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    generator = build_generator(ModelConfig(width=4, latent_dim=4, conditional=False), (1, 8, 8), 0, seed=0).eval()
+    diverged = torch.nn.Linear(1, 1)
+    torch.nn.init.constant_(diverged.bias, math.nan)
+    board, recorder = TensorBoard(tmp_path, num=4), Recorder("unused", 1)
+    board(dataclasses.replace(tick(recorder, 5), generator=generator))
+    board(dataclasses.replace(tick(recorder, 10), generator=diverged))
+    board.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    assert [event.step for event in events.Images("samples")] == [5]  # a classifier draws nothing
+    drawn = {f"weights/{name}" for name, _ in generator.named_parameters()}
+    assert set(events.Tags()["histograms"]) == drawn | {"weights/weight"}

@@ -117,6 +117,15 @@ class AggregateRun(SumsRun):
 class AggregatePlan(SumsPlan):
     """The plan of a run of idp-gan-aggregate: one release of sums, perhaps with a teacher beside it."""
 
+    @property
+    def reads_public(self) -> bool:  # type: ignore[override]  # it follows from the settings
+        """Whether features, metric or pre-training are of public images."""
+        method, pretrains = (
+            self.config.method,
+            self.config.model.generator == "warp" and self.config.method.pretrain_steps,
+        )
+        return "public" in (method.features, method.metric) or method.features == "photos" or bool(pretrains)
+
     @functools.cached_property
     def sums(self) -> CellSums:
         """The release of sums; raises a `ConfigError` if Gaussian noise is asked for at delta = 0."""

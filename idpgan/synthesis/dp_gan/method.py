@@ -1,8 +1,9 @@
 r"""dp-GAN: DP-SGD on the critic; the generator learns from the critic alone and costs nothing.
 
-The baseline of Yang, Zhou and Ning (Xie et al. 2018), with the improvements since (`Bie, Kamath, Zhang (2023), "Private
-GANs, revisited" <https://arxiv.org/abs/2302.02936>`_): many critic steps per generator step, large batches, an average
-of the generator. A critic step is a private step (`private.steps`) with B = ``training.batch_size``, a public constant.
+That of Xie et al. (2018), with the improvements since (`Bie, Kamath, Zhang (2023), "Private GANs, revisited"
+<https://arxiv.org/abs/2302.02936>`_): many critic steps per generator step, large batches, an average of the generator.
+It is not the dp-GAN that Yang, Zhou and Ning compare with, which is that of Zhang, Ji and Wang (2018). A critic step is
+a private step (`private.steps`) with B = ``training.batch_size``, a public constant.
 
 Sensitivity. Besides the weights, only record i, its label and its own coins enter the gradient g_i:
 

@@ -136,6 +136,11 @@ class EvolutionRun(RunConfig):
 class EvolutionPlan(RunPlan):
     """The plan of a run of evolution: a histogram of votes in each iteration."""
 
+    @property
+    def reads_public(self) -> bool:  # type: ignore[override]  # it follows from the settings
+        """Whether candidates are public images."""
+        return bool(self.config.model.simulator == "public")
+
     @functools.cached_property
     def votes(self) -> Votes:
         """One iteration's release, with the least noise that keeps all of them to [privacy]."""
@@ -172,6 +177,7 @@ class EvolutionPlan(RunPlan):
 
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
+        self.refuse_idle_public()
         shape, model, classes = self.shape, self.config.model, self.classes
         if min(shape.image_shape[1:]) < LEAST_SIDE:
             raise ConfigError(

@@ -106,6 +106,7 @@ class PublishedPlan(RunPlan):
     def __init__(self, config: PublishedRun, shape: DataShape, given: Sequence[Event] = ()) -> None:
         super().__init__(config, shape, given)
         self.exact = config.method.allocation == "uniform"  # else it depends on public images
+        self.reads_public = not self.exact
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
