@@ -33,6 +33,7 @@ from torch import Tensor
 
 from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.errors import ConfigError
+from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, Purpose
 from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.generator import Generator
@@ -94,9 +95,8 @@ def move(generator: Generator, public: Images, noise: NormalsNoise, *, seed: int
     pools = [_pool(public, row) for row in range(rows)]
     x = [_coefficients(generator, to_float(pool)) for pool in pools]
     means = torch.stack([each.mean(0) for each in x])
-    spread = torch.stack([each.var(0) / len(each) for each in x]) + law.covariance.diagonal(dim1=1, dim2=2) / law.num
-    q = basis.shape[1]
-    shift, left = shifts(law.mean - means, noise.mean[:, :q], spread.sqrt())
+    q, drawn_std = basis.shape[1], (law.covariance.diagonal(dim1=1, dim2=2) / law.num).sqrt()
+    shift, left = shifts(law.mean - means, noise.mean[:, :q], drawn_std)
     rng = torch.Generator().manual_seed(seed)
     for row, pool in enumerate(pools):
         chosen = torch.randperm(len(pool), generator=rng)[:num]
@@ -114,7 +114,7 @@ def shifts(gap: Tensor, std: Tensor, sampling_std: Tensor) -> tuple[Tensor, Tens
     Args:
         gap: Mean of the law minus that of the public pictures, (rows, q).
         std: Of the noise of the release on it, (rows, q).
-        sampling_std: Of what is not of the release: the finite number of pictures, (rows, q).
+        sampling_std: Of the error of the law's mean where it was found by drawing, (rows, q).
     """
     rows = len(gap)
     common, own = gap.mean(0), gap - gap.mean(0)
@@ -171,6 +171,8 @@ def assumed(model: ModelConfig) -> tuple[str, ...]:
 def check_moved(plan: RunPlan) -> None:
     """Refuse to move pictures where there are no public ones; no image has been read."""
     moved, public = plan.config.model.moved, plan.shape.sizes.public
+    pictures = max(plan.classes, 1) * math.prod(plan.shape.image_shape)
+    check_memory(moved * pictures, f"model.moved = {moved:,}", "Lower it.")
     if moved and public < moved:
         raise ConfigError(
             f"model.moved = {moved:,} public images of each class are moved, and there are {public:,} public images. "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from idpgan.data.load import Split
-from idpgan.errors import ConfigError
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.release.generator import GeneratorArtifact
@@ -30,11 +29,6 @@ class GivesGenerator(Method):
         super()._set_up(split)
         self._to_move = split.public
         if moved := self.plan.config.model.moved:
-            if type(self).normals_noise is GivesGenerator.normals_noise:
-                raise ConfigError(
-                    f"model.moved = {moved} needs a method that releases a normal distribution: gaussian, "
-                    f"idp-gan-aggregate or hybrid, and this is {self.plan.config.method.name}. Set model.moved = 0."
-                )
             classes = len(split.classes) if self.plan.config.model.conditional else 0
             check_pools(split.public, moved, max(classes, 1))
 
