@@ -212,9 +212,9 @@ def _expressed(look: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def _colors(look: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Choose the colors, RGB (num, 3) in [0, 1] by name."""
-    skin = _palette(_SKIN, look["skin_tone"])
+    skin = palette(_SKIN, look["skin_tone"])
     skin = skin * (1 + 0.05 * look["skin_warmth"][:, None] * torch.tensor([1.0, 0.0, -1.0]))
-    hair = _palette(_HAIR, look["hair_tone"])
+    hair = palette(_HAIR, look["hair_tone"])
     hat = torch.stack([look["wardrobe_b"], look["wardrobe_r"], look["wardrobe_g"]], 1)
     usual = torch.stack([look["wardrobe_r"], look["wardrobe_g"], look["wardrobe_b"]], 1)
     today = torch.stack([look["red"], look["green"], look["blue"]], 1)
@@ -227,9 +227,9 @@ def _colors(look: Mapping[str, Tensor]) -> dict[str, Tensor]:
         "clothes": 0.10 + 0.75 * _muted(clothes),
         "hat_color": 0.08 + 0.70 * _muted(hat),
         "background": wall[:, None] + tinge,
-        "lip_color": _palette(_LIPS, look["lip_tone"]) * (0.35 + 0.65 * skin[:, :1]),
-        "iris_color": _palette(_IRIS, look["iris_tone"]),
-        "rim_color": _palette(_RIMS, look["rim_tone"]),
+        "lip_color": palette(_LIPS, look["lip_tone"]) * (0.35 + 0.65 * skin[:, :1]),
+        "iris_color": palette(_IRIS, look["iris_tone"]),
+        "rim_color": palette(_RIMS, look["rim_tone"]),
         "brow_color": 0.75 * hair * (hair.mean(1, keepdim=True) < 0.6)
         + 0.55 * skin * (hair.mean(1, keepdim=True) >= 0.6),
         "beard_color": 0.9 * hair,
@@ -241,7 +241,7 @@ def _muted(colors: Tensor) -> Tensor:
     return torch.lerp(colors.mean(1, keepdim=True), colors, 0.67)
 
 
-def _palette(colors: Sequence[tuple[float, float, float]], position: Tensor) -> Tensor:
+def palette(colors: Sequence[tuple[float, float, float]], position: Tensor) -> Tensor:
     """Return the color at a position in [0, 1] of a palette, between its neighbors, (N, 3)."""
     table = torch.tensor(colors)
     place = position * (len(table) - 1)

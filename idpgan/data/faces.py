@@ -84,7 +84,7 @@ def draw(
         here = {name: column[part].to(device) for name, column in look.items()}
         painted = render(here, height, width, channels)
         grain = here["grain"][:, None] * _GRAIN
-        painted += grain * _noise(start, len(painted), height, width, key, device)
+        painted += grain * grain_noise(start, len(painted), height, width, key, device)
         images[part] = to_uint8(painted.mul_(2).sub_(1))
         progress("draw faces", min(start + batch, num), num)
     return Images(images, identities=person.to(device), attributes=attributes.to(device), attribute_names=ATTRIBUTES)
@@ -169,7 +169,7 @@ def _validated(
     return num, people, height, width
 
 
-def _noise(start: int, num: int, height: int, width: int, key: int, device: torch.device) -> Tensor:
+def grain_noise(start: int, num: int, height: int, width: int, key: int, device: torch.device) -> Tensor:
     """Return noise of mean 0, variance 1, (num, 1, H, W): the byte sum of a hash of image and pixel."""
     pixels = height * width
     count = torch.arange(start * pixels, (start + num) * pixels, dtype=torch.int64, device=device)

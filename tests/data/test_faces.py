@@ -58,7 +58,7 @@ def test_the_same_faces_at_another_size_and_in_grey():
 
 
 def test_noise_is_normal_and_differs_between_images():
-    noise = faces._noise(5, 40, 48, 48, key=123456789, device=torch.device("cpu"))
+    noise = faces.grain_noise(5, 40, 48, 48, key=123456789, device=torch.device("cpu"))
     assert abs(noise.mean()) < 0.02
     assert abs(noise.std() - 1) < 0.02
     assert abs((noise.abs() < 1).float().mean() - 0.683) < 0.02
@@ -66,7 +66,7 @@ def test_noise_is_normal_and_differs_between_images():
     pixels = torch.corrcoef(torch.stack([noise[..., 1:].flatten(), noise[..., :-1].flatten()]))[0, 1]
     assert abs(neighbors) < 0.02
     assert abs(pixels) < 0.02
-    other = faces._noise(5, 40, 48, 48, key=987654321, device=torch.device("cpu"))
+    other = faces.grain_noise(5, 40, 48, 48, key=987654321, device=torch.device("cpu"))
     assert abs(torch.corrcoef(torch.stack([noise.flatten(), other.flatten()]))[0, 1]) < 0.02
 
 
