@@ -27,11 +27,11 @@ from idpgan.data.config import DataConfig
 from idpgan.data.eyes import face_finder
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
+from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import FeatureClassifier, fit_feature_classifier
 from idpgan.metrics.fidelity import measure_fidelity
-from idpgan.metrics.cache import Cache
-from idpgan.models.generator import Generator
 from idpgan.models.config import Purpose
+from idpgan.models.generator import Generator
 from idpgan.synthesis.gaussian import GaussianMoments
 from idpgan.trainer import train_on
 from idpgan.training.config import build_config
@@ -57,7 +57,7 @@ def faces(root: Path) -> Images:
     size = Image.open(next(root.glob("*/*.png")))
     declared |= {"image_size": size.size[0], "channels": 1 if size.mode == "L" else 3}
     declared |= {"label": ["expression"], "classes": CLASSES}
-    images, test, _ = folder.read(DataConfig.model_validate(declared))
+    images, _, _ = folder.read(DataConfig.model_validate(declared))
     return images.existing()
 
 
@@ -69,13 +69,12 @@ def of_group(images: Images, *groups: int) -> Images:
 
 def generator_of(law: str, epsilon: float, seed: int, private: Images, public: Images, out: Path) -> Any:
     """Release a law once, and return the method that did, with what it released."""
-    blind = law.endswith("-blind")  # the release has seen no portrait either
-    parts = LAWS[law.removesuffix("-blind")]
+    parts = LAWS[law]
     table = {
         "data": {"name": "folder", "root": ".", "num_images": len(private), "image_size": private.image_shape[1],
                  "channels": private.image_shape[0], "classes": [*CLASSES], "label": ["expression"],
                  "public_root": "public", "public_disjoint": True},
-        "model": {"generator": "gaussian", "latent_dim": 160, "truncation": 0.7, "moved": 0 if blind else moved_of(public),
+        "model": {"generator": "gaussian", "latent_dim": 160, "truncation": 0.7, "moved": moved_of(public),
                   **parts.get("model", {})},
         "method": {"name": "gaussian", "symmetric": True, **parts.get("method", {})},
         "privacy": {"epsilon": epsilon, "delta": 1e-5, **parts.get("privacy", {})},
@@ -86,10 +85,12 @@ def generator_of(law: str, epsilon: float, seed: int, private: Images, public: I
         table["data"] |= {"num_people": people, "split_by": "identity"}
     nobody = private.select(torch.arange(0))
     private = private if "unit" in table["privacy"] else dataclasses.replace(private, identities=None)
-    split = Split(nobody if blind else public, private, nobody, nobody)
+    split = Split(public, private, nobody, nobody)
     config, kept = build_config(table, "the row"), out / f"{law}-{epsilon:g}-{seed}.pt"
     if kept.is_file():
-        method = GaussianMoments(GaussianMoments.Plan(config, split.shape), split, ledger=None, device=torch.device("cpu"))
+        method = GaussianMoments(
+            GaussianMoments.Plan(config, split.shape), split, ledger=None, device=torch.device("cpu")
+        )
         method._take_released(torch.load(kept, weights_only=True))
         return method
     method = train_on(config, split)
@@ -157,7 +158,6 @@ def drawn(row: str, seed: int, private: Images, public: Images, out: Path) -> tu
     method = generator_of(law, float(epsilon), seed, private, public, out)
     model = {"moved": 0} if how == "law" else {"moved": moved_of(public), "plain_share": DRAWN[how]}
     generator: Generator = method.generator
-    method._to_move = public
     generator.config = generator.config.model_copy(update=model)
     generator = method.artifact(method.plan.config.release).generator
     images = generator.sample_images(NUM, seed=seed)
@@ -186,7 +186,9 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=["real", "people", "plain:1:law", "plain:1:moved", "plain:1:half"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--tag", default="", help="names a setting that is tried")
-    parser.add_argument("--quick", action="store_true", help="half of the images, two thirds of the epochs: to choose by")
+    parser.add_argument(
+        "--quick", action="store_true", help="half of the images, two thirds of the epochs: to choose by"
+    )
     parser.add_argument("--fidelity", action="store_true", help="KID and recall too")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)

@@ -8,8 +8,9 @@ between multivariate normal distributions", 1982)
     x -> x + shift + (T - 1) (x - p),    T = P^(-1/2) (P^(1/2) R P^(1/2))^(1/2) P^(-1/2),
 
 where p and P are mean and covariance of the public pictures of the class and R that of the law; what lies above these
-frequencies stays. Aligning second moments so is CORAL's idea for domains (Sun, Feng and Saenko, "Return of frustratingly
-easy domain adaptation", 2016); coarse private and fine public images have been joined by other means (arXiv 2602.23262).
+frequencies stays. To align second moments is CORAL's idea for domains (Sun, Feng and Saenko, "Return of frustratingly
+easy domain adaptation", 2016); coarse private and fine public images have been joined by other means: a public
+super-resolver (arXiv 2602.23262), a denoiser (Meng et al., "SDEdit", 2022).
 
 How far pictures are moved follows from the known noise of the release, and from constants:
 
