@@ -44,8 +44,8 @@ class DataConfig(Section):
             release was made from which is named as public. Without it the charges of such a release count; see
             docs/reference/totals.md.
         public_root: A separate folder of public images (layout as in `folder.py`; same classes and size), or an npz.
-            Nothing is then taken out of the private ones. Images that this package released or drew are known by the files beside
-            them.
+            Nothing is then taken out of the private ones. Images that this package released or drew are known by the
+            files beside them.
         public_generator: Folder of a released generator of this package, the simulator of ``model.simulator =
             "generator"``.
         public: "faces" draws the public images, in the size of the private ones: nobody's privacy, and nothing is taken
