@@ -231,3 +231,19 @@ def test_init_moves_portraits_where_they_can_be_drawn(monkeypatch):
     monkeypatch.setattr("idpgan.data.people_mesh.is_installed", lambda: False)
     assert _portraits(shape) == {}
     assert "moved" not in starter.gaussian(dataclasses.replace(facts, shape=shape))["model"]
+
+
+def test_the_refined_generator_of_the_aggregate_form_is_moved_onto_too(tmp_path):
+    config = config_of()
+    table = config.to_json() | {
+        "method": {"name": "idp-gan-aggregate", "features": "photos", "moments": 4, "fourier": 4}
+    }
+    table["data"]["image_size"] = 32
+    table["model"] |= {"generator": "refined", "width": 4}
+    table["training"] = {"steps": 0, "batch_size": 4}
+    released = trainer.start(build_config(table, "the test"), tmp_path / "run").run.release
+    assert verify(released).problems == ()
+    table["method"]["features"] = "random"
+    table["training"]["steps"] = 1
+    with pytest.raises(ConfigError, match='Set it to "photos"'):
+        trainer.start(build_config(table, "the test"), tmp_path / "other")
