@@ -133,6 +133,11 @@ def _template(source: str, data_root: Path | None, method: str, probe: bool) -> 
     counts = ", ".join(f"{name} {count:,}" for name, count in seen.counts.most_common())
     note = f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise."
     notes = _notes(choice, facts, seen.settings, probe)
+    if facts.aligned and not facts.shape.sizes.public:
+        notes.append(
+            "Portraits of people who do not exist, moved onto what is released, have the edges that a release lacks: "
+            'pip install "idpgan[people]", and run init again.'
+        )
     if left_out := leftovers(Path(source)) if source not in BY_NAME else {}:
         where = in_folders(left_out)
         notes.append(f"Left out, in hidden folders and what systems leave behind: {where} image files.")

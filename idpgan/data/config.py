@@ -44,16 +44,17 @@ class DataConfig(Section):
         public_disjoint: Declares that nobody of the private images is on those of `public_root`, or among those that a
             release was made from which is named as public. Without it the charges of such a release count; see
             docs/reference/totals.md.
-        public_root: A separate folder of public images (layout as in `folder.py`; same classes and size). Nothing is
-            then taken out of the private ones. Images that this package released or drew are known by the files beside
-            them.
+        public_root: A separate folder of public images (layout as in `folder.py`; same classes and size), or an npz.
+            Nothing is then taken out of the private ones. Images that this package released or drew are known by the
+            files beside them.
         public_generator: Folder of a released generator of this package, the simulator of ``model.simulator =
             "generator"``.
         public: "faces" draws the public images, in the size of the private ones: nobody's privacy, and nothing is taken
-            out of the private ones.
+            out of the private ones. "people" are portraits of people who do not exist, as `idpgan people` draws them.
         public_images: Drawn public images, one of each person; None: 6,000.
         public_seed: Seed of their drawing; None is a constant of the package.
-        public_crop: Side of what is kept around the face, as a share of the drawn picture's; None: 1, the whole.
+        public_crop: Of "faces": side of what is kept around the face, as a share of the drawn picture's; None: 1, the
+            whole.
         public_labels: What a drawn face of each class looks like, for example ``{happiness = "smiling", neutral = "not
             smiling"}``: an attribute of `faces`, or "not" and one. None: unlabeled.
         holdout_share: Share, in [0, 1), of the training images that is never trained on: the non-members of attacks.
@@ -88,7 +89,7 @@ class DataConfig(Section):
     public_disjoint: bool = False
     public_root: Path | None = None
     public_generator: Path | None = None
-    public: Literal["faces"] | None = None
+    public: Literal["faces", "people"] | None = None
     public_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
     public_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     public_crop: Annotated[float, Field(ge=0.25, le=1)] | None = None
@@ -146,7 +147,9 @@ class DataConfig(Section):
         keys = ("public_images", "public_seed", "public_crop", "public_labels")
         own = [key for key in keys if getattr(self, key) is not None]
         if own and self.public is None:
-            raise ConfigError(f'{own[0]} is a key of public = "faces". Set that, or leave {own[0]} out.')
+            raise ConfigError(f'{own[0]} is a key of public = "faces" or "people". Set that, or leave {own[0]} out.')
+        if self.public == "people" and self.public_crop is not None:
+            raise ConfigError('public_crop is for public = "faces": portraits of people are cut already. Leave it out.')
         if self.public is not None and (self.public_share > 0 or self.public_root is not None):
             other = "public_share" if self.public_share > 0 else "public_root"
             raise ConfigError(f'public = "{self.public}" and {other} exclude each other. Leave one of them out.')

@@ -4,35 +4,29 @@ A drawn person has a head, skin, hair, eyes, brows, nose, mouth, maybe glasses, 
 expression, light, clothes and noise (`face_looks`, `face_drawing`). Labels: the person (`Images.identities`) and the
 binary attributes `ATTRIBUTES` (`data.label` makes classes of them). A seed gives the same images for every batch size;
 another device may round a pixel differently.
-
-With `data.public = "faces"` drawn faces are the public images of any source.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
 
-from idpgan.config import nearest_hint
 from idpgan.data.config import DataConfig
 from idpgan.data.face_drawing import landmarks, render
 from idpgan.data.face_looks import ATTRIBUTES, looks
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.source import Found, Read
-from idpgan.errors import ConfigError, DataError
+from idpgan.errors import DataError
 from idpgan.memory import check_room, zeros
 from idpgan.progress import Progress, silent
 
 NUM_IMAGES, NUM_PEOPLE, SIDE, CHANNELS = 10_000, 1_000, 48, 3  # values for None in the config
 SEED = 7_001  # seed of the data source: a constant of the package
 LEAST_SIDE = 16  # px; smaller faces would lose their features
-NUM_PUBLIC, PUBLIC_SEED, PUBLIC_CROP = 6_000, 7_002, 1.0  # defaults of drawn public images
 _FACE_CENTER = (0.48, 0.5)  # center of a crop, as shares of height and width
-_NOT = "not "
 _PIXELS = 1 << 17  # pixels of a batch, so that its planes stay in a core's cache
 _PIXELS_GPU = 1 << 23
 _GRAIN = 0.03  # largest standard deviation of the noise, for pixels in [0, 1]
@@ -181,52 +175,6 @@ def grain_noise(start: int, num: int, height: int, width: int, key: int, device:
     return ((total.float() - 510) / 147.8).view(num, 1, height, width)
 
 
-# Public images ----------------------------------------------------------------------------------------------------
-
-
-def count_public(config: DataConfig) -> int:
-    """Return the number of public images to draw."""
-    return config.public_images or NUM_PUBLIC
-
-
-def draw_public(
-    config: DataConfig, image_shape: tuple[int, int, int], classes: tuple[str, ...], progress: Progress = silent
-) -> Images:
-    """Draw the public images, one of each person.
-
-    With `data.public_labels` the positions go to the classes in turn, and each class is filled with faces that look
-    like it; a class with too few such faces repeats them.
-
-    Args:
-        image_shape: (C, H, W) of the private images and of every drawn picture; only crops are rescaled.
-        classes: Classes of the private images.
-
-    Raises:
-        ConfigError: If the labels do not fit the classes.
-    """
-    meanings = check_public_labels(config, classes)
-    channels, height, width = image_shape
-    crop = PUBLIC_CROP if config.public_crop is None else config.public_crop
-    seed = PUBLIC_SEED if config.public_seed is None else config.public_seed
-    drawn = draw_cropped(count_public(config), (height, width), channels, crop, seed=seed, progress=progress)
-    pictures = drawn.images
-    if not meanings or drawn.attributes is None:
-        return Images(pictures)
-    labels = torch.arange(len(drawn)) % len(classes)
-    index = torch.empty_like(labels)
-    for number, name in enumerate(classes):
-        look = meanings[name]
-        holds = drawn.attributes[:, ATTRIBUTES.index(look.removeprefix(_NOT))] != look.startswith(_NOT)
-        alike, places = torch.nonzero(holds)[:, 0], labels == number
-        if not len(alike):
-            raise ConfigError(
-                f"none of the {len(drawn)} drawn faces is '{look}', data.public_labels of '{name}'. Set "
-                "data.public_images higher."
-            )
-        index[places] = alike[torch.arange(int(places.sum())) % len(alike)]
-    return dataclasses.replace(Images(pictures).select(index), labels=labels, classes=classes)
-
-
 def draw_cropped(
     num: int,
     size: tuple[int, int],
@@ -246,21 +194,3 @@ def draw_cropped(
     )
     part = drawn.images[:, :, top : top + height, left : left + width].contiguous()
     return dataclasses.replace(drawn, images=part)
-
-
-def check_public_labels(config: DataConfig, classes: Sequence[str]) -> Mapping[str, str]:
-    """Return the look of each class, {} for unlabeled ones; raises `ConfigError` if classes or looks do not fit."""
-    meanings = config.public_labels or {}
-    if meanings and set(meanings) != set(classes):
-        odd = sorted(set(meanings) ^ set(classes))
-        raise ConfigError(
-            f"data.public_labels and the classes of '{config.name}' ({', '.join(classes) or 'none'}) do not meet: "
-            f"'{odd[0]}' is only in one of them. Say what every class looks like, or leave public_labels out."
-        )
-    for name, look in meanings.items():
-        if look.removeprefix(_NOT) not in ATTRIBUTES:
-            raise ConfigError(
-                f"data.public_labels: '{look}' (of '{name}') is not a look of a drawn face. "
-                f"{nearest_hint(look.removeprefix(_NOT), ATTRIBUTES)}"
-            )
-    return meanings

@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from idpgan.config import nearest_hint
-from idpgan.data import arrays, celeba, digits, face_folder, faces, folder, fonts, mnist
+from idpgan.data import arrays, celeba, digits, face_folder, faces, folder, fonts, intake, mnist
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import warn_once
-from idpgan.data.faces import check_public_labels, count_public, draw_public
+from idpgan.data.drawn import check_public_labels, count_public, draw_public
 from idpgan.data.images import (
     Images,
     attribute_classes,
@@ -172,10 +172,8 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
             damaged or undeclared image becomes a null record.
     """
     with _opened(config) as (source, root):
-        public = None
-        if root is not None and root.suffix == arrays.SUFFIX:
-            public = arrays.read_public(root)
-        elif root is not None:
+        public = _of_file(root)
+        if public is None and root is not None:
             public = folder.read_all(root, config.channels, progress, config)
         images, test, refused = source.read(config, progress)
     if public is not None and images.labels is None and not config.attributes:
@@ -259,10 +257,9 @@ def describe(config: DataConfig) -> DataShape | None:
     """
     with _opened(config) as (source, root):
         found = source.describe(config)
-        public = None
-        if root is not None and root.suffix == arrays.SUFFIX:
-            public = len(arrays.read_public(root)), arrays.classes_of(root)
-        elif root is not None:
+        held = _of_file(root)
+        public = None if held is None else (len(held), held.classes)
+        if public is None and root is not None:
             files = folder.scanned(root, config)
             public = len(files.paths), files.classes
     if found is None:
@@ -332,6 +329,13 @@ def _opened(config: DataConfig) -> Iterator[tuple[Source, Path | None]]:
     except OSError as error:
         name = error.filename or f"the data set '{config.name}'"
         raise DataError(f"Cannot read {name}: {error.strerror or error}.") from error
+
+
+def _of_file(root: Path | None) -> Images | None:
+    """Return the public images of a file, an npz or one that `idpgan.fit` wrote; None for a folder."""
+    if root is None or root.suffix not in (arrays.SUFFIX, ".npz"):
+        return None
+    return arrays.read_public(root) if root.suffix == arrays.SUFFIX else intake.gathered(root, private=False)
 
 
 def _declared_shape(shape: tuple[int, int, int], config: DataConfig) -> tuple[int, int, int]:

@@ -130,6 +130,11 @@ def read_head() -> Head:
     )
 
 
+def is_installed() -> bool:
+    """Tell whether the package that the head is read from is there, in any version."""
+    return bool(list(importlib.metadata.distributions(name=PAPERS.name)))
+
+
 def _folder() -> Path:
     """Return the folder of the data of the installed package."""
     how = f'People are drawn from the package {PAPERS.name} {PAPERS.version}: pip install "idpgan[people]"'

@@ -24,6 +24,7 @@ from idpgan.models.config import ModelConfig, Origin
 from idpgan.models.families import build_generator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.initialize import without_weights
+from idpgan.models.moved import MovedGenerator
 from idpgan.models.own import NETWORK, GeneratorOutline, needs_code, outline_of, outlined
 from idpgan.models.private_classifier import described_classifier
 from idpgan.models.simulators import PopulationGenerator
@@ -218,6 +219,8 @@ def build_described(described: Any, path: Path) -> Generator:
         else:
             with without_weights():
                 generator = build_generator(config, shape, len(classes))
+                if config.moved:
+                    generator = MovedGenerator(generator, config.moved)
         if len(classes) != generator.num_classes:
             raise InputError(f"an unconditional generator has no classes, but {len(classes)} are named. {_AGAIN}.")
         check_class_names(classes)
@@ -303,4 +306,5 @@ def origin_weights(path: Path | None, origin: Origin) -> dict[str, Tensor]:
             "run began with, or leave model.origin out of the config, so that it is read anew."
         )
     put_weights(generator, content, weights)
-    return {name: tensor for name, tensor in generator.state_dict().items() if not name.startswith("teacher.")}
+    law = generator.law if isinstance(generator, MovedGenerator) else generator
+    return {name: tensor for name, tensor in law.state_dict().items() if not name.startswith("teacher.")}

@@ -42,6 +42,7 @@ _LONGEST_LICENSE = 200
 
 _GENERATORS = ("dcgan", "warp", "gaussian", "refined", "diffusion", "population")
 _BENT = ("gaussian", "refined", "diffusion")  # draw texture and shape
+_LAWS = ("gaussian", "refined")  # onto which public images are moved
 _CRITICS = ("dcgan",)
 _SIMULATORS = ("faces", "fonts", "public", "generator")
 _DROPPED = {"generator_norm": "batch", "critic_norm": "none"}  # keys of earlier versions, with all that is left
@@ -102,6 +103,9 @@ class ModelConfig(Section):
             drawn so, and what others train on is not.
         shape: Functions a direction of the smooth displacement by which a "gaussian", "refined" or "diffusion"
             generator bends each image, 0 = none: texture and shape are drawn together (`idpgan.models.registration`).
+        moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
+            released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these.
+        plain_share: Of the images to train on, the share that is drawn by the law as without `moved`.
     """
 
     latent_dim: int = Field(default=64, ge=1, le=4096)
@@ -118,6 +122,8 @@ class ModelConfig(Section):
     temperature: float = Field(default=1.0, ge=0, le=10)
     truncation: float | None = Field(default=None, ge=0, le=10)
     shape: int = Field(default=0, ge=0, le=36)
+    moved: int = Field(default=0, ge=0, le=65536)
+    plain_share: float = Field(default=0.5, ge=0, lt=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -140,6 +146,11 @@ class ModelConfig(Section):
             raise ConfigError(
                 f"shape = {self.shape} bends what a normal distribution draws, in the generators {', '.join(_BENT)}, "
                 f'and generator = "{self.generator}". Set shape = 0.'
+            )
+        if self.moved and self.generator not in _LAWS:
+            raise ConfigError(
+                f"moved = {self.moved} moves public images onto a normal distribution, that of the generators "
+                f'{", ".join(_LAWS)}, and generator = "{self.generator}". Set moved = 0.'
             )
         if self.simulator == "generator" and self.origin is None:
             raise ConfigError(

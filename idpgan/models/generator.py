@@ -46,6 +46,7 @@ class Generator(nn.Module):
             are trained on other private images.
         choosing: Positions of the latent numbers that make a discrete choice, such as of a member: a small change of
             one may give another image.
+        shared: Positions of the latent numbers that all candidates of an image have in common.
 
     Raises:
         ConfigError: If classes are asked for and there are none.
@@ -60,6 +61,7 @@ class Generator(nn.Module):
         self.classes: tuple[str, ...] = tuple(map(str, range(self.num_classes)))
         self.teacher: PrivateClassifier | None = None
         self.choosing: tuple[int, ...] = ()
+        self.shared: tuple[int, ...] = ()
         self.candidates = 1
         self.privacy: PrivacyReport | None = None
 
@@ -221,12 +223,13 @@ class Generator(nn.Module):
             rng.seed()
         else:
             rng.manual_seed(torch_seed(seed))
-        temperature = torch.full((self.latent_dim,), self.config.temperature_for(purpose))
-        temperature[list(self.choosing)] = 1.0
+        temperature = self.temperatures(purpose)
         for start in range(0, num, LATENT_BLOCK):  # blocks of fixed size, so that row i never depends on ``num``
             latent = torch.randn(LATENT_BLOCK, self.candidates * self.latent_dim, generator=rng)[: num - start]
             for rows in torch.arange(start, start + len(latent)).split(max(batch_size // self.candidates, 1)):
-                z = latent[rows - start].view(-1, self.latent_dim) * temperature
+                each = latent[rows - start].view(len(rows), self.candidates, self.latent_dim)
+                each[:, :, self.shared] = each[:, :1, self.shared]
+                z = each.flatten(0, 1) * temperature
                 part = None if labels is None else labels[rows].repeat_interleave(self.candidates).to(device)
                 modes = [(module, module.training) for module in self.modules()]
                 self.eval()
@@ -237,6 +240,12 @@ class Generator(nn.Module):
                     for module, training in modes:
                         module.training = training
                 yield images.view(len(rows), self.candidates, *self.image_shape).cpu()
+
+    def temperatures(self, purpose: Purpose) -> Tensor:
+        """Return the factors on the latent numbers of images that are drawn for a purpose, (latent_dim,)."""
+        factors = torch.full((self.latent_dim,), self.config.temperature_for(purpose))
+        factors[list(self.choosing)] = 1.0
+        return factors
 
     def _checked_labels(self, labels: Tensor | Sequence[int] | Sequence[str] | int | str, num: int) -> Tensor:
         """Return the positions of the classes that labels mean."""

@@ -12,7 +12,7 @@ import pydantic
 
 from idpgan.config import Section, build
 from idpgan.data.config import WHERE_FILES_LIE
-from idpgan.data.faces import count_public
+from idpgan.data.drawn import count_public
 from idpgan.data.images import LONGEST_CLASS_NAME
 from idpgan.data.load import SOURCES, DataShape, Sizes
 from idpgan.errors import ConfigError, InputError

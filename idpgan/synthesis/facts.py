@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from idpgan.config import nearest_hint
-from idpgan.data import declared, face_folder, folder
+from idpgan.data import declared, face_folder, folder, people, people_mesh
 from idpgan.data.config import DataConfig
 from idpgan.data.images import names_people
 from idpgan.data.labels import spelled, spellings
-from idpgan.data.load import BY_NAME, SOURCES, known_shape
+from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape
 from idpgan.data.metadata import METADATA, PREPARED, bits, class_values, read_rows
 from idpgan.errors import DataError, InputError
 from idpgan.files import pasted
@@ -24,6 +24,7 @@ from idpgan.models.config import SIZES, SIZES_IN_WORDS
 from idpgan.synthesis.starter import Facts, Sections, Setting
 
 HANDWRITING, ALIGNED = ("digits", "mnist"), ("celeba",)
+_SMILES = ("smiling", "smile", "happy", "happiness", "joy")  # classes that are known by their names
 MOST_CLASSES, LEAST_PER_CLASS = 64, 20  # no classes: a column of more values, or of fewer images of each
 
 
@@ -74,7 +75,23 @@ def facts_of(source: str, data_root: Path | None = None) -> tuple[Shown, Facts]:
         settings = settings | {"holdout_share": Setting(0.0, "too few images for non-members: attacks need them")}
         shape = known_shape(_config(settings))
     aligned = source in ALIGNED if source in BY_NAME else _was_aligned(Path(source))
+    if aligned and (portraits := _portraits(shape)):
+        settings = settings | portraits
+        shape = known_shape(_config(settings))
     return seen._replace(settings=settings), Facts(shape, per_person, source in HANDWRITING, aligned)
+
+
+def _portraits(shape: DataShape) -> dict[str, Setting]:
+    """Return the keys of [data] that draw portraits beside faces in place; none where they cannot be drawn."""
+    _, height, width = shape.image_shape
+    if not (people_mesh.is_installed() and height == width and people.SIZES[0] <= height <= people.SIZES[1]):
+        return {}
+    keys = {"public": Setting("people", "portraits of people who do not exist, moved onto what is released")}
+    smiling = [name for name in shape.classes if name.lower() in _SMILES]
+    if len(shape.classes) == 2 and len(smiling) == 1:
+        looks = {name: "smiling" if name in smiling else "not smiling" for name in shape.classes}
+        keys["public_labels"] = Setting(looks, "what a portrait of each class looks like")
+    return keys
 
 
 def _config(settings: Mapping[str, Setting]) -> DataConfig:

@@ -40,10 +40,13 @@ from idpgan.synthesis.moments import (
     CONTRAST,
     COUNT_SHARE,
     MomentMap,
+    NormalsNoise,
     count_moments,
     estimate_normals,
+    noise_of_normals,
     private_moments,
 )
+from idpgan.synthesis.move import assumed, check_moved
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.sums_audit import AUDITED_CLASSES, SUMS_RELATIONS, SUMS_UNITS, privacy_of, sums_case
 from idpgan.synthesis.sums_plan import SumsConfig, SumsPlan, SumsRun
@@ -131,7 +134,7 @@ class GaussianPlan(SumsPlan):
         """Name the map of an image to its vector, and which of its constants public images have set."""
         learned = ("center, scale and covariance, learned from public images",) if self.shape.sizes.public else ()
         fixed = "the vector of an image: its functions, center, scale and clip, fixed before any private image"
-        return (fixed, *learned, *capped(self.config))
+        return (fixed, *learned, *assumed(self.config.model), *capped(self.config))
 
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
@@ -139,6 +142,7 @@ class GaussianPlan(SumsPlan):
         needed = generator_bytes(model, image_shape, self.classes) + 8 * 4 * self.rows * self.dimensions
         self.check_teacher()
         self.check_template()
+        check_moved(self)
         check_memory(needed, f"model.latent_dim = {model.latent_dim}", "Lower it.")
         check_people(self)
 
@@ -212,6 +216,11 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
         if TEACHER in released:
             shape, classes = self.generator.image_shape, self.generator.classes
             self.teacher = teacher_of(released[TEACHER], shape, classes).to(self.device)
+
+    @property
+    def normals_noise(self) -> NormalsNoise:
+        """See `GivesGenerator`."""
+        return noise_of_normals(self._released["sums"], self.moments, self.sums.noise_std)
 
     @property
     def released_sums(self) -> ReleasedSums:

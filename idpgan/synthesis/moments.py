@@ -364,13 +364,39 @@ def estimate_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> Norm
     values, vectors = torch.linalg.eigh(covariances)
     values = values.clamp(min=0)
     ranks = (values > values.amax(1, keepdim=True) * 1e-9).sum(1).tolist()
-    kept = found.second.diagonal(dim1=1, dim2=2).sum().item()
-    # By how much images are longer than what was kept of them: it gives them back their contrast. One number for all
-    # rows, which belong to one kind of images.
-    gain = math.sqrt(max(found.power.sum().item() / kept, 1.0)) if kept > 0 else 1.0
-    scale = moments.scale * gain
+    scale = moments.scale * _gain(found)
     factors = vectors * values.sqrt()[:, None]
     return Normals(moments.center + scale * means, scale[:, None] * factors, tuple(ranks))
+
+
+def _gain(found: Sums) -> float:
+    """Return by how much images are longer than what was kept of them: it gives them back their contrast.
+
+    One number for all rows, which belong to one kind of images.
+    """
+    kept = found.second.diagonal(dim1=1, dim2=2).sum().item()
+    return math.sqrt(max(found.power.sum().item() / kept, 1.0)) if kept > 0 else 1.0
+
+
+class NormalsNoise(NamedTuple):
+    """What is known of the noise on normal distributions: standard deviations, in the units of the coefficients.
+
+    Attributes:
+        mean: Of the noise on each mean, (rows, q).
+        variance: Of the noise on each variance before it was shrunk, (rows, q).
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+
+def noise_of_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> NormalsNoise:
+    """Return the noise on `estimate_normals` of the same sums; the moments that symmetry leaves out have none."""
+    found = moments.read(sums, noise_std)
+    counts, scale = found.counts.clamp(min=1)[:, None], moments.scale * _gain(found)
+    first_std = noise_std / math.sqrt(2 * (1 - _POWER_SHARE) * moments.count_share * (1 - moments.count_share))
+    mean = (scale * first_std / counts).masked_fill(moments.odd, 0.0)
+    return NormalsNoise(mean, scale.square() * found.second_std / counts)
 
 
 def _denoised(noisy: Tensor, counts: Tensor, second_std: float, public: Tensor | None) -> Tensor:

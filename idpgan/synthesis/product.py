@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from idpgan.data.load import Split
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.release.generator import GeneratorArtifact
+from idpgan.synthesis.moments import NormalsNoise
+from idpgan.synthesis.move import check_pools, move
 from idpgan.synthesis.teacher import balanced
 from idpgan.training.config import ReleaseConfig
 from idpgan.training.method import Method
@@ -22,14 +25,28 @@ class GivesGenerator(Method):
     teacher: LinearScattering | None = None
     candidates: int | None = None
 
+    def _set_up(self, split: Split) -> None:
+        super()._set_up(split)
+        self._to_move = split.public
+        if moved := self.plan.config.model.moved:
+            classes = len(split.classes) if self.plan.config.model.conditional else 0
+            check_pools(split.public, moved, max(classes, 1))
+
+    @property
+    def normals_noise(self) -> NormalsNoise:
+        """Known noise of the released normal distributions, for `move`; post-processing of released numbers."""
+        raise NotImplementedError
+
     @property
     def product(self) -> Generator:
         """The generator that is released."""
         return self.generator
 
     def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
-        """Return the generator, with its teacher where it has one."""
+        """Return the generator, with public pictures moved onto its law, and with its teacher, where it has any."""
         generator = self.generator
+        if generator.config.moved:
+            generator = move(generator, self._to_move, self.normals_noise, seed=self.plan.config.training.seed)
         if self.teacher is not None and self.candidates is not None:
             generator = generator.taught_by(balanced(self.teacher, generator, self.progress), self.candidates)
         return GeneratorArtifact(generator, config.samples)

@@ -23,6 +23,7 @@ EPSILON = 3.0
 SHAPE = 12  # functions of a face's displacement in each direction: more add noise, fewer bend less
 _STROKES, _WRITTEN = 6, 1_000  # the same of writing, from so many images of a class on
 _MANY = 20_000  # private images from which on a teacher takes more steps
+_MOST_BYTES = 1 << 25  # of public images in a release
 TRUNCATION = 0.7  # of normal distributions of photos: 0.6 to 0.8 looked best in trials at epsilon 10
 
 
@@ -111,11 +112,18 @@ def _moments(facts: Facts, teacher: Mapping[str, Setting]) -> tuple[dict[str, Se
     share = 1 - (float(str(teacher["teacher_share"].value)) if teacher else 0.0)
     if facts.aligned:
         count = _coefficients(facts, share - TEMPLATE_SHARE, SHAPE, symmetric=True)
-        return {"latent_dim": count, "shape": _REGISTERED, "truncation": _LOOKED_AT}, {"symmetric": _MIRRORED}
+        moved = {"moved": _moved(facts)} if facts.shape.sizes.public else {}
+        return {"latent_dim": count, "shape": _REGISTERED, "truncation": _LOOKED_AT, **moved}, {"symmetric": _MIRRORED}
     if facts.handwriting and facts.num_classes > 1 and facts.per_class >= _WRITTEN:
         count = _coefficients(facts, share - TEMPLATE_SHARE, _STROKES)
         return {"latent_dim": count, "shape": _STROKED, "truncation": _LOOKED_AT}, {"templates": _OF_CLASSES}
     return {"latent_dim": _coefficients(facts, share), "truncation": _LOOKED_AT}, {}
+
+
+def _moved(facts: Facts) -> Setting:
+    """Return ``model.moved``: as many as there are of each class, and no more than make a release large."""
+    images = facts.shape.sizes.public // facts.num_classes, _MOST_BYTES // math.prod(facts.shape.image_shape)
+    return Setting(min(images[0], images[1] // facts.num_classes), "of each class; these are the images to look at")
 
 
 _REGISTERED = Setting(SHAPE, "faces are brought into place on a noisy mean face; drawn ones get a shape of their own")

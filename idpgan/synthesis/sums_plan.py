@@ -38,6 +38,8 @@ class SumsConfig(TaughtConfig):
             that leaves out of the sums makes noise smaller. Not for writing.
     """
 
+    RELEASES_LAW = True
+
     template_share: float = Field(TEMPLATE_SHARE, gt=0, le=0.5)
     templates: Literal["one", "class"] = "one"
     symmetric: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
@@ -33,6 +33,8 @@ class MethodConfig(Section):
     Attributes:
         name: A name in `idpgan.methods`; each method narrows it to its own.
     """
+
+    RELEASES_LAW: ClassVar[bool] = False  # a normal distribution, onto which public images can be moved
 
     name: str
 
@@ -158,6 +160,15 @@ class RunConfig(Section):
     training: TrainingConfig = TrainingConfig()
     release: ReleaseConfig = ReleaseConfig()
     contained: Annotated[tuple[Contained, ...], Field(max_length=MOST_CONTAINED)] = ()
+
+    @model_validator(mode="after")
+    def _check_moved(self) -> Self:
+        if self.model.moved and not self.method.RELEASES_LAW:
+            raise ConfigError(
+                f"model.moved = {self.model.moved} needs a method that releases a normal distribution, gaussian or "
+                f"idp-gan-aggregate, and this is {self.method.name}. Set model.moved = 0."
+            )
+        return self
 
     @property
     def counted(self) -> tuple[Part, ...]:

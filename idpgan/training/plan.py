@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal
 
 import torch
 
+from idpgan.data.drawn import PAPERS
 from idpgan.data.load import DataShape
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError
@@ -346,6 +347,8 @@ class RunPlan(Plan):
             phrases.append(
                 f"that the images of data.public_root are public{shown}: the word of whoever made this release"
             )
+        if data.public == "people":
+            phrases.append(f"the drawn public images: {PAPERS[data.public]}")
         for each in self.config.contained:
             proven, what = each.part.proven, f"the contained release of method {each.method}"
             if data.public_disjoint:

@@ -1,12 +1,15 @@
 """Drawn public images: their number and size are known before, their labels mean what the config says."""
 
+import numpy as np
 import pytest
 import torch
 
 from idpgan.data.config import DataConfig
-from idpgan.data.faces import ATTRIBUTES, draw, draw_public
+from idpgan.data.drawn import draw_public
+from idpgan.data.faces import ATTRIBUTES, draw
 from idpgan.data.load import describe, load
 from idpgan.errors import ConfigError
+from tests.data.made_head import made_head
 
 SMILES = {"happiness": "smiling", "neutral": "not smiling"}
 CLASSES = ("neutral", "happiness")
@@ -54,6 +57,18 @@ def test_a_crop_is_the_middle_of_a_larger_picture():
     assert any(torch.equal(found.images, whole[:, :, top : top + 24, 10:30]) for top in range(8, 14))
 
 
+def test_portraits_are_drawn_by_the_look_of_each_class(monkeypatch):
+    monkeypatch.setattr("idpgan.data.people.read_head", made_head)
+    config = DataConfig(name="faces", public="people", public_images=20, public_labels=SMILES)
+    found = draw_public(config, (1, 32, 32), CLASSES)
+    assert found.image_shape == (1, 32, 32)
+    assert found.labels.bincount().tolist() == [10, 10]
+    smiling, neutral = (set(found.images[found.labels == label].flatten(1).sum(1).tolist()) for label in range(2))
+    assert not smiling & neutral  # nobody is in both
+    with pytest.raises(ConfigError, match="draws squares"):
+        draw_public(config, (1, 32, 40), CLASSES)
+
+
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
@@ -72,6 +87,7 @@ def test_labels_that_do_not_fit_are_one_line(keys, words):
     [
         ({"public_images": 5}, "public_images is a key of public"),
         ({"public_seed": 0}, "public_seed is a key of public"),
+        ({"public": "people", "public_crop": 0.5}, "are cut already"),
         ({"public": "faces", "public_root": "x"}, "exclude each other"),
         ({"public": "faces", "public_share": 0.1, "confirm_public": True}, "exclude each other"),
     ],
@@ -84,3 +100,16 @@ def test_keys_that_contradict_each_other_are_refused(keys, words):
 def test_wrong_labels_are_refused_before_an_image_is_read():
     with pytest.raises(ConfigError, match="do not meet"):
         describe(config_of(label=("glasses",), public_labels=SMILES))
+
+
+def test_an_npz_of_public_images_is_as_good_as_a_folder(tmp_path):
+    pixels = np.random.default_rng(0).integers(256, size=(10, 24, 24), dtype=np.uint8)
+    np.savez(
+        tmp_path / "public.npz", images=pixels, labels=np.arange(10) % 2, classes=np.array(["no glasses", "glasses"])
+    )
+    keys = {"name": "faces", "num_images": 40, "image_size": 24, "channels": 1, "label": ("glasses",)}
+    config = DataConfig(**keys, public_root=tmp_path / "public.npz")
+    assert describe(config).sizes.public == 10
+    found = load(config).public
+    assert np.array_equal(found.images[:, 0].numpy(), pixels)
+    assert found.labels.tolist() == [0, 1] * 5

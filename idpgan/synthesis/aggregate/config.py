@@ -15,6 +15,7 @@ from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
 from idpgan.private.people import AggregatePrivacy, capped, check_people
 from idpgan.synthesis.aggregate.vectors import PhotoFeatures
+from idpgan.synthesis.move import assumed, check_moved
 from idpgan.synthesis.sums_plan import SumsConfig, SumsPlan, SumsRun
 from idpgan.training.config import MOST_STEPS, TrainingConfig
 
@@ -169,7 +170,7 @@ class AggregatePlan(SumsPlan):
         assumptions = [f"the feature map ({features} features), fixed before any private image was read"]
         if self.shape.sizes.public:
             assumptions.append("what was learned from public images; the generator may reproduce them")
-        return (*assumptions, *capped(self.config))
+        return (*assumptions, *assumed(self.config.model), *capped(self.config))
 
     def check(self) -> None:
         """Refuse data that networks, features, cells or teacher cannot use."""
@@ -184,6 +185,7 @@ class AggregatePlan(SumsPlan):
         check_people(self)
         self.check_teacher()
         self.check_template()
+        check_moved(self)
         if batch_size % self.rows:
             raise ConfigError(
                 f"training.batch_size = {batch_size} must be a multiple of the {self.rows} classes: "
@@ -199,6 +201,11 @@ class AggregatePlan(SumsPlan):
                 f"method.{needs_public[0]} = {getattr(method, needs_public[0])} needs public images, and there "
                 "are none. Name a folder of them as data.public_root, or set data.public_share and confirm_public, "
                 'or set method.features = "random" and method.metric = "fakes".'
+            )
+        if self.config.model.moved and method.features != "photos":
+            raise ConfigError(
+                f"model.moved = {self.config.model.moved} moves public images onto released moments, which "
+                f'method.features = "{method.features}" has none of. Set it to "photos", or model.moved = 0.'
             )
         unlabeled = data.public is not None and not data.public_labels
         # Public images need labels to teach classes, unless they only set a center and a scale.

@@ -45,6 +45,7 @@ from idpgan.synthesis import starter
 from idpgan.synthesis.aggregate.config import AggregatePlan, AggregateRun
 from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
 from idpgan.synthesis.aggregate.vectors import PhotoFeatures, private_vectors
+from idpgan.synthesis.moments import NormalsNoise
 from idpgan.synthesis.networks import AdamSettings, Generators
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.sums_audit import AUDITED_CLASSES, SUMS_RELATIONS, SUMS_UNITS, privacy_of, sums_case
@@ -124,6 +125,12 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
             pretrain_codes(newest, self._public, steps=steps, seed=seed, progress=self.progress)
             self.newest.eval()
             self.networks.start_from(self.newest)
+
+    @property
+    def normals_noise(self) -> NormalsNoise:
+        """See `GivesGenerator`; `AggregatePlan.check` refuses other features where it is asked for."""
+        features = cast(PhotoFeatures, self.features)
+        return features.noise_of_normals(self._released["sums"], self.noise_std)
 
     @property
     def _pretrained(self) -> bool:

@@ -22,7 +22,15 @@ from idpgan.models.initialize import torch_seed
 from idpgan.models.scattering import scales_of
 from idpgan.models.warp import NODES, move, moves_of
 from idpgan.privacy.noise import Noise
-from idpgan.synthesis.moments import MomentMap, Normals, count_moments, estimate_normals, private_moments
+from idpgan.synthesis.moments import (
+    MomentMap,
+    Normals,
+    NormalsNoise,
+    count_moments,
+    estimate_normals,
+    noise_of_normals,
+    private_moments,
+)
 
 _GRID = 4  # rows and columns that moduli are averaged to
 _FILTERS = 16
@@ -187,6 +195,11 @@ class PhotoFeatures(FeatureMap):
         """Estimate the normal distribution of each row from noisy sums (rows, dimensions) of vectors, float64."""
         share = math.sqrt(_MOMENTS)
         return estimate_normals(sums[:, : self._map.dimensions] / share, self.moments, noise_std / share)
+
+    def noise_of_normals(self, sums: Tensor, noise_std: float) -> NormalsNoise:
+        """Return the known noise on `normals` of the same sums."""
+        share = math.sqrt(_MOMENTS)
+        return noise_of_normals(sums[:, : self._map.dimensions] / share, self.moments, noise_std / share)
 
     def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
         """Return blocks whose norms are those of the shares; labels (B,) name the template, where there are several."""

@@ -1,0 +1,221 @@
+"""Portraits of people who do not exist, moved onto a released law of real faces: what they teach, and how they look.
+
+python benchmarks/people.py --data-root FACES --portraits NPZ --out CELLS [--group judge] [--rows ROW ...] [--seeds 0 1]
+
+FACES is a folder that `idpgan prepare --align eyes` made, with the columns person and expression; NPZ holds portraits
+of the same size, labels 0 (neutral) and 1 (smiling). An eighth of the people chooses settings, another eighth is looked
+at once (--group judge), the others are the private ones. A row is LAW:EPSILON:DRAWN, such as plain:1:moved; "real",
+"people" (no private image read) have no law. CELLS/cells.jsonl has a line for each cell; what is there is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.nn import functional
+
+from idpgan.data import folder, intake
+from idpgan.data.config import DataConfig
+from idpgan.data.eyes import face_finder
+from idpgan.data.images import Images, to_float
+from idpgan.data.load import Split
+from idpgan.metrics.cache import Cache
+from idpgan.metrics.features import FeatureClassifier, fit_feature_classifier
+from idpgan.metrics.fidelity import measure_fidelity
+from idpgan.models.config import Purpose
+from idpgan.models.generator import Generator
+from idpgan.synthesis.gaussian import GaussianMoments
+from idpgan.trainer import train_on
+from idpgan.training.config import build_config
+
+CLASSES = ("neutral", "happiness")
+NUM, DETECTED = 6000, 300  # generated images that a judge learns from, and those that are searched for faces
+GROUPS, CHOOSE, JUDGE = 8, 0, 1
+MOST_MOVED = 3000
+LAWS: dict[str, dict[str, Any]] = {  # name -> [model], [method], [privacy] beside what all have
+    "plain": {},
+    "registered": {"model": {"shape": 12}},
+    "taught": {"model": {"shape": 12}, "method": {"teacher_share": 0.5, "candidates": 4}},
+    "person": {"privacy": {"unit": "person", "most_per_person": 10}},
+}
+DRAWN = {"law": None, "moved": 0.0, "half": 0.5}  # the share that is drawn by the law itself
+
+
+def faces(root: Path) -> Images:
+    """Read all photos of one of the classes, with their people."""
+    rows = (root / "metadata.csv").read_text().count("\n") - 1
+    people = len({line.rsplit(",", 1)[1] for line in (root / "metadata.csv").read_text().splitlines()[1:]})
+    declared: dict[str, Any] = {"name": "folder", "root": root, "num_images": rows, "num_people": people}
+    size = Image.open(next(root.glob("*/*.png")))
+    declared |= {"image_size": size.size[0], "channels": 1 if size.mode == "L" else 3}
+    declared |= {"label": ["expression"], "classes": CLASSES}
+    images, _, _ = folder.read(DataConfig.model_validate(declared))
+    return images.existing()
+
+
+def of_group(images: Images, *groups: int) -> Images:
+    """Return the photos of the people of some of the eight groups, which are dealt by a hash of their numbers."""
+    found = (images.identities * 2_654_435_761 >> 16) % GROUPS
+    return images.select(torch.isin(found, torch.tensor(groups)))
+
+
+def generator_of(law: str, epsilon: float, seed: int, private: Images, public: Images, out: Path) -> Any:
+    """Release a law once, and return the method that did, with what it released."""
+    parts = LAWS[law]
+    table = {
+        "data": {"name": "folder", "root": ".", "num_images": len(private), "image_size": private.image_shape[1],
+                 "channels": private.image_shape[0], "classes": [*CLASSES], "label": ["expression"],
+                 "public_root": "public", "public_disjoint": True},
+        "model": {"generator": "gaussian", "latent_dim": 160, "truncation": 0.7, "moved": moved_of(public),
+                  **parts.get("model", {})},
+        "method": {"name": "gaussian", "symmetric": True, **parts.get("method", {})},
+        "privacy": {"epsilon": epsilon, "delta": 1e-5, **parts.get("privacy", {})},
+        "training": {"seed": seed},
+    }  # fmt: skip
+    if "unit" in table["privacy"]:
+        people = len(private.identities.unique())
+        table["data"] |= {"num_people": people, "split_by": "identity"}
+    nobody = private.select(torch.arange(0))
+    private = private if "unit" in table["privacy"] else dataclasses.replace(private, identities=None)
+    split = Split(public, private, nobody, nobody)
+    config, kept = build_config(table, "the row"), out / f"{law}-{epsilon:g}-{seed}.pt"
+    if kept.is_file():
+        method = GaussianMoments(
+            GaussianMoments.Plan(config, split.shape), split, ledger=None, device=torch.device("cpu")
+        )
+        method._take_released(torch.load(kept, weights_only=True))
+        return method
+    method = train_on(config, split)
+    torch.save(method._released, kept)
+    return method
+
+
+def moved_of(public: Images) -> int:
+    """Return how many portraits of each class are moved."""
+    return min(MOST_MOVED, int(public.labels.bincount(minlength=2).min()))
+
+
+def judge(images: Images, photos: Images, seed: int, epochs: int = 6) -> float:
+    """Return the share of photos that a small CNN gets right, in %, after it learned from images."""
+    torch.manual_seed(seed)
+
+    def block(before: int, after: int) -> nn.Module:
+        return nn.Sequential(nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2))
+
+    channels = images.image_shape[0]
+    network = nn.Sequential(
+        block(channels, 32), block(32, 64), block(64, 128), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Dropout(0.3),
+        nn.Linear(128 * 9, len(CLASSES)),
+    )  # fmt: skip
+    optimizer, steps = torch.optim.AdamW(network.parameters(), 2e-3, weight_decay=1e-3), len(images) // 64
+    rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=epochs * steps + 1)
+    pixels, labels = to_float(images.images), images.labels
+    for _ in range(epochs):
+        for part in torch.randperm(len(images)).split(64)[:steps]:
+            mirrored = torch.rand(len(part)) < 0.5
+            shown = torch.where(mirrored[:, None, None, None], pixels[part].flip(3), pixels[part])
+            optimizer.zero_grad()
+            functional.cross_entropy(network(shown), labels[part]).backward()
+            optimizer.step()
+            rates.step()
+    network.eval()
+    with torch.no_grad():
+        told = torch.cat([network(part).argmax(1) for part in to_float(photos.images).split(500)])
+    return round(100 * float((told == photos.labels).float().mean()), 2)
+
+
+def found_faces(images: Tensor) -> dict[str, float]:
+    """Return how often a face, and both its eyes, are found in uint8 images (N, C, H, W), in %."""
+    faces = eyes = 0
+    with face_finder() as find:
+        for image in images[:DETECTED]:
+            grey = Image.fromarray(image.float().mean(0).round().byte().numpy())
+            found = find(np.asarray(grey.resize((192, 192), Image.Resampling.BICUBIC)), 1)
+            faces, eyes = faces + bool(found), eyes + bool(found and found[0].seen)
+    num = min(len(images), DETECTED)
+    return {"faces": round(100 * faces / num, 1), "eyes": round(100 * eyes / num, 1)}
+
+
+def mixed_up(images: Images, num: int) -> Images:
+    """Return some of the images, by a fixed chance."""
+    return images.select(torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:num])
+
+
+def drawn(row: str, seed: int, private: Images, public: Images, out: Path) -> tuple[Images, Tensor]:
+    """Return images to train on, and images to look at."""
+    if row in ("real", "people"):
+        images = mixed_up({"real": private, "people": public}[row], NUM)
+        return images, images.images
+    law, epsilon, how = row.split(":")
+    method = generator_of(law, float(epsilon), seed, private, public, out)
+    model = {"moved": 0} if how == "law" else {"moved": moved_of(public), "plain_share": DRAWN[how]}
+    generator: Generator = method.generator
+    generator.config = generator.config.model_copy(update=model)
+    generator = method.artifact(method.plan.config.release).generator
+    images = generator.sample_images(NUM, seed=seed)
+    looked = generator.sample(DETECTED, seed=seed, purpose=Purpose.LOOKING)
+    return images, (255 * (looked + 1) / 2).round().byte()
+
+
+def spread(images: Tensor) -> float:
+    """Return the mean distance between two of the images, per pixel on [0, 1]."""
+    rows = images[:1000].flatten(1).float() / 255
+    return round(float(torch.pdist(rows).mean() / rows.shape[1] ** 0.5), 4)
+
+
+def fidelity(images: Images, photos: Images, network: FeatureClassifier, cache: Cache) -> dict[str, float]:
+    """Return KID, precision and recall by a network that learned from the private photos."""
+    found = measure_fidelity(mixed_up(images, 2000), photos, network, cache=cache)
+    return {name: round(float(getattr(found, name)), 4) for name in ("fid", "kid", "precision", "recall")}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--portraits", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--group", choices=("choose", "judge"), default="choose")
+    parser.add_argument("--rows", nargs="+", default=["real", "people", "plain:1:law", "plain:1:moved", "plain:1:half"])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--tag", default="", help="names a setting that is tried")
+    parser.add_argument(
+        "--quick", action="store_true", help="half of the images, two thirds of the epochs: to choose by"
+    )
+    parser.add_argument("--fidelity", action="store_true", help="KID and recall too")
+    asked = parser.parse_args()
+    asked.out.mkdir(parents=True, exist_ok=True)
+    cells, photos = asked.out / "cells.jsonl", faces(asked.data_root)
+    public = intake.gathered(asked.portraits, classes=None, what="portraits")
+    public = Images(public.images, public.labels, CLASSES)
+    private = of_group(photos, *sorted(set(range(GROUPS)) - {CHOOSE, JUDGE}))
+    judges = of_group(photos, CHOOSE if asked.group == "choose" else JUDGE)
+    print(f"{len(private):,} private, {len(judges):,} judges, {len(public):,} portraits", flush=True)
+    done = [json.loads(line) for line in cells.read_text().splitlines()] if cells.is_file() else []
+    network, cache = None, Cache(asked.out / "cache")
+    for row in asked.rows:
+        for seed in asked.seeds:
+            key = {"row": row, "seed": seed, "group": asked.group, "tag": asked.tag, "quick": asked.quick}
+            if any(key.items() <= cell.items() for cell in done):
+                continue
+            images, looked = drawn(row, seed, private, public, asked.out)
+            few = images.select(torch.arange(NUM // 2))
+            cnn = judge(few, judges, seed, epochs=4) if asked.quick else judge(images, judges, seed)
+            cell = key | {"cnn": cnn, **found_faces(looked), "spread": spread(images.images)}
+            if asked.fidelity:
+                network = network or fit_feature_classifier(private, cache=cache)
+                cell |= fidelity(images, judges, network, cache)
+            with cells.open("a") as file:
+                file.write(json.dumps(cell) + "\n")
+            print(json.dumps(cell), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""A generator that draws by a released law, and public pictures that were moved onto that law.
+
+What moves them is `idpgan.synthesis.move`; this generator holds the moved pictures, so that whoever receives it needs
+neither the public images nor their source.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from idpgan.data.images import to_float
+from idpgan.models.config import Purpose
+from idpgan.models.gaussian import basis_of
+from idpgan.models.generator import Generator
+from idpgan.models.simulators import uniform_of
+
+
+class MovedGenerator(Generator):
+    """Draw one of the moved pictures of the image's class, with noise of its own, or an image by the law.
+
+    To be looked at, all images are moved pictures without that noise; of images to train on, a share
+    `ModelConfig.plain_share` is drawn by the law. The first latent number says which of both an image is, the second
+    chooses the picture, the next are the noise on its coefficients, and the others are those of the law.
+
+    Args:
+        law: A generator of the released law, whose config, shape and classes this one has.
+        pictures: Number of pictures of each class.
+
+    Attributes:
+        pictures: uint8 (max(num_classes, 1), pictures, C, H, W); black before they are set.
+        smear: Standard deviation of the noise on each low DCT coefficient, (max(num_classes, 1), q).
+    """
+
+    def __init__(self, law: Generator, pictures: int) -> None:
+        self._noise = basis_of(law.image_shape, law.config.latent_dim).shape[1]
+        super().__init__(law.config, law.image_shape, law.num_classes, 2 + self._noise + law.latent_dim)
+        rows = max(self.num_classes, 1)
+        self.law, self.classes, self.shared = law, law.classes, (0,)
+        self.choosing = (0, 1, *(2 + self._noise + place for place in law.choosing))
+        self.pictures = nn.Buffer(torch.zeros(rows, pictures, *law.image_shape, dtype=torch.uint8))
+        self.smear = nn.Buffer(torch.zeros(rows, self._noise))
+
+    def temperatures(self, purpose: Purpose) -> Tensor:
+        """Return the factors on the latent numbers; those of the kind and of the noise are 0 in images to look at."""
+        own = torch.full((2 + self._noise,), float(purpose is Purpose.TRAINING))
+        own[1] = 1.0
+        return torch.cat([own, self.law.temperatures(purpose)])
+
+    def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
+        """Draw images of latent numbers (B, latent_dim)."""
+        kind, choice, noise, rest = z.split([1, 1, self._noise, self.law.latent_dim], dim=1)
+        plain = (2 * uniform_of(kind[:, 0]) - 1).abs() > 1 - self.config.plain_share
+        rows = torch.zeros(len(z), dtype=torch.int64, device=z.device) if labels is None else labels
+        moved = rows[~plain]
+        chosen = (uniform_of(choice[~plain, 0]) * self.pictures.shape[1]).long().clamp(max=self.pictures.shape[1] - 1)
+        basis = basis_of(self.image_shape, self.config.latent_dim).to(z)
+        smeared = ((noise[~plain] * self.smear[moved]) @ basis.T).view(-1, *self.image_shape)
+        images = z.new_empty(len(z), *self.image_shape)
+        images[~plain] = (to_float(self.pictures[moved, chosen]) + smeared).clamp(-1, 1)
+        images[plain] = self.law.images(rest[plain], None if labels is None else labels[plain])
+        return images

@@ -1,0 +1,198 @@
+r"""Public pictures, moved onto a released law: post-processing that costs nothing, and reads no private image.
+
+A released normal distribution of low frequencies knows the light, the pose and the smile of the private faces, never
+the edge of an eye. Public pictures of the same kind have the edges and other moments. So their low DCT coefficients x
+are moved, class by class, by the optimal map between two normal distributions (Dowson and Landau, "The Frechet distance
+between multivariate normal distributions", 1982)
+
+    x -> x + shift + (T - 1) (x - p),    T = P^(-1/2) (P^(1/2) R P^(1/2))^(1/2) P^(-1/2),
+
+where p and P are mean and covariance of the public pictures of the class and R that of the law; what lies above these
+frequencies stays. To align second moments is CORAL's idea for domains (Sun, Feng and Saenko, "Return of frustratingly
+easy domain adaptation", 2016); coarse private and fine public images have been joined by other means: a public
+super-resolver (arXiv 2602.23262), a denoiser (Meng et al., "SDEdit", 2022).
+
+How far pictures are moved follows from the known noise of the release, and from constants:
+
+- A mean is shifted by what stands above its noise: a gap g of noise s by ``g max(0, 1 - (2 s / g)^2)`` (the nonnegative
+  garrote: Breiman 1995). The gap that all classes have in common comes first, then what each has beside it, whose
+  noise alone could tell classes apart.
+- Along the public covariance the law's is ``1 + D``; the noise moves eigenvalues of D by at most e (`moments`), and D
+  is shrunk by that edge. No direction is stretched or squeezed by more than 1.4.
+- What noise is left in the shift of a class is one and the same pattern in all of its pictures, which a network learns
+  in the place of the class. So every picture that is drawn to train on gets noise of its own on these coefficients,
+  2.5 times as large as that of the shift. A coefficient that is not shifted gets none.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from idpgan.data.images import Images, to_float, to_uint8
+from idpgan.errors import ConfigError
+from idpgan.memory import check_memory
+from idpgan.models.config import ModelConfig, Purpose
+from idpgan.models.gaussian import GaussianGenerator, basis_of
+from idpgan.models.generator import Generator
+from idpgan.models.moved import MovedGenerator
+from idpgan.synthesis.moments import NormalsNoise, shrunk
+from idpgan.training.plan import RunPlan
+
+_ABOVE = 2.0  # standard deviations of noise that a gap has to stand above
+_MOST_GAIN = 1.4
+_SMEAR = 2.5  # times the noise that is left in a shift
+_DRAWN = 4000  # images of each class, to find the moments of a law that has no closed form
+_RIDGE = 1e-3  # of the mean variance, on a public covariance
+_PRIOR_CLASSES = 20  # fewest public pictures of a class: below, its covariance is that of noise
+
+
+class Law(NamedTuple):
+    """Moments of low DCT coefficients, float64.
+
+    Attributes:
+        mean: (rows, q).
+        covariance: (rows, q, q).
+        num: Images of each row that they were taken from; infinity where they are exact.
+    """
+
+    mean: Tensor
+    covariance: Tensor
+    num: float
+
+
+def law_of(generator: Generator) -> Law:
+    """Return the moments of what a generator draws to train on: of a plain normal distribution its own."""
+    if type(generator) is GaussianGenerator and not generator.config.shape:
+        factor = generator.factor.detach().cpu().double()
+        return Law(generator.mean.detach().cpu().double(), factor @ factor.mT, math.inf)
+    rows = max(generator.num_classes, 1)
+    drawn = generator.sample(rows * _DRAWN, seed=0, purpose=Purpose.TRAINING)  # classes in turn
+    found = _coefficients(generator, drawn).view(_DRAWN, rows, -1).transpose(0, 1)
+    return Law(found.mean(1), torch.stack([each.T.cov() for each in found]), _DRAWN)
+
+
+def _coefficients(generator: Generator, images: Tensor) -> Tensor:
+    """Return low DCT coefficients (B, q) float64 of images in [-1, 1]."""
+    return images.flatten(1).double() @ basis_of(generator.image_shape, generator.config.latent_dim)
+
+
+def move(generator: Generator, public: Images, noise: NormalsNoise, *, seed: int) -> MovedGenerator:
+    """Return a generator that draws public pictures moved onto a law, beside the law's own images.
+
+    Args:
+        generator: Of the law, on the CPU or a GPU; its config says how many pictures of each class are moved.
+        public: Of the same shape; without labels, all pictures serve every class.
+        noise: Known noise of the law's normal distributions.
+        seed: Of which pictures are taken.
+    """
+    law, num = law_of(generator), generator.config.moved
+    basis, rows = basis_of(generator.image_shape, generator.config.latent_dim), max(generator.num_classes, 1)
+    device = next(generator.parameters()).device
+    result = MovedGenerator(generator, num).to(device)
+    pools = [_pool(public, row) for row in range(rows)]
+    x = [_coefficients(generator, to_float(pool)) for pool in pools]
+    means = torch.stack([each.mean(0) for each in x])
+    q, drawn_std = basis.shape[1], (law.covariance.diagonal(dim1=1, dim2=2) / law.num).sqrt()
+    shift, left = shifts(law.mean - means, noise.mean[:, :q], drawn_std)
+    rng = torch.Generator().manual_seed(seed)
+    for row, pool in enumerate(pools):
+        chosen = torch.randperm(len(pool), generator=rng)[:num]
+        linear = gains(x[row].T.cov(), law.covariance[row], noise.variance[row, :q])
+        offset = shift[row] + (x[row][chosen] - means[row]) @ (linear - torch.eye(q, dtype=torch.float64))
+        moved = to_float(pool[chosen]) + (offset @ basis.T).view(-1, *generator.image_shape).float()
+        result.pictures[row] = to_uint8(moved.clamp(-1, 1)).to(device)
+    result.smear.copy_(_SMEAR * left)
+    return result.eval().requires_grad_(False)
+
+
+def shifts(gap: Tensor, std: Tensor, sampling_std: Tensor) -> tuple[Tensor, Tensor]:
+    """Return by how much the mean of each class is shifted, and the noise that is left in what it has of its own.
+
+    Args:
+        gap: Mean of the law minus that of the public pictures, (rows, q).
+        std: Of the noise of the release on it, (rows, q).
+        sampling_std: Of the error of the law's mean where it was found by drawing, (rows, q).
+    """
+    rows = len(gap)
+    common, own = gap.mean(0), gap - gap.mean(0)
+
+    def of_common(std: Tensor) -> Tensor:
+        return std.square().sum(0).sqrt() / rows
+
+    def of_own(std: Tensor) -> Tensor:
+        return (std.square() * (1 - 2 / rows) + std.square().sum(0) / rows**2).clamp(min=0).sqrt()
+
+    whole = (std.square() + sampling_std.square()).sqrt()
+    kept = _kept(own, of_own(whole))
+    return _kept(common, of_common(whole)) * common + kept * own, kept * of_own(std)
+
+
+def _kept(gap: Tensor, std: Tensor) -> Tensor:
+    """Return the share of each gap that stands above its noise, in [0, 1]."""
+    return (1 - (_ABOVE * std / gap).square()).nan_to_num(0.0).clamp(0, 1)
+
+
+def gains(public: Tensor, released: Tensor, variance_std: Tensor) -> Tensor:
+    """Return T, (q, q), symmetric: the optimal map from a public covariance onto a released one, held by its noise.
+
+    Args:
+        public: (q, q).
+        released: (q, q).
+        variance_std: Of the noise on each released variance, (q,).
+    """
+    size, one = len(public), torch.eye(len(public), dtype=public.dtype)
+    public = public + _RIDGE * public.diagonal().mean() * one
+    values, vectors = torch.linalg.eigh(public)
+    root, inverse = ((vectors * values**power) @ vectors.T for power in (0.5, -0.5))
+    edge = math.sqrt(2 * size) * float((variance_std / public.diagonal()).mean())
+    target = root @ _positive(one + shrunk(inverse @ released @ inverse - one, edge)) @ root
+    found = inverse @ _positive(root @ target @ root, 0.5) @ inverse
+    values, vectors = torch.linalg.eigh(found)
+    return (vectors * values.clamp(1 / _MOST_GAIN, _MOST_GAIN)) @ vectors.T
+
+
+def _positive(matrix: Tensor, power: float = 1.0) -> Tensor:
+    """Return a power of a symmetric matrix without its negative eigenvalues."""
+    values, vectors = torch.linalg.eigh(matrix)
+    return (vectors * values.clamp(min=0) ** power) @ vectors.T
+
+
+# What is asked of a run ---------------------------------------------------------------------------------------------
+
+
+def assumed(model: ModelConfig) -> tuple[str, ...]:
+    """Return what is taken as public where pictures are moved."""
+    return (f"the {model.moved:,} public images of each class that drawn ones were made of",) if model.moved else ()
+
+
+def check_moved(plan: RunPlan) -> None:
+    """Refuse to move pictures where there are no public ones; no image has been read."""
+    moved, public = plan.config.model.moved, plan.shape.sizes.public
+    pictures = max(plan.classes, 1) * math.prod(plan.shape.image_shape)
+    check_memory(moved * pictures, f"model.moved = {moved:,}", "Lower it.")
+    if moved and public < moved:
+        raise ConfigError(
+            f"model.moved = {moved:,} public images of each class are moved, and there are {public:,} public images. "
+            "Name some as data.public_root, draw them with data.public, or lower model.moved (0: none are moved)."
+        )
+
+
+def check_pools(public: Images, moved: int, rows: int) -> None:
+    """Refuse a class with fewer public pictures than are moved."""
+    for row in range(rows):
+        if (found := len(_pool(public, row))) < max(moved, _PRIOR_CLASSES):
+            name = f"of class '{public.classes[row]}'" if public.classes else "in all"
+            raise ConfigError(
+                f"model.moved = {moved:,} public images of each class are moved, at least {_PRIOR_CLASSES}, and there "
+                f"are {found:,} {name}. Lower it, or give more of them."
+            )
+
+
+def _pool(public: Images, row: int) -> Tensor:
+    """Return the public pictures that serve a class, uint8 (n, C, H, W)."""
+    images = public.images.cpu()
+    return images if public.labels is None else images[public.labels.cpu() == row]

