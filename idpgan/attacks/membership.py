@@ -273,8 +273,8 @@ def shrunk(images: Tensor) -> Tensor:
     side = int(min(images.shape[-2:])) if images.ndim == 4 else 0
     if side <= _MOST_SIDE:
         return images
-    size = tuple(round(length * _MOST_SIDE / side) for length in images.shape[-2:])
-    return torch.cat([functional.adaptive_avg_pool2d(part, size) for part in images.split(_FEATURE_BATCH)])
+    height, width = (round(length * _MOST_SIDE / side) for length in images.shape[-2:])
+    return torch.cat([functional.adaptive_avg_pool2d(part, (height, width)) for part in images.split(_FEATURE_BATCH)])
 
 
 @typed

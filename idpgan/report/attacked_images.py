@@ -112,12 +112,12 @@ class ImagesAttack(_Asked):
 
         strict, copies = corrected(self.best.attacks, self.best.confidence, COPIES), self.facts["copies"]
 
-        def more(members: int, others: int, chance: float = 0.5) -> bool:
+        def more(members: int, others: int, *, chance: float = 0.5) -> bool:
             return members > 0 and bool(binom.sf(members - 1, members + others, chance) <= 1 - strict)
 
         equal, found = ((copies[f"{kind}_members"], copies[f"{kind}_others"]) for kind in ("equal", "found"))
         if people := copies.get("people"):
-            several = more(*copies["found_people"], people[0] / sum(people))
+            several = more(*copies["found_people"], chance=people[0] / sum(people))
         else:
             several = more(*found)
         return (equal[0] > 0 and equal[1] == 0) or more(*equal) or several
