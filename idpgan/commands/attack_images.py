@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from idpgan.attacks.attack import Attack, Knowledge, Membership, best_of, corrected, joined, least_images, run_attack
 from idpgan.attacks.copies import find_copies
@@ -41,7 +42,8 @@ from idpgan.run import describe_environment
 
 SAMPLES = 10_000  # that are drawn, unless told
 LEAST_SAMPLES, LEAST_REFERENCE = 3, 40
-_PROBED, _SECONDS = 64, 1_000_000  # images that are timed; pairs that take seconds
+_PROBED, _CLOUDS = 256, (512, 2048)  # images that are timed, with so many synthetic ones
+_SECONDS = 1_000_000  # pairs that take seconds
 _COINCIDENCE = 0.01  # share of images that may be equal by chance: tiny or drawn ones
 _SIDES = "synthetic", "members", "others", "reference"
 _POSSIBLE = {"samples", "sample_labels", "reference", "reference_samples", "reference_labels"}  # to be known
@@ -150,31 +152,33 @@ def attack(
 
 
 def _expected(images: Membership, knowledge: Knowledge, device: torch.device) -> str:
-    """Say how long all attacks take: a few pairs and a few features are timed, the second time they are run.
+    """Say how long all attacks take, from some images that are compared with few and with more synthetic ones.
 
     Each pair of an image in question and a synthetic one is compared three times as a whole (distances, and those of
     the next attack and of near copies) and once as a copy; features are computed of all images.
     """
-    samples = knowledge.needed("samples").images
-    reference = 0 if knowledge.reference is None else len(knowledge.reference)
-    some, cloud, judged = images.members.images[:_PROBED].to(device), samples[: 4 * _PROBED], 2 * len(images.members)
-    compared: list[tuple[Callable[[], Any], float]] = [
-        (lambda: nearest_neighbors(some, cloud, 1), 3 * judged * (len(samples) + judged + 2 * reference)),
-        (lambda: find_copies(Images(some), Images(some[:1]), Images(cloud)), judged * len(samples)),
-    ]
+    samples, judged = knowledge.needed("samples").images, 2 * len(images.members)
     if judged * len(samples) < _SECONDS:
         return "seconds"
-    total = 0.0
-    for probe, pairs in compared:
-        total += _seconds(probe) / (len(some) * len(cloud)) * pairs
-    rows = _seconds(lambda: nearest_in_features(some, cloud)) / (len(some) + len(cloud))
-    return f"about {duration(total + rows * (2 * len(samples) + 2 * judged + reference))}"
+    reference = 0 if knowledge.reference is None else len(knowledge.reference)
+    some, clouds = images.members.images[:_PROBED].to(device), [samples[:few] for few in _CLOUDS]
+
+    def expected(work: Callable[[Tensor], Any], compared: int) -> float:
+        """Return the seconds of all images in question: a part for each pair, and a part for each image."""
+        first, second = (_seconds(work, cloud) for cloud in clouds)
+        pair = max(0.0, second - first) / max(1, len(clouds[1]) - len(clouds[0]))
+        return (pair * compared + max(0.0, first - pair * len(clouds[0]))) * judged / len(some)
+
+    near = expected(lambda cloud: nearest_neighbors(some, cloud, 1), 3 * (len(samples) + judged + 2 * reference))
+    copies = expected(lambda cloud: find_copies(Images(some), Images(some[:1]), Images(cloud)), len(samples))
+    row = _seconds(lambda cloud: nearest_in_features(some, cloud), clouds[0]) / (len(some) + len(clouds[0]))
+    return f"about {duration(near + copies + row * (2 * len(samples) + 2 * judged + reference))}"
 
 
-def _seconds(work: Callable[[], Any]) -> float:
-    work()
+def _seconds(work: Callable[[Tensor], Any], cloud: Tensor) -> float:
+    work(cloud)
     started = time.monotonic()
-    work()
+    work(cloud)
     return time.monotonic() - started
 
 
