@@ -231,3 +231,26 @@ def test_a_release_on_a_fine_grid_has_the_noise_that_was_asked_for():
     released = grid.value(mechanism(grid.round(torch.full((pixels,), 0.5)), Noise.fixed(9)))
     assert mechanism.event.pure <= epsilon
     assert (released - 0.5).abs().mean().item() == pytest.approx(pixels / epsilon, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", [Laplace, Gaussian, DiscreteLaplace, RoundedGaussian])
+@pytest.mark.parametrize("numbers", [1, 20])
+def test_the_largest_error_is_within_the_bound_as_often_as_it_says(kind, numbers):
+    """4,000 releases: the share above the bound is alpha up to chance; four fifths of it are exceeded more often."""
+    scale = {"noise_multiplier": 3.0} if kind in (Laplace, Gaussian) else {"scale": 300}
+    sensitivity = 100.0 if kind is Laplace or kind is Gaussian else 100
+    mechanism = kind(sensitivity=sensitivity, unit=Unit.IMAGE, relation=Relation.REPLACE_ONE, **scale)
+    dtype = torch.float64 if "noise_multiplier" in scale else torch.int64
+    errors = (
+        mechanism(
+            torch.zeros(4000, numbers, dtype=dtype),
+        )
+        .abs()
+        .amax(1)
+    )
+    bound = mechanism.within(0.1, numbers)
+    assert abs(float((errors > bound).double().mean()) - 0.1) < 0.02
+    assert float((errors > 0.8 * bound).double().mean()) > 0.14
+    for bad in ((0.0, 1), (1.0, 1), (0.1, 0), (0.1, 1.5)):
+        with pytest.raises(InputError):
+            mechanism.within(*bad)
