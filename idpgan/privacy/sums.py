@@ -195,15 +195,16 @@ class CellSums:
             raise ValueError("weights belong to unit person, and unit person needs them.")
         if weights is not None and not bool(((weights >= 0) & (weights <= 1)).all()):  # NaN fails it too
             raise ValueError("weights are shares of a person, in 0 .. 1.")
-        inside = vectors.isfinite().all() & (cells >= 0).all() & (cells < self.num_cells).all()
+        exact = vectors.double()
+        norms = torch.linalg.vector_norm(exact, ord=2 if self.law == "gaussian" else 1, dim=1)
+        # The norm of a vector is not finite where one of its numbers is not.
+        inside = norms.isfinite().all() & (cells >= 0).all() & (cells < self.num_cells).all()
         if self.nonnegative:
             inside &= (vectors >= 0).all()
         if not bool(inside):
             raise ValueError(
                 "a vector is not finite or is negative where it must not be, or a cell is not on the list."
             )
-        exact = vectors.double()
-        norms = torch.linalg.vector_norm(exact, ord=2 if self.law == "gaussian" else 1, dim=1)
         scale = norms.clamp(min=1).reciprocal() if weights is None else weights.double() / norms.clamp(min=1)
         steps = (exact * (scale / self.grid.step)[:, None]).round_()
         # A matrix product adds whole numbers exactly as long as every partial sum stays below 2^53.

@@ -45,7 +45,7 @@ from idpgan.models.registration import Registration, displaced, odd_displacement
 from idpgan.privacy.dpsgd import full_precision
 from idpgan.private.people import shares
 
-_TILE_NUMBERS = 1 << 23  # of a call's vectors: 64 MiB
+_TILE_NUMBERS = 1 << 21  # of a call's vectors: 16 MiB, which the allocator keeps; fresh pages cost more than arithmetic
 _MOST_ROWS = 1000  # and images of a call, always: fewer are padded
 _PRIOR_IMAGES = 100  # public images that weigh as much as the spectrum
 _MOST_POWER = 16.0  # P: four times the length that is kept
@@ -216,8 +216,22 @@ class MomentMap:
     def __call__(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
         """Map images (B, C, H, W) in [-1, 1], and their classes (B,), to vectors (B, D) float64 of norm at most 1."""
         z, power = self.parts(images, rows)
-        rows, columns, weights = (part.to(z.device) for part in self._triangle)
-        return torch.cat([z[:, rows] * z[:, columns] * weights, power], dim=1)
+        vectors = z.new_empty(len(z), self.dimensions)
+        odd = torch.cat([torch.zeros(1, dtype=torch.bool), self.odd])
+        heavier = self._heavier(odd).to(z.device)
+        weighted, start = math.sqrt(2.0) * heavier * z, 0
+        diagonal = []
+        # A row of the triangle is a slice of the vectors: slices are faster than gathering by an index.
+        others = {bool(kind): z[:, (odd == kind).to(z.device)] for kind in odd.unique()}
+        places = torch.where(odd, odd.cumsum(0), (~odd).cumsum(0)) - 1
+        for row, (kind, place) in enumerate(zip(odd.tolist(), places.tolist(), strict=True)):
+            right = others[kind][:, place:]
+            torch.mul(weighted[:, row : row + 1], right, out=vectors[:, start : start + right.shape[1]])
+            diagonal.append(start)
+            start += right.shape[1]
+        vectors[:, diagonal] = heavier * z.square()
+        vectors[:, start:] = power
+        return vectors
 
     @functools.cached_property
     def _triangle(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -313,7 +327,7 @@ def private_moments(
         private: Read here, after the release was charged.
         conditional: Whether an image's cell is its class; else there is one cell.
         cap: Images of one person that count, for unit person; None for unit image.
-        tile: Rows of a call; None = as many as fit into 64 MiB of vectors.
+        tile: Rows of a call; None = as many as fit into 16 MiB of vectors.
     """
     tile = tile or min(max(_TILE_NUMBERS // moments.dimensions, 1), _MOST_ROWS)
     kept, weights = shares(private, cap)
