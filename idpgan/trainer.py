@@ -261,7 +261,7 @@ def _train_and_release(
         if isinstance(tick.generator, Generator):  # a classifier draws nothing
             grid(tick)
 
-    with contextlib.closing(TensorBoard(run.tensorboard, num=config.release.samples)) as tensorboard:
+    with contextlib.closing(TensorBoard(run.tensorboard, grid)) as tensorboard:
         outcome = _steps(split, method, run, ledger, progress, on_tick=[show, tensorboard], ranks=ranks)
         released = outcome.ended != "interrupted"
         privacy = method.privacy() if released else None

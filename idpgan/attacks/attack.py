@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import math
 import time
@@ -64,7 +63,8 @@ class Knowledge:
             distribution; where there is no such generator, the reference images themselves may take their place.
         why_not: One sentence why the run cannot provide an attribute, by its name.
         ranks: Processes of `torchrun` that share the computation of distances, as rank 0 sees them.
-        scored: Scores that were computed already, which calibrated attacks and others start from; see `scores`.
+        scored: Scores that were computed from this very knowledge, which calibrated attacks and others start from; see
+            `scores`. Other knowledge, as of `dataclasses.replace`, begins without any.
     """
 
     samples: Images | None = None
@@ -81,12 +81,11 @@ class Knowledge:
     seed: int = 0
     why_not: Mapping[str, str] = field(default_factory=dict)
     ranks: Ranks = ALONE
-    scored: dict[Any, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    scored: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def scores(self, score: Score, images: Images, progress: Progress) -> Tensor:
-        """Return the scores of images, (n,), computed once for the same images and the same generator."""
-        digest = hashlib.sha256(images.images.cpu().contiguous().numpy().data).digest()
-        key = score, id(self.samples), id(self.generator), digest
+        """Return the scores of images, (n,), computed once for the same images."""
+        key = score, images.digest()
         if key not in self.scored:
             self.scored[key] = score(self, images, progress)
         progress("scores", len(images), len(images))

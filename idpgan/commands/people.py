@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,7 @@ from idpgan.progress import Progress, silent
 
 if TYPE_CHECKING:
     from idpgan.data.people import People
+    from idpgan.release.mark import Mark
 
 PAPERS_FILE = "people.json"
 
@@ -31,6 +33,7 @@ class PeopleOptions:
     columns: tuple[str, ...] = option((), "Column of metadata.csv, may be repeated; default: all.", metavar="COLUMN")
     seed: int = option(0, "The same seed draws the same people.")
     device: str = option("cpu", "Where to compute: cpu, cuda or cuda:1.")
+    no_mark: bool = option(False, "Do not say in the pictures that they are artificial.")
 
     def __post_init__(self) -> None:
         from idpgan.config import nearest_hint
@@ -76,6 +79,8 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
     from idpgan.data.people_mesh import read_head
     from idpgan.device import resolve_device
     from idpgan.memory import check_room
+    from idpgan.release.folder import made_with
+    from idpgan.release.mark import DigitalSource, Mark
 
     files.refuse_existing(out)
     channels = 3 if options.color else 1
@@ -93,22 +98,25 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
         "smiling": int(drawn.table["smiling"].sum()),
         "papers": PAPERS._asdict(),
     }
+    text = files.json_text(record)
+    mark = None if options.no_mark else Mark(DigitalSource.FORMULA, made_with(), sha256(text.encode()).hexdigest())
     with files.whole_folder(out) as part:
-        names = _write_images(part, drawn, progress)
+        names = _write_images(part, drawn, mark, progress)
         files.write_text_atomic(part / METADATA, _table(names, drawn, options.columns))
-        files.write_text_atomic(part / PAPERS_FILE, files.json_text(record))
+        files.write_text_atomic(part / PAPERS_FILE, text)
     return record
 
 
-def _write_images(folder: Path, drawn: People, progress: Progress) -> list[str]:
-    """Write the PNGs, 1,000 to a folder; return their names."""
+def _write_images(folder: Path, drawn: People, mark: Mark | None, progress: Progress) -> list[str]:
+    """Write the PNGs, 1,000 to a folder, with the hash of people.json in their mark; return their names."""
     from idpgan.data.images import png_bytes
 
     names = [f"{number // 1000:03d}/{number:06d}.png" for number in range(len(drawn.images))]
     for number, name in enumerate(names):
         if number % 1000 == 0:
             (folder / name).parent.mkdir()
-        (folder / name).write_bytes(png_bytes(drawn.images.images[number]))
+        content = png_bytes(drawn.images.images[number])
+        (folder / name).write_bytes(content if mark is None else mark.on(content))
         if number % 1000 == 999 or number == len(names) - 1:
             progress("write people", number + 1, len(names))
     return names

@@ -42,13 +42,13 @@ class Papers(NamedTuple):
     name: str
     version: str
     sha256: str
-    licence: str
+    license: str
     made_from: str
     photos: str
 
     def __str__(self) -> str:
         digest = f"sha256 {self.sha256[:12]}..."
-        return f"{self.name} {self.version} ({digest}, {self.licence}): {self.made_from}. {self.photos}"
+        return f"{self.name} {self.version} ({digest}, {self.license}): {self.made_from}. {self.photos}"
 
 
 PAPERS = Papers(

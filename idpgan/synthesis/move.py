@@ -166,7 +166,10 @@ def _positive(matrix: Tensor, power: float = 1.0) -> Tensor:
 
 def assumed(model: ModelConfig) -> tuple[str, ...]:
     """Return what is taken as public where pictures are moved."""
-    return (f"the {model.moved:,} public images of each class that drawn ones were made of",) if model.moved else ()
+    shown = (
+        f"the {model.moved:,} public images of each class that were moved: whoever is on one is seen in what is drawn"
+    )
+    return (shown,) if model.moved else ()
 
 
 def check_moved(plan: RunPlan) -> None:

@@ -89,6 +89,9 @@ class SampleGrid:
         num: Number of images, rounded up to full rows.
         seed: Of the latent vectors.
         marked: Returns a generator's picture, a PNG, with a mark that it is artificial; None = without one.
+
+    Attributes:
+        shown: The grid of the last tick, uint8 (C, H, W); None before the first.
     """
 
     def __init__(
@@ -100,13 +103,15 @@ class SampleGrid:
         marked: Callable[[Generator, bytes], bytes] | None = None,
     ) -> None:
         self.folder, self.num, self.seed, self.marked = folder, num, seed, marked
+        self.shown: Tensor | None = None
 
     def __call__(self, tick: Tick) -> None:
         """Write the grid of one tick."""
         if not isinstance(tick.generator, Generator):
             raise TypeError(f"a sample grid needs a models.Generator, got {type(tick.generator).__name__}.")
         path = self.folder / f"step_{tick.step:06d}.png"
-        picture = png_bytes(sample_grid(tick.generator, num=self.num, seed=self.seed))
+        self.shown = sample_grid(tick.generator, num=self.num, seed=self.seed)
+        picture = png_bytes(self.shown)
         if self.marked is not None:
             picture = self.marked(tick.generator, picture)
         write_bytes_atomic(path, picture, mode=PRIVATE_FILE)

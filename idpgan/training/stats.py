@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, append_line, write_text_atomic
-from idpgan.models.generator import Generator
 from idpgan.training.method import Stats, Tick
-from idpgan.training.samples import sample_grid
+from idpgan.training.samples import SampleGrid
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -136,16 +135,16 @@ def read_stats(path: Path) -> list[dict[str, Any]]:
 class TensorBoard:
     """Tick callback that writes numbers, sample grid and histograms of weights to TensorBoard; curator only.
 
-    The grid is that of `samples.write_samples`, and the weights are those of the product: nothing else is read. The
-    first tick after a resume purges the numbers that an earlier part wrote for that step or later, so curves join.
+    The weights are those of the product: nothing else is read. The first tick after a resume purges the numbers that an
+    earlier part wrote for that step or later, so curves join.
 
     Args:
         folder: Of the event files.
-        num: Images in a grid.
+        grid: Was called with the same tick before: what it drew is shown; None = no images.
     """
 
-    def __init__(self, folder: Path, *, num: int = 64) -> None:
-        self.folder, self.num = folder, num
+    def __init__(self, folder: Path, grid: SampleGrid | None = None) -> None:
+        self.folder, self.grid = folder, grid
         self._writer: SummaryWriter | None = None
 
     def __call__(self, tick: Tick) -> None:
@@ -161,8 +160,8 @@ class TensorBoard:
         for name, value in numbers.items():
             if name not in ("step", "delta"):
                 self._writer.add_scalar(name, value, tick.step)
-        if isinstance(tick.generator, Generator):  # a classifier draws nothing
-            self._writer.add_image("samples", sample_grid(tick.generator, num=self.num), tick.step)
+        if self.grid is not None and self.grid.shown is not None:
+            self._writer.add_image("samples", self.grid.shown, tick.step)
         for name, weight in tick.generator.named_parameters():
             if bool(weight.isfinite().all()):  # of others there is no histogram
                 self._writer.add_histogram(f"weights/{name}", weight.detach().cpu(), tick.step)

@@ -1,9 +1,11 @@
 """`idpgan people`: a folder that `train` reads, with the columns that are asked for."""
 
 import json
+from hashlib import sha256
 
 import pytest
 import torch
+from PIL import Image
 
 from idpgan.data import people_mesh
 from idpgan.data.config import DataConfig
@@ -31,7 +33,13 @@ def test_portraits_are_a_folder_to_train_on(run, tmp_path):
     config = DataConfig(name="folder", root=str(out), label="smiling", num_images=3, image_size=32, channels=1)
     assert torch.equal(read(config).images.images, drawn.images.images)
     record = json.loads((out / "people.json").read_text())
-    assert (record["seed"], record["papers"]["licence"]) == (6, "CC0 1.0")
+    assert (record["seed"], record["papers"]["license"]) == (6, "CC0 1.0")
+    with Image.open(out / "000" / "000001.png") as picture:  # drawn by formula alone
+        assert "digitalsourcetype/algorithmicMedia" in picture.text["XML:com.adobe.xmp"]
+        assert sha256((out / "people.json").read_bytes()).hexdigest() in picture.text["XML:com.adobe.xmp"]
+    assert run("people", tmp_path / "plain", "-n", 1, "--size", 32, "--no-mark")[0] == 0
+    with Image.open(tmp_path / "plain" / "000" / "000000.png") as picture:
+        assert not picture.text
 
 
 @pytest.mark.parametrize(

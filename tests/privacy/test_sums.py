@@ -114,11 +114,18 @@ def test_calibration_meets_its_target_and_wastes_little(law, relation):
 
 
 @pytest.mark.parametrize(
-    ("vector", "cell"), [([math.nan, 0, 0, 0], 0), ([math.inf, 0, 0, 0], 0), ([1.0, 0, 0, 0], 3), ([1.0, 0, 0, 0], -1)]
+    ("vector", "cell"),
+    [
+        ([math.nan, 0, 0, 0], 0),
+        ([math.inf, 0, 0, 0], 0),
+        ([1e200, 1e200, 0, 0], 0),  # finite, and its norm is not
+        ([1.0, 0, 0, 0], 3),
+        ([1.0, 0, 0, 0], -1),
+    ],
 )
 def test_what_is_not_bounded_is_not_released(vector, cell):
     with pytest.raises(ValueError, match="not finite or is negative"):
-        sums_of().release([(torch.tensor([vector]), torch.tensor([cell]), None)], Noise.fixed(1))
+        sums_of().release([(torch.tensor([vector], dtype=torch.float64), torch.tensor([cell]), None)], Noise.fixed(1))
 
 
 @pytest.mark.parametrize("weight", [math.nan, math.inf, -0.5, 1.5])

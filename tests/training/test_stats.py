@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 
@@ -10,10 +11,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator
+from idpgan.training.samples import SampleGrid
 from idpgan.training.stats import Recorder, TensorBoard, read_stats
 
 NETWORK = torch.nn.Linear(1, 1)
@@ -130,11 +133,20 @@ def test_tensorboard_has_the_grid_of_each_tick_and_the_finite_weights(tmp_path):
     generator = build_generator(ModelConfig(width=4, latent_dim=4, conditional=False), (1, 8, 8), 0, seed=0).eval()
     diverged = torch.nn.Linear(1, 1)
     torch.nn.init.constant_(diverged.bias, math.nan)
-    board, recorder = TensorBoard(tmp_path, num=4), Recorder("unused", 1)
-    board(dataclasses.replace(tick(recorder, 5), generator=generator))
-    board(dataclasses.replace(tick(recorder, 10), generator=diverged))
+    recorder, grid = Recorder("unused", 1), SampleGrid(tmp_path, num=4)
+    board = TensorBoard(tmp_path / "events", grid)
+    board(dataclasses.replace(tick(recorder, 0), generator=diverged))  # as of a classifier, which draws nothing
+    drawn = dataclasses.replace(tick(recorder, 5), generator=generator)
+    grid(drawn)
+    board(drawn)
     board.close()
-    events = EventAccumulator(str(tmp_path)).Reload()
-    assert [event.step for event in events.Images("samples")] == [5]  # a classifier draws nothing
+    events = EventAccumulator(str(tmp_path / "events")).Reload()
+    (shown,) = events.Images("samples")
+    with (
+        Image.open(io.BytesIO(shown.encoded_image_string)) as seen,
+        Image.open(tmp_path / "step_000005.png") as written,
+    ):
+        assert shown.step == 5
+        assert seen.convert("L").tobytes() == written.tobytes()
     drawn = {f"weights/{name}" for name, _ in generator.named_parameters()}
     assert set(events.Tags()["histograms"]) == drawn | {"weights/weight"}
