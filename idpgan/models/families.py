@@ -57,12 +57,13 @@ def build_critic(
 def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: int) -> Simulator:
     """Build the simulator of a population; "public" holds so many images, "generator" has arbitrary weights.
 
-    A population that a simulator of the user proposed holds the chosen images, as one of public images does.
+    A population that a simulator of the user or portraits of people proposed holds the chosen images, as one of public
+    images does: whoever receives it needs neither.
 
     Raises:
         ConfigError: If it does not draw such images.
     """
-    if model.simulator == "public" or is_own_code(model.simulator):
+    if model.simulator in ("public", "people") or is_own_code(model.simulator):
         return PhotoSimulator(image_shape, num_photos, model.warp)
     if model.origin is None:
         return DRAWN[model.simulator](image_shape)

@@ -223,6 +223,11 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
         return noise_of_normals(self._released["sums"], self.moments, self.sums.noise_std)
 
     @property
+    def template(self) -> Tensor | None:
+        """See `GivesGenerator`."""
+        return self.moments.template
+
+    @property
     def released_sums(self) -> ReleasedSums:
         """The sums of moments, one row a class."""
 

@@ -3,7 +3,8 @@ r"""Hybrid: one noisy release of sums, a generator trained on it, then dp-GAN fr
 A share of the budget pays for the release of `idp-gan-aggregate`; its training is post-processing. The rest pays for
 the critic steps of `dp-gan`, whose noise is the least with which *both together* stay within epsilon: one ledger, unit
 image, zero-out-one throughout. Sensitivities: 1 for the sums with their counts (`privacy.sums`), C for a critic step
-(`privacy.dpsgd`).
+(`privacy.dpsgd`). Public pictures are moved (`synthesis.move`) onto what the trained generator draws, as far as the
+noise of the sums lets them: that of the critic steps has no closed form, and holds back no shift.
 
 The first ``method.aggregate_steps`` steps of the run are those of the aggregate form and read nothing private; only the
 remaining ones are charged. Share, steps and learning rates are settings: choose them on public images.
@@ -34,6 +35,7 @@ from idpgan.ranks import Ranks
 from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePlan, AggregateRun, AggregateTraining
 from idpgan.synthesis.aggregate.method import IdpAggregate
 from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun, canaries
+from idpgan.synthesis.moments import NormalsNoise
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.sums_audit import sums_case
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
@@ -53,6 +55,8 @@ class HybridConfig(MethodConfig):
         aggregate: [method.aggregate], as [method] of idp-gan-aggregate.
         dp_gan: [method.dp_gan], as [method] of dp-gan; its warm-up lets the critic catch up with the generator.
     """
+
+    RELEASES_LAW = True
 
     name: Literal["hybrid"] = "hybrid"
     share: float = Field(0.1, gt=0, lt=1)
@@ -121,7 +125,7 @@ class HybridPlan(RunPlan):
         steps = config.training.steps - config.method.aggregate_steps
         part = DpGanRun(
             data=config.data,
-            model=config.model,
+            model=config.model.model_copy(update={"moved": 0}),  # that is for both parts together
             method=config.method.dp_gan,
             privacy=DpGanPrivacy(epsilon=privacy.epsilon, delta=privacy.delta, sample_rate=privacy.sample_rate),
             training=config.training.model_copy(update={"steps": steps}),
@@ -185,6 +189,7 @@ class Hybrid(GivesGenerator):
         self.aggregate = IdpAggregate(plan.first, split, ledger=ledger, device=device, noise=noise)
         self.dp_gan = DpGan(plan.second, split, ledger=ledger, device=device, noise=noise)
         super().__init__(plan, split, ledger=ledger, device=device, noise=self.aggregate.noise)
+        self.dp_gan.generator.config = plan.config.model  # also what is moved onto it
         if self.config.match:  # the generator also minimizes the weighted loss of the released sums
             self.dp_gan.extra_loss = lambda generator: self.config.match * self.aggregate.match_loss(generator)
         self.candidates = plan.candidates
@@ -194,6 +199,11 @@ class Hybrid(GivesGenerator):
     def generator(self) -> Generator:  # type: ignore[override]  # one of its parts'
         """The averaged generator of the part that was trained last."""
         return self.dp_gan.generator if self._done > self.config.aggregate_steps else self.aggregate.generator
+
+    @property
+    def normals_noise(self) -> NormalsNoise:
+        """That of the sums; see `GivesGenerator`."""
+        return self.aggregate.normals_noise
 
     @property
     def teacher(self) -> LinearScattering | None:  # type: ignore[override]  # its part's

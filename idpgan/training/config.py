@@ -165,8 +165,8 @@ class RunConfig(Section):
     def _check_moved(self) -> Self:
         if self.model.moved and not self.method.RELEASES_LAW:
             raise ConfigError(
-                f"model.moved = {self.model.moved} needs a method that releases a normal distribution, gaussian or "
-                f"idp-gan-aggregate, and this is {self.method.name}. Set model.moved = 0."
+                f"model.moved = {self.model.moved} needs a method that releases a normal distribution, gaussian, "
+                f"idp-gan-aggregate or hybrid, and this is {self.method.name}. Set model.moved = 0."
             )
         return self
 
