@@ -49,7 +49,6 @@ LAWS: dict[str, dict[str, Any]] = {  # name -> [model], [method], [privacy] besi
     "plain": {},
     "registered": {"model": {"shape": 12}},
     "taught": {"model": {"shape": 12}, "method": {"teacher_share": 0.5, "candidates": 4}},
-    "told": {"method": {"teacher_share": 0.5, "candidates": 16}},
     "person": {"privacy": {"unit": "person", "most_per_person": 10}},
 }
 DRAWN = {"law": None, "moved": 0.0, "half": 0.5}  # the share that is drawn by the law itself

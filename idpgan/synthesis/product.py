@@ -51,10 +51,10 @@ class GivesGenerator(Method):
 
     def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
         """Return the generator, with public pictures moved onto its law, and with its teacher, where it has any."""
-        generator = self.generator
+        generator = law = self.generator
         if generator.config.moved:
             seed = self.plan.config.training.seed
             generator = move(generator, self._to_move, self.normals_noise, self.template, seed=seed)
         if self.teacher is not None and self.candidates is not None:
-            generator = generator.taught_by(balanced(self.teacher, generator, self.progress), self.candidates)
+            generator = generator.taught_by(balanced(self.teacher, law, self.progress), self.candidates)
         return GeneratorArtifact(generator, config.samples)
