@@ -44,6 +44,9 @@ SHORT_GAN = [*SHORT[:1], *SHORT[2:], "model.width=32"]
 
 AS_TRAINED = "idp-gan-aggregate model.temperature=1"  # its config draws more widely than it trains
 FEW_STEPS = "training.steps=500"  # what a shared CPU does by Opacus; our engine beside it at the same steps
+ZHANG, ZHANG_SOUND = "dp-gan-zhang", "dp-gan method.groups=5"  # as published; its groups clipped together
+# Narrower and shorter than the paper's, for a CPU.
+SHORT_ZHANG = ["training.steps=2000", "method.public_steps=1000", "model.width=16", "method.critic_width=8"]
 OURS, BY_OPACUS = f"dp-gan {FEW_STEPS}", f"dp-gan method.engine=opacus {FEW_STEPS}"
 
 
@@ -64,6 +67,8 @@ PLANS: dict[str, dict[str, Plan]] = {
         "wgan-gp": Plan("mnist-wgan-gp", SHORT_GAN, 6, private=False),
         "idp-gan-aggregate": Plan("mnist-aggregate-no-public", [], 12),
         AS_TRAINED: Plan("mnist-aggregate-no-public", ["model.temperature=1"], 12),
+        ZHANG: Plan("mnist-dp-gan-zhang", SHORT_ZHANG, 60),
+        ZHANG_SOUND: Plan("mnist-dp-gan-zhang", [*SHORT_ZHANG, "method.name=dp-gan"], 60),
         "dp-gan": Plan("mnist-dp-gan", ["training.steps=3500"], 18),
         OURS: Plan("mnist-dp-gan", [FEW_STEPS], 5),
         BY_OPACUS: Plan("mnist-dp-gan-opacus", [FEW_STEPS], 8),
@@ -75,6 +80,8 @@ PLANS: dict[str, dict[str, Plan]] = {
         "idp-gan-local": Plan("mnist-idp-gan-local", SHORT_LAPLACE, 5),
         "idp-gan-aggregate": Plan("faces-wild-aggregate", [], 5),
         "wgan-gp": Plan("mnist-wgan-gp", SHORT_GAN, 7, private=False),
+        ZHANG: Plan("mnist-dp-gan-zhang", SHORT_ZHANG, 60),
+        ZHANG_SOUND: Plan("mnist-dp-gan-zhang", [*SHORT_ZHANG, "method.name=dp-gan"], 60),
         "dp-gan": Plan("mnist-dp-gan", ["training.steps=3500"], 20),
         OURS: Plan("mnist-dp-gan", [FEW_STEPS], 5),
         BY_OPACUS: Plan("mnist-dp-gan-opacus", [FEW_STEPS], 8),
@@ -86,13 +93,15 @@ PLANS: dict[str, dict[str, Plan]] = {
         "idp-gan-local": Plan("digits-idp-gan-local", [], 1),
         "wgan-gp": Plan("digits-wgan-gp", [], 1, private=False),
         "idp-gan-aggregate": Plan("digits-aggregate", [], 1),
+        ZHANG: Plan("digits-dp-gan-zhang", [], 2),
+        ZHANG_SOUND: Plan("digits-dp-gan-zhang", ["method.name=dp-gan"], 2),
         "dp-gan": Plan("digits-dp-gan", [], 1),
         "hybrid": Plan("digits-hybrid", [], 1),
     },
 }
 DATA = {"faces-wild": "faces-wild-gaussian"}  # whose [data] takes the place of that in a config of another data set
 BUSY = "another process is at it"
-SLOW = (AS_TRAINED, "dp-gan", OURS, BY_OPACUS, "hybrid")  # one seed
+SLOW = (AS_TRAINED, ZHANG, ZHANG_SOUND, "dp-gan", OURS, BY_OPACUS, "hybrid")  # one seed
 
 
 class Cell(NamedTuple):

@@ -39,7 +39,8 @@ from idpgan.memory import LARGEST, check_room, let_go, zeros
 from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.privacy import Noise
-from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, Features
+from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan
+from idpgan.privacy.layer_gradients import Features
 from idpgan.privacy.tiles import Rows, Tiles, alike, sizes, threads_of
 from idpgan.private.steps import PrivateSteps, steps_entry
 from idpgan.progress import counted

@@ -95,6 +95,12 @@ def critic_bytes(model: ModelConfig, image_shape: tuple[int, int, int], num_clas
         return _FLOAT * sum(weight.numel() for weight in build_critic(model, image_shape, num_classes).parameters())
 
 
+def critic_tensors(model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> int:
+    """Return how many weight tensors a critic has, without keeping one."""
+    with contextlib.nullcontext() if is_own_code(model.critic) else without_weights():
+        return len([*build_critic(model, image_shape, num_classes).parameters()])
+
+
 def batch_bytes(model: ModelConfig, image_shape: Sequence[int], batch_size: int) -> int:
     """Return the least bytes of a batch: the feature maps next to the image, at half its size and with gradients."""
     channels, height, width = image_shape

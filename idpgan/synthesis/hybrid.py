@@ -34,7 +34,8 @@ from idpgan.private.people import AggregatePrivacy
 from idpgan.ranks import Ranks
 from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePlan, AggregateRun, AggregateTraining
 from idpgan.synthesis.aggregate.method import IdpAggregate
-from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun, canaries
+from idpgan.synthesis.dp_gan.config import DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun
+from idpgan.synthesis.dp_gan.method import DpGan, canaries
 from idpgan.synthesis.moments import NormalsNoise
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.sums_audit import sums_case
@@ -90,6 +91,8 @@ class HybridRun(RunConfig):
 
     @model_validator(mode="after")
     def _check_steps(self) -> HybridRun:
+        if self.method.dp_gan.looks_at_public:
+            raise ConfigError("method.dp_gan.groups and public_steps are for dp-gan alone. Set both to 0.")
         if self.training.steps <= self.method.aggregate_steps:
             raise ConfigError(
                 f"training.steps = {self.training.steps} counts both parts, so it must be above "

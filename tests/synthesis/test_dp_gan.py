@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from idpgan.data.images import Images, to_float
+from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
 from idpgan.privacy import Budget, DPSGDPlan, Ledger, Noise, Relation, Unit, compose_epsilon, dpsgd
 from idpgan.privacy.dpsgd import least_noise
@@ -59,7 +60,8 @@ def loop(path, config, *, kind=DpGan, target=None, private=None):
         folder = new_run(path)
         ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT, target, folder.ledger, "test")
         ledger.flush()
-    split = digits() if private is None else dataclasses.replace(digits(), private=private)
+    split = load(config.data)
+    split = split if private is None else dataclasses.replace(split, private=private)
     method = method_of(config, kind=kind, ledger=ledger, split=split)
     fingerprint = {"config": config.identity(), "device": "cpu"}
     return train(
