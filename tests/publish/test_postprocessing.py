@@ -19,7 +19,13 @@ from idpgan.publish.sound.numbers import block_sums, calibrate_pixels
 from idpgan.publish.sound.publishers import shrink
 from tests.publish.pictures import pictures
 
-SIZES = {"pix": {"block": 4}, "dct": {"frequencies": 4}, "eigenfaces": {"components": 4}}
+SIZES = {
+    "pix": {"block": 4},
+    "dct": {"frequencies": 4},
+    "fourier": {"frequencies": 4},
+    "wavelet": {"levels": 2},
+    "eigenfaces": {"components": 4},
+}
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +141,7 @@ def test_codewords_grow_with_epsilon_and_delta_buys_none(faces):
         release(faces, "codebook", epsilon=1.0, delta=1e-5)
 
 
-@pytest.mark.parametrize("method", ["pix", "dct", "eigenfaces"])
+@pytest.mark.parametrize("method", ["pix", "dct", "fourier", "wavelet", "eigenfaces"])
 def test_delta_buys_less_noise(faces, method):
     few = faces.repeat(5, 1, 1)
 

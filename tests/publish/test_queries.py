@@ -11,7 +11,7 @@ from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish import METHODS
 from idpgan.publish.plan import load_publisher
 from idpgan.publish.sound.faces import face_coefficients
-from idpgan.publish.sound.numbers import Query, block_sums, calibrate_numbers, low_cosines
+from idpgan.publish.sound.numbers import Query, block_sums, calibrate_numbers, haar_wavelets, low_cosines, low_waves
 
 UNITS = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)
 SHAPES = [(2, 2), (3, 2), (2, 3), (1, 4)]
@@ -65,6 +65,10 @@ QUERIES = {
     "blocks of 2": lambda shape: block_sums(shape, 2),
     "all cosines": lambda shape: low_cosines(shape, 3),
     "two cosines": lambda shape: low_cosines(shape, 2),
+    "all waves": lambda shape: low_waves(shape, 4),
+    "two waves": lambda shape: low_waves(shape, 2),
+    "all wavelets": lambda shape: haar_wavelets(shape, 2),
+    "coarse wavelets": lambda shape: haar_wavelets(shape, 1),
     "any": lambda shape: Query(
         *(torch.randn(3, size, generator=torch.Generator().manual_seed(2)).double() for size in shape)
     ),
@@ -85,6 +89,33 @@ def test_no_neighbor_moves_a_query_further_than_declared(shape, unit, name):
     if unit is Unit.PIXEL or name == "blocks of 2":  # reached, so that half of it would be found out
         assert l1 > 0.999 * declared.l1
         assert l2 > 0.999 * declared.l2
+
+
+def test_waves_are_the_coordinates_of_the_fourier_transform():
+    """Half of the squared length of a product of waves is that of the coefficients of its frequency and their twins."""
+    shape = (5, 8)
+    query = low_waves(shape, 8)
+    for lines in (query.A, query.B):
+        assert torch.allclose(lines @ lines.T, torch.eye(len(lines)).double(), atol=1e-12)
+    image = torch.rand(1, *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    squares = query(image)[0].square()
+    exact = torch.fft.fft2(image[0], norm="ortho").abs().square()
+    assert float(squares[0, 0]) == pytest.approx(float(exact[0, 0]))
+    assert float(squares[1:3, 3:5].sum()) == pytest.approx(float(exact[[1, 1, 4, 4], [2, 6, 2, 6]].sum()))
+    assert float(squares[0, 7]) == pytest.approx(float(exact[0, 4]))  # the highest frequency of an even side: no sine
+
+
+@pytest.mark.parametrize("shape", [(8, 16), (5, 12), (1, 7)])
+def test_wavelets_are_privelets(shape):
+    """Xiao, Wang and Gehrke 2011: full rank, and a pixel moves (1 + log2 m)(1 + log2 n) numbers by one at most."""
+    query, levels = haar_wavelets(shape, 9), [math.ceil(math.log2(size)) for size in shape]
+    for lines, size in ((query.A, shape[0]), (query.B, shape[1])):
+        assert lines.shape == (size, size)
+        assert torch.linalg.matrix_rank(lines) == size
+    declared = query.sensitivity(Unit.PIXEL)
+    assert declared.numbers == (1 + levels[0]) * (1 + levels[1])
+    assert declared.l1 == pytest.approx(declared.numbers, rel=1e-5)
+    assert haar_wavelets(shape, 0).A.tolist() == [[1.0] * shape[0]]
 
 
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])

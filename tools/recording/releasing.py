@@ -39,6 +39,8 @@ def releasing_cases(tree: Path) -> Iterator[Case]:
 OPTIONS = {  # settings of publishers; each is a separate case
     "lap": ("law=gaussian",),
     "dct": ("frequencies=10", "law=gaussian"),
+    "fourier": ("frequencies=9",),
+    "wavelet": ("levels=3",),
     "pix": ("block=4",),
     "eigenfaces": ("components=5",),
     "codebook": ("codewords=64",),
