@@ -155,6 +155,9 @@ _OBFUSCATORS = (  # name, code, reason
     ("pixelate", "obfuscate.filters:Pixelate",
      "block means without noise: two images are told apart by what comes out, and a network that is trained on "
      "coarse faces recognizes them"),
+    ("k-same", "obfuscate.k_same:KSame",
+     "means of k images without noise: they hide who is in the set once, and of somebody with several images they "
+     "are his own mean; who knows the others subtracts them"),
     ("disguise", "obfuscate.filters:Disguise",
      "one key for all images and noise that no sensitivity sizes: a few known images give the key away by "
      "least squares"),
