@@ -116,6 +116,11 @@ _PUBLISHERS = (  # name, units, sound, claimed, proven, code, reason
      "discrete noise on Haar's differences of halves, sized by the pixel range; the estimate is post-processing"),
     ("pix", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "discrete noise on sums over public blocks, sized by the pixel range; the estimate is post-processing"),
+    ("quadtree", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
+     "discrete noise on sums over the blocks of a public quadtree, weighted by level; the estimate is post-processing"),
+    ("face-parts", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
+     "discrete noise on sums over public blocks, more where eyes, nose and mouth of an aligned face are; the estimate "
+     "is post-processing"),
     ("eigenfaces", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "discrete noise on coefficients in a basis of drawn faces, clipped to a public norm or sized by the basis"),
     ("codebook", ("image",), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",

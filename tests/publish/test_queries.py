@@ -6,12 +6,14 @@ import math
 import pytest
 import torch
 
+from idpgan.data.faces import draw_landmarks
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish import METHODS
 from idpgan.publish.plan import load_publisher
 from idpgan.publish.sound.faces import face_coefficients
 from idpgan.publish.sound.numbers import Query, block_sums, calibrate_numbers, haar_wavelets, low_cosines, low_waves
+from idpgan.publish.sound.weighted_blocks import PARTS, face_parts, quadtree
 
 UNITS = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)
 SHAPES = [(2, 2), (3, 2), (2, 3), (1, 4)]
@@ -116,6 +118,41 @@ def test_wavelets_are_privelets(shape):
     assert declared.numbers == (1 + levels[0]) * (1 + levels[1])
     assert declared.l1 == pytest.approx(declared.numbers, rel=1e-5)
     assert haar_wavelets(shape, 0).A.tolist() == [[1.0] * shape[0]]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_neighbor_moves_weighted_sums_further_than_declared_and_one_does(shape, unit):
+    for query in (quadtree(shape, 1), quadtree(shape, 3), face_parts(shape, 1, 0.3), face_parts(shape, 2, 0.3)):
+        declared = query.sensitivity(unit)
+        l1, l2, most, count = farthest(lambda images, query=query: query(images.clamp(0, 1)), shape, unit)
+        assert (l1 <= declared.l1, l2 <= declared.l2, most <= declared.most) == (True, True, True)
+        assert count == declared.numbers
+        assert min(l1 / declared.l1, l2 / declared.l2, most / declared.most) > 0.999
+
+
+def test_a_pixel_of_a_face_part_costs_less_than_another():
+    """At unit pixel: ``inside`` times epsilon, which is what the option says."""
+    query = face_parts((20, 20), 2, 0.25)
+    moved = query(torch.eye(400).view(400, 20, 20).double()).abs().sum(1).view(20, 20)
+    assert sorted(moved.unique().tolist()) == [0.25, 1.0]
+    for left, right, height in ((0.29, 0.71, 0.38), (0.5, 0.5, 0.55), (0.5, 0.5, 0.75)):  # eyes, nose, mouth
+        assert {moved[int(20 * height), int(20 * place)].item() for place in (left, right)} == {0.25}
+    assert moved[0].min() == moved[-1].min() == moved[:, 0].min() == 1.0
+
+
+def test_the_declared_parts_hold_the_landmarks_of_drawn_faces():
+    points = draw_landmarks(100, (112, 92), people=100, seed=9) / torch.tensor([92.0, 112.0])
+
+    def share(part, places):
+        top, bottom, left, right = part
+        x, y = points[:, places].unbind(-1)
+        return float(((left <= x) & (x <= right) & (top <= y) & (y <= bottom)).float().mean())
+
+    eyes, nose, mouth, outline = (list(range(*ends)) for ends in ((36, 48), (27, 36), (48, 68), (0, 17)))
+    for part, places, others in zip(PARTS, (eyes, nose, mouth), (mouth, outline, eyes), strict=True):
+        assert share(part, places) > 0.97
+        assert share(part, others) < 0.5
 
 
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])

@@ -26,6 +26,8 @@ def test_every_method_is_registered_with_its_row():
         "fourier",
         "wavelet",
         "pix",
+        "quadtree",
+        "face-parts",
         "eigenfaces",
         "codebook",
         "swp-sound",

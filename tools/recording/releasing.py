@@ -42,6 +42,8 @@ OPTIONS = {  # settings of publishers; each is a separate case
     "fourier": ("frequencies=9",),
     "wavelet": ("levels=3",),
     "pix": ("block=4",),
+    "quadtree": ("depth=2",),
+    "face-parts": ("block=8", "inside=0.5"),
     "eigenfaces": ("components=5",),
     "codebook": ("codewords=64",),
     "lra": ("sweeps=5 learning_rate=0.02",),

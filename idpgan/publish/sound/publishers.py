@@ -1,6 +1,7 @@
 """The sound publishers: noise on every pixel or on few numbers of an image, and the best estimate from the result.
 
-`eigenfaces` and `codebook` are in `faces`, the windows in `sliding_windows`.
+`eigenfaces` and `codebook` are in `faces`, `quadtree` and `face-parts` in `weighted_blocks`, the windows in
+`sliding_windows`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from idpgan.audit.statistics import EXACT, Linear, Nearness, Outcomes, Statistic
 from idpgan.numerics.svd import batched_svd
 from idpgan.privacy import DiscreteLaplace, Noise, Relation, Unit
 from idpgan.publish.plan import LAWS, PURE, Planner, Publisher, Recipe, Shape, publisher_entry
-from idpgan.publish.sound import faces, numbers
+from idpgan.publish.sound import faces, numbers, weighted_blocks
 from idpgan.publish.sound.numbers import LawOptions, Query
 from idpgan.publish.sound.prior import face_prior
 from idpgan.release.mark import DigitalSource
@@ -216,6 +217,8 @@ PUBLISHERS = {
     "fourier": _noisy("fourier", plan_fourier, FrequencyOptions),
     "wavelet": _noisy("wavelet", plan_wavelet, WaveletOptions),
     "pix": _noisy("pix", plan_pix, PixOptions),
+    "quadtree": _noisy("quadtree", weighted_blocks.plan_quadtree, weighted_blocks.QuadtreeOptions),
+    "face-parts": _noisy("face-parts", weighted_blocks.plan_face_parts, weighted_blocks.FacePartsOptions),
     "eigenfaces": _noisy("eigenfaces", faces.plan_eigenfaces, faces.EigenfacesOptions),
     "codebook": Publisher(
         faces.CodebookOptions,
