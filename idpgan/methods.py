@@ -113,8 +113,17 @@ _PUBLISHERS = (  # name, units, sound, claimed, proven, code, reason
      "lap, then the best linear estimate under a model of drawn faces at the known noise level: post-processing"),
     ("dct", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "discrete noise on the lowest frequencies, sized by the public cosines; the estimate is post-processing"),
+    ("fourier", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
+     "discrete noise on the lowest Fourier coefficients, sized by the public waves; the estimate is post-processing"),
+    ("wavelet", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
+     "discrete noise on Haar's differences of halves, sized by the pixel range; the estimate is post-processing"),
     ("pix", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "discrete noise on sums over public blocks, sized by the pixel range; the estimate is post-processing"),
+    ("quadtree", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
+     "discrete noise on sums over the blocks of a public quadtree, weighted by level; the estimate is post-processing"),
+    ("face-parts", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
+     "discrete noise on sums over public blocks, more where eyes, nose and mouth of an aligned face are; the estimate "
+     "is post-processing"),
     ("eigenfaces", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "discrete noise on coefficients in a basis of drawn faces, clipped to a public norm or sized by the basis"),
     ("codebook", ("image",), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
@@ -154,6 +163,9 @@ _OBFUSCATORS = (  # name, code, reason
     ("pixelate", "obfuscate.filters:Pixelate",
      "block means without noise: two images are told apart by what comes out, and a network that is trained on "
      "coarse faces recognizes them"),
+    ("k-same", "obfuscate.k_same:KSame",
+     "means of k images without noise: they hide who is in the set once, and of somebody with several images they "
+     "are his own mean; who knows the others subtracts them"),
     ("disguise", "obfuscate.filters:Disguise",
      "one key for all images and noise that no sensitivity sizes: a few known images give the key away by "
      "least squares"),

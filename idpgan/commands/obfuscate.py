@@ -149,6 +149,7 @@ def obfuscate_folder(options: ObfuscateOptions, progress: Progress = silent) -> 
     num, shape = len(files), shape_of_most(options.folder, files, 3 if options.color else 1)
     check_memory(_BYTES_PER_PIXEL * num * math.prod(shape), f"{num:,} images", "Take a part of them.")
     method = _method(options, shape, labels)
+    method.check_number(num)
     folder.check_room(options, base.ObfuscatedArtifact(num, shape))  # refuses what no release can hold
     public = {key: value for key, value in method.config.to_json().items() if key not in base.SECRET}
     table = {"data": "images", "method": options.method, "num": num, "shape": list(shape), "options": public}
