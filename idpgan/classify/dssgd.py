@@ -52,7 +52,7 @@ class DssgdConfig(MethodConfig):
 
     Attributes:
         participants: Each holds an equal share of the positions, dealt in turn; never fewer than one image.
-        network: "cnn", two convolutions; or "mlp", two hidden layers, as many hidden numbers as in the paper at width 8.
+        network: "cnn" has two convolutions, "mlp" two hidden layers, which are the paper's at width 8.
         width: Feature maps of the first convolution; of "mlp", an eighth of the last hidden layer.
         upload_share: theta_u, share of the parameters that a participant uploads in a round.
         download_share: theta_d, share of the parameters that it takes from the server before; the rest stay its own.

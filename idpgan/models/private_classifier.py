@@ -256,11 +256,10 @@ class ReluCnn(BodyAndHead):
 
 
 class ReluMlp(BodyAndHead):
-    """Two hidden layers with ReLU: the fully connected network of Shokri and Shmatikov 2015, "Privacy-preserving deep
-    learning".
+    """Two hidden layers with ReLU: the fully connected network of Shokri and Shmatikov 2015.
 
-    16 width and 8 width hidden numbers, theirs at 8: 140,106 weights on MNIST's 32 x 32, 402,250 on SVHN.
-    Arguments: see `BodyAndHead`.
+    "Privacy-preserving deep learning", with 16 width and 8 width hidden numbers, theirs at 8: 140,106 weights on images
+    of 32 x 32, 402,250 on SVHN. Arguments: see `BodyAndHead`.
     """
 
     network = "relu-mlp"
