@@ -25,7 +25,7 @@ def test_towards_makes_all_images_look_like_those_without_the_secret():
     images, secret = 0.3 * torch.rand(96, 1, 8, 8, generator=rng), torch.arange(96) % 2
     images[secret == 1, :, :4] += 0.6
     method = make_obfuscator(
-        "obfuscator", (1, 8, 8), num_utilities=2, num_identities=2, towards=0, width=4, steps=60, learning_rate=5e-3
+        "obfuscator", (1, 8, 8), num_utilities=2, num_identities=2, towards=0, width=2, steps=40, learning_rate=1e-2
     )
     method.fit(images, secret, secret)
     hidden = method.transform(images)
