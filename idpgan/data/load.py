@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from idpgan.config import nearest_hint
-from idpgan.data import arrays, celeba, digits, face_folder, faces, folder, fonts, intake, mnist
+from idpgan.data import arrays, celeba, digits, face_folder, faces, folder, fonts, intake, mnist, svhn
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import warn_once
 from idpgan.data.drawn import check_public_labels, count_public, draw_public
@@ -46,6 +46,7 @@ SOURCES: Mapping[str, Source] = {
     "folder": folder,
     "fonts": fonts,
     "mnist": mnist,
+    "svhn": svhn,
 }
 BY_NAME = tuple(name for name in SOURCES if name not in ("arrays", "folder", "face-folder"))  # no root says which
 GPU_SHARE = 0.5  # share of the free GPU memory that data may take; the rest is for the networks

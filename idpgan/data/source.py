@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from torch import Tensor
+
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.progress import Progress
@@ -57,6 +59,17 @@ class Source(Protocol):
 
     def describe(self, config: DataConfig) -> Found | None:
         """Return the facts known without reading images; None if the files are missing."""
+
+
+def labeled(images: Tensor, labels: Tensor, classes: tuple[str, ...], path: Path) -> tuple[Images, list[Refused]]:
+    """Return images (N, C, H, W) with the labels (N,) of a file; those whose label is out of range are null records."""
+    wrong = (labels < 0) | (labels >= len(classes))
+    refused = [
+        Refused(path, f"{path}: label {int(labels[place])} at position {place} is out of range.")
+        for place in wrong.nonzero()[:, 0].tolist()
+    ]
+    part = Images(images, labels.where(~wrong, 0), classes)
+    return part.zeroed_out(wrong) if refused else part, refused
 
 
 def warn_of_null(refused: Sequence[Refused], num: int) -> None:
