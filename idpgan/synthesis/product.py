@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from idpgan.data.load import Split
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
@@ -36,6 +38,12 @@ class GivesGenerator(Method):
     def normals_noise(self) -> NormalsNoise:
         """Known noise of the released normal distributions, for `move`; post-processing of released numbers."""
         raise NotImplementedError
+
+    @property
+    def generator_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """Those whose steps have the gradient of a generated batch."""
+        networks = getattr(self, "networks", None)
+        return () if networks is None else (networks.generator_optimizer,)
 
     @property
     def product(self) -> Generator:
