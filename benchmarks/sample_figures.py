@@ -228,7 +228,7 @@ def sample_picture(wanted: list[Cell], found: dict[Cell, dict[str, Any]], argume
 
     shown_cells = [cell for cell in wanted if drawable(cell) and cell.seed == arguments.seeds[0]]
     methods = [method for method in PLANS[arguments.data] if any(cell.method == method for cell in shown_cells)]
-    sheet = Figure(figsize=(3.2 * len(arguments.epsilons), 0.95 * len(methods)), layout="constrained")
+    sheet = Figure(figsize=(3.2 * len(arguments.epsilons), 1.15 * len(methods)), layout="constrained")
     grid = sheet.subplots(len(methods), len(arguments.epsilons), squeeze=False)
     for row, method in zip(grid, methods, strict=True):
         mine = {cell.epsilon: cell for cell in shown_cells if cell.method == method}
@@ -239,6 +239,7 @@ def sample_picture(wanted: list[Cell], found: dict[Cell, dict[str, Any]], argume
             if cell in found:
                 path = names(cell, arguments)[0].with_suffix(".png")
                 axes.imshow(Image.open(path), cmap="gray", interpolation="nearest")
+                axes.set_xlabel(beside(found[cell]), fontsize="x-small")
             elif cell is not None:
                 axes.text(0.5, 0.5, MISSING, ha="center", va="center", color="grey", transform=axes.transAxes)
             if cell is None:
@@ -246,6 +247,11 @@ def sample_picture(wanted: list[Cell], found: dict[Cell, dict[str, Any]], argume
             else:
                 axes.set_title(title, fontsize="x-small")
     return png(sheet)
+
+
+def beside(row: dict[str, Any]) -> str:
+    """Return what stands beside the paper's claimed epsilon: the inception score and the epsilon that is proven."""
+    return f"IS {inception([row])[0]:.2f}, proven epsilon {proven(row).split()[0]}"
 
 
 def drawable(cell: Cell) -> bool:

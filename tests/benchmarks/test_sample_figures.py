@@ -120,6 +120,8 @@ def test_seeds_give_the_error_and_one_seed_has_that_of_its_splits():
     assert sample_figures.inception(rows[:1]) == (2.0, 0.25)
     assert sample_figures.inception(rows) == (3.0, pytest.approx(2**0.5))
     assert sample_figures.steps(row) == "5 of 9"
+    unsound = rows[0] | {"privacy": {"proven": {"epsilon": "inf"}}}
+    assert sample_figures.beside(unsound) == "IS 2.00, proven epsilon infinite"
 
 
 def test_no_picture_shows_real_faces_or_unprotected_ones():
