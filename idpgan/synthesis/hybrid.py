@@ -75,12 +75,13 @@ class HybridPrivacy(PrivacyConfig):
         epsilon: Of everything together.
         delta: Of everything together, below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as
             the noise is Gaussian.
-        sample_rate: q, the chance of each image to be in a critic step. ``training.batch_size`` is the divisor.
+        sample_rate: q, the chance of each image to be in a critic step; None = ``training.batch_size``, which is the
+            divisor, of the N private images.
     """
 
     epsilon: float = Field(gt=0)
     delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
-    sample_rate: float = Field(gt=0, le=1)
+    sample_rate: float | None = Field(None, gt=0, le=1)
 
 
 class HybridRun(RunConfig):
@@ -207,6 +208,11 @@ class Hybrid(GivesGenerator):
     def normals_noise(self) -> NormalsNoise:
         """That of the sums; see `GivesGenerator`."""
         return self.aggregate.normals_noise
+
+    @property
+    def generator_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """Those of both parts."""
+        return (*self.aggregate.generator_optimizers, *self.dp_gan.generator_optimizers)
 
     @property
     def teacher(self) -> LinearScattering | None:  # type: ignore[override]  # its part's

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from idpgan.data.load import Split
@@ -43,6 +44,12 @@ class GivesGenerator(Method):
     def template(self) -> Tensor | None:
         """Released template, (T, C, H, W), onto which images were brought, for `move`; None: as they lie."""
         return None
+
+    @property
+    def generator_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """Those whose steps have the gradient of a generated batch."""
+        networks = getattr(self, "networks", None)
+        return () if networks is None else (networks.generator_optimizer,)
 
     @property
     def product(self) -> Generator:

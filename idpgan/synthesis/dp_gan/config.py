@@ -115,13 +115,14 @@ class DpGanPrivacy(PrivacyConfig):
     Attributes:
         epsilon: What the run may spend; the step that would exceed it is not taken.
         delta: Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as the noise is Gaussian.
-        sample_rate: q, the chance of each image to be in a critic step. ``training.batch_size`` is the divisor.
+        sample_rate: q, the chance of each image to be in a critic step; None = ``training.batch_size``, which is the
+            divisor, of the N private images.
         noise_multiplier: sigma; None = the least with which ``training.steps`` critic steps stay within epsilon.
     """
 
     epsilon: float = Field(gt=0)
     delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
-    sample_rate: float = Field(gt=0, le=1)
+    sample_rate: float | None = Field(None, gt=0, le=1)
     noise_multiplier: float | None = Field(None, gt=0)
 
 
@@ -144,7 +145,13 @@ class DpGanPlan(StepsPlan):
     @functools.cached_property
     def dpsgd(self) -> DPSGDPlan:  # type: ignore[override]  # found when it is asked for
         """The critic's steps."""
-        return self.steps_at(self.config.privacy.sample_rate, self.config.training.batch_size)
+        return self.steps_at(self.sample_rate, self.config.training.batch_size)
+
+    @property
+    def sample_rate(self) -> float:
+        """q, as set, or that at which the expected number of images in a step is its divisor."""
+        expected = min(1.0, self.config.training.batch_size / max(self.shape.num_private, 1))
+        return self.config.privacy.sample_rate or expected
 
     @property
     def critic_model(self) -> ModelConfig:
@@ -159,9 +166,9 @@ class DpGanPlan(StepsPlan):
         A step adds up q N gradients of norm at most C, and noise of standard deviation sigma C on every weight; over T
         steps the first grows with T, the second with its root.
         """
-        rows, privacy = max(self.classes, 1), self.config.privacy
+        rows = max(self.classes, 1)
         weights = families.critic_bytes(self.critic_model, self.shape.image_shape, self.classes) / 4
-        noise = self.dpsgd.noise_multiplier * math.sqrt(weights / self.config.training.steps) / privacy.sample_rate
+        noise = self.dpsgd.noise_multiplier * math.sqrt(weights / self.config.training.steps) / self.sample_rate
         return Signal(self.shape.num_private / rows, rows, noise, "the DP-SGD steps")
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
@@ -172,7 +179,7 @@ class DpGanPlan(StepsPlan):
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the sampling rate, the divisor, the settings, and how many images are public."""
-        rate, divisor = self.config.privacy.sample_rate, self.config.training.batch_size
+        rate, divisor = self.sample_rate, self.config.training.batch_size
         public = (f"{self.shape.sizes.public} public images, which are not protected",) if self.reads_public else ()
         return f"the sampling rate {rate:g} and the divisor {divisor}", *public, SETTINGS
 
@@ -185,13 +192,13 @@ class DpGanPlan(StepsPlan):
         method, privacy, size = self.config.method, self.config.privacy, self.config.training.batch_size
         num_private, classes = self.shape.num_private, self.classes
         check_delta(privacy.delta, num_private)
-        expected = privacy.sample_rate * num_private
+        expected = self.sample_rate * num_private
         if not expected / 2 <= size <= 2 * expected:
             raise ConfigError(
                 f"training.batch_size = {size} divides the noisy sum of about {expected:.0f} images "
-                f"(privacy.sample_rate = {privacy.sample_rate:g} of {num_private}); it must be within a factor of 2 of "
-                f"that. Set privacy.sample_rate to about {size / num_private:.4g}, or training.batch_size to "
-                f"{max(1, round(expected))}."
+                f"(privacy.sample_rate = {self.sample_rate:g} of {num_private}); it must be within a factor of 2 of "
+                f"that. Leave privacy.sample_rate out, set it to about {size / num_private:.4g}, or "
+                f"training.batch_size to {max(1, round(expected))}."
             )
         if method.mismatch and classes < 2:
             raise ConfigError(
