@@ -237,7 +237,7 @@ class ScatteringLinear(PrivateSteps, GivesClassifier):
                 torch.ones(len(self._null), dtype=torch.float64, device=self.device),
             )
             needed = torch.arange(len(self._images))[self.dpsgd.ranks.share(len(self._images))]  # always the same
-            for index in counted(needed.split(_ROWS), self.progress, "features", len(needed), len):
+            for index in counted(needed.split(_ROWS), self.progress, "features of images", len(needed), len):
                 pixels = self._images.select(index).to(self.device).images
                 with torch.no_grad():
                     found = self.dpsgd.features(self.newest.features(images.to_float(pixels)))

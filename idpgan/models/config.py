@@ -35,8 +35,8 @@ class Purpose(StrEnum):
 _LARGEST_START = 7  # px
 _FEWEST_DOUBLINGS = 2
 #: (height, width) in px of all images that networks are built for
-SIZES = (*((side, side) for side in (8, *range(28, 129, 4))), (112, 92))
-SIZES_IN_WORDS = "8 x 8, squares of 28, 32, 36, ... 128 (every multiple of 4), and 112 x 92 (height x width)"
+SIZES = (*((side, side) for side in range(8, 129, 4)), (112, 92))
+SIZES_IN_WORDS = "squares of 8, 12, 16, ... 128 (every multiple of 4), and 112 x 92 (height x width)"
 CHANNELS = (1, 3)
 _LONGEST_LICENSE = 200
 

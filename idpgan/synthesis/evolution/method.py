@@ -311,7 +311,7 @@ class Evolution(GivesGenerator):
         if self._records is None:
             num = share.stop - share.start
             vectors_of = private_vectors(private, self._embed, share)
-            self._records = torch.cat(list(counted(vectors_of, self.progress, "features", num, len)))
+            self._records = torch.cat(list(counted(vectors_of, self.progress, "features of images", num, len)))
         labels = torch.zeros(len(self._records), dtype=torch.int64)
         if rows > 1 and private.labels is not None:
             labels = private.labels[share].cpu()
