@@ -179,17 +179,15 @@ def print_table(
     title: str | None = None,
     *,
     frame: bool = True,
-    folded: Sequence[str] = (),
 ) -> None:
-    """Print a table; without a frame no column breaks its lines but those that are ``folded``."""
+    """Print a table; without a frame no column breaks its lines."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title) if frame else Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in head:
-        no_wrap = not frame and heading not in folded
-        table.add_column(heading, no_wrap=no_wrap, overflow="fold" if folded else "ellipsis")
+        table.add_column(heading, no_wrap=not frame)
     for row in rows:
         table.add_row(*row)
     Console(markup=False).print(table)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import torch
 
     from idpgan.data.config import DataConfig
+    from idpgan.data.load import Split
     from idpgan.metrics.evaluation import Evaluation
     from idpgan.models.private_classifier import PrivateClassifier
 
@@ -184,7 +185,6 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
     """
     from idpgan import kinds, metrics
     from idpgan.data.groups import load_groups
-    from idpgan.data.load import load
     from idpgan.metrics import cache, dpimagebench
     from idpgan.metrics.accuracy import measure_accuracy
     from idpgan.metrics.features import RECIPES
@@ -206,7 +206,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
             f"--num {options.num} is for generators, but {source} is a {kind}: all of its images are taken."
         )
     started, under_test = time.monotonic(), kinds.opened(source, options.module)
-    split, about = load(config, progress), dict[str, Any]()
+    split, about = _loaded(config, options, progress), dict[str, Any]()
     by = None if options.by is None else (options.by, load_groups(config, options.by, progress))
     num, wanted = split.num_private, _metrics(options, split.classes)
     if options.protocol == "dpimagebench":
@@ -291,7 +291,6 @@ def _benchmark_privacy(source: Path, kind: str, num_private: int) -> dict[str, A
 def _evaluate_classifier(source: Path, options: EvaluateOptions, device: torch.device, progress: Progress) -> Evaluated:
     """Measure how often a released classifier is right about the real held-out images."""
     from idpgan.data.groups import load_groups
-    from idpgan.data.load import load
     from idpgan.metrics.accuracy import measure_accuracy
     from idpgan.metrics.evaluation import CURATOR_NOTE, Evaluation
     from idpgan.metrics.groups import Grouped, judged_groups
@@ -304,7 +303,7 @@ def _evaluate_classifier(source: Path, options: EvaluateOptions, device: torch.d
     config, out = data_config(source, options), _checked_out(source, options.out)
     started, classifier = time.monotonic(), load_classifier(source).to(device)
     part: Any = options.part
-    judges = getattr(load(config, progress), part)
+    judges = getattr(_loaded(config, options, progress), part)
     accuracy = measure_accuracy(classifier, judges)
     results: dict[str, Any] = {"classifier": accuracy}
     if options.by is not None:
@@ -336,6 +335,14 @@ def _guarantee(source: Path | None, classifier: PrivateClassifier) -> dict[str, 
     proven = classifier.privacy.proven
     epsilon = number_to_json(proven.epsilon)
     return {"source": str(source), "epsilon": epsilon, "delta": proven.delta, "unit": str(proven.unit)}
+
+
+def _loaded(config: DataConfig, options: EvaluateOptions, progress: Progress) -> Split:
+    """Load the real images; those of the run itself were warned of when it was trained."""
+    from idpgan.data.load import load, load_again
+
+    others = given(options, "data", "data_root", "config", "settings")
+    return load(config, progress) if others else load_again(config, progress)
 
 
 def data_config(source: Path, options: EvaluateOptions) -> DataConfig:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from idpgan.attacks.distances import nearest_neighbors
 from idpgan.data.images import Images, to_uint8
-from idpgan.data.load import DataShape, Sizes, describe, load
+from idpgan.data.load import DataShape, Sizes, describe, load_again
 from idpgan.errors import InputError
 from idpgan.files import parse_json, pasted, read_plain
 from idpgan.methods import METHODS
@@ -301,7 +301,7 @@ def _images(known: Known, progress: Progress) -> Part:
 def _real(known: Known, progress: Progress) -> Images | str:
     """Read private images, uncharged, for the curator; return them, or why they are not shown."""
     try:
-        split = load(known.config.data, progress)
+        split = load_again(known.config.data, progress)
     except InputError as error:
         return (
             f"The private images are not shown, since they are no longer where they lay ({error}) If they lie "
