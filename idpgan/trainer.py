@@ -261,9 +261,12 @@ def _train_and_release(
         if isinstance(tick.generator, Generator):  # a classifier draws nothing
             grid(tick)
 
-    with contextlib.closing(TensorBoard(run.tensorboard, grid)) as tensorboard:
+    optimizers = getattr(method, "generator_optimizers", ())
+    with contextlib.closing(TensorBoard(run.tensorboard, grid, optimizers)) as tensorboard:
         outcome = _steps(split, method, run, ledger, progress, on_tick=[show, tensorboard], ranks=ranks)
         released = outcome.ended != "interrupted"
+        if released:
+            tensorboard.end(config.model_dump(mode="json"))
         privacy = method.privacy() if released else None
         kept = (run.release / PRIVACY).exists()  # an existing release may hold an audited value
         if privacy is not None and not kept:

@@ -33,7 +33,7 @@ from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable, write_private_json
 from idpgan.host import own_state
-from idpgan.progress import Progress, silent
+from idpgan.progress import Progress, counted, silent
 from idpgan.ranks import ALONE, Ranks, refuse_several
 from idpgan.run import RunFolder, describe_environment
 
@@ -176,6 +176,7 @@ def attack_run(
     from idpgan.attacks.attack import best_of, choose_members
     from idpgan.attacks.riskiest import most_exposed
     from idpgan.attacks.shadow_runs import train_shadows
+    from idpgan.commands.attack_images import expected_time
     from idpgan.models.checkpoint import is_classifier
     from idpgan.release.outputs import check_output
     from idpgan.report.attacked_images import CAUTION, FORMAT, AttackReport
@@ -201,7 +202,11 @@ def attack_run(
     knowledge = dataclasses.replace(knowledge, ranks=ranks)
     judging: Any = {name: getattr(options, name) for name in ("most_costly", "confidence")}
     judging |= {"device": device, "progress": progress}
-    outcomes = tuple(attacks.run_attack(attack, knowledge, images, **judging) for attack in rows)
+    if knowledge.samples is not None:
+        long = expected_time(images, knowledge, device)
+        progress("attacks", 0, len(rows), f"{long} to compare images, besides what is trained")
+    judged = (attacks.run_attack(attack, knowledge, images, **judging) for attack in rows)
+    outcomes = tuple(counted(judged, progress, "attacks", len(rows)))
     facts = {
         "run": str(run.path),
         "method": target.config.method.name,

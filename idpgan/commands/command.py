@@ -16,6 +16,7 @@ from inspect import Parameter
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 from idpgan.errors import InputError
 from idpgan.progress import shown
@@ -36,6 +37,30 @@ class Answer(NamedTuple):
     value: Any
     show: Callable[[], None]
     code: int = 0
+
+
+class Command(TyperCommand):
+    """A command that asks at once for all that is missing, and says what each of it is."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raises `InputError` where an argument or an option is missing."""
+        try:
+            return super().parse_args(ctx, list(args))
+        except typer.BadParameter as error:
+            if type(error) is typer.BadParameter:  # a value that is wrong; the missing ones are a subclass
+                raise
+        given, *_ = self.make_parser(ctx).parse_args(args=list(args))
+        wanted = [each for each in self.get_params(ctx) if each.required]
+        missing = [each for each in wanted if each.value_is_missing(each.consume_value(ctx, given)[0])]
+        words = "; ".join(_what_it_is(each) for each in missing)
+        example = (self.help or "").partition("Example: ")[2].partition("Example: ")[0]
+        raise InputError(f"{ctx.info_name} needs {words}. Example: {example.strip()}")
+
+
+def _what_it_is(parameter: Any) -> str:
+    """Name an argument or an option, with its help where it has one."""
+    name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar
+    return f"{name} ({parameter.help.rstrip('.')})" if parameter.help else name
 
 
 def command(body: Callable[..., Answer | None]) -> Callable[..., None]:
@@ -109,6 +134,15 @@ def option(default: T, text: str, *flags: str, metavar: str | None = None) -> T:
     """
     found: Any = dataclasses.field(default=default, metadata={"flags": flags, "metavar": metavar, "help": text})
     return found
+
+
+def completing(*values: str) -> Callable[[str], list[str]]:
+    """Return what a shell asks for the values of an option."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return complete
 
 
 def given(options: Any, *names: str) -> list[str]:

@@ -19,7 +19,7 @@ def methods() -> Answer:
 
     Example: idpgan methods --json
     """
-    rows = [row.to_json() for row in methods_of("classifier", "gan", "publisher", "obfuscator").values()]
+    rows = [row.to_json() for row in methods_of("classifier", "generator", "publisher", "obfuscator").values()]
     width, blocks = min(shutil.get_terminal_size().columns, _WIDEST), []
     for row in rows:
         sound = {True: "sound", False: "not sound", None: "no promise"}[row["sound"]]

@@ -1,8 +1,8 @@
 """``idpgan rehearse``: a whole run on public stand-ins, for several epsilons, before any budget is spent.
 
-Nothing private is read: what is declared of the data set sets shape, number and classes of drawn faces or written
-digits (`idpgan.data.stand_ins`), which go through the method, the sampling and the evaluation of the real run. A table
-says how useful the images would be at each epsilon, and what that epsilon lets an attacker do.
+Nothing private is read: what is declared of the data set sets shape, number and classes of drawn faces, portraits or
+written digits (`idpgan.data.stand_ins`), which go through the method, the sampling and the evaluation of the real run.
+A table says how useful the images would be at each epsilon, and what that epsilon lets an attacker do.
 """
 
 from __future__ import annotations
@@ -219,7 +219,8 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
     for planned in plans:
         planned.check()
         _ = planned.price.epsilon  # an impossible delta or budget is refused here
-    split = stand_ins.stand_ins(shape, progress)
+    portraits = "people" in (config.data.public, config.model.simulator)
+    split = stand_ins.stand_ins(shape, progress, portraits=portraits)
     rows, grids = [], [_grid(split.test)]
     with tempfile.TemporaryDirectory() as folder:  # of networks that were fitted to stand-ins
         measuring: Any = {"num_seeds": options.seeds, "cache": Cache(Path(folder)), "device": device}
@@ -236,7 +237,7 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
     picture = _picture(grids, rows) if len(grids) == len(rows) + 1 else None
     if options.out is not None and picture is not None:
         write_bytes_atomic(options.out, picture)
-    kind = "digits of a pen" if stand_ins.are_digits(shape) else "drawn faces"
+    kind = stand_ins.kind_of(shape, portraits)
     channels, height, width = shape.image_shape
     words = f"{shape.num_private:,} {kind}, {height} x {width} {'grey' if channels == 1 else 'color'}"
     labels = split.test.labels

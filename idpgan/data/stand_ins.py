@@ -1,8 +1,9 @@
-"""Public stand-ins for a data set: drawn faces or written digits of its shape, number and classes, and of nobody.
+"""Public stand-ins for a data set: faces or written digits of its shape, number and classes, and of nobody.
 
 Which of the two follows from declared facts: digits of a pen where the classes are digits or the images are too small
-for a face, else faces. Classes of faces are combinations of looks: laughing or not, then those of `_LOOKS`, or people
-where there are more classes than combinations. All classes are equally frequent.
+for a face, else faces: drawn ones, or portraits (`people`) where the config draws such. Classes of faces are
+combinations of looks: laughing or not, then those of `_LOOKS` or `_PORTRAYED`, or people where there are more classes
+than combinations. All classes are equally frequent.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idpgan.data import faces, fonts
+from idpgan.data import faces, fonts, people
 from idpgan.data.face_looks import ATTRIBUTES
 from idpgan.data.images import Images
 from idpgan.data.load import DataShape, Split
 from idpgan.progress import Progress, renamed, silent
 
 _LOOKS = ("glasses", "beard", "dark_hair", "hat", "long_hair")  # beside laughing, which makes the first two classes
+_PORTRAYED = ("glasses", "male", "fringe", "make_up", "long_hair")  # beside smiling
 _NEITHER = -1  # smiling with a closed mouth, or an open one that does not smile
 _SEEDS = {"private": 7_101, "public": 7_102, "test": 7_103}  # constants of the package: the same in every rehearsal
 _CROP = 0.6  # of a drawn picture's sides: the face, as photos that were prepared show it
@@ -36,24 +38,37 @@ def are_digits(shape: DataShape) -> bool:
     return written or min(height, width) < faces.LEAST_SIDE
 
 
-def stand_ins(shape: DataShape, progress: Progress = silent) -> Split:
+def kind_of(shape: DataShape, portraits: bool) -> str:
+    """Return what stands in for such images, in words; see `stand_ins`."""
+    if are_digits(shape):
+        return "digits of a pen"
+    tells = _bits(shape) <= len(_PORTRAYED) + 1
+    return "portraits of people who do not exist" if portraits and tells else "drawn faces"
+
+
+def stand_ins(shape: DataShape, progress: Progress = silent, *, portraits: bool = False) -> Split:
     """Draw private, public and test images in the place of those of a data set; there is no holdout.
 
     Args:
         shape: What is public of the data set. People, where it knows them, have equally many images each, all of them
             in one part, as unit person demands.
+        portraits: Whether the run draws portraits, so that faces are aligned to them: then faces are portraits,
+            unless classes are people.
+
+    Raises:
+        InputError: If the package that portraits are drawn from is not installed.
     """
     sizes = shape.sizes
     numbers = {"private": sizes.private, "public": sizes.public}
     numbers["test"] = min(max(sizes.test, LEAST_TEST), MOST_TEST)
     parts: Any = {
-        name: _drawn(shape, num, _SEEDS[name], renamed(progress, f"draw stand-ins, {name}"))
+        name: _drawn(shape, num, _SEEDS[name], renamed(progress, f"draw stand-ins, {name}"), portraits)
         for name, num in numbers.items()
     }
     return Split(holdout=parts["test"].select(torch.arange(0)), **parts)
 
 
-def _drawn(shape: DataShape, num: int, seed: int, progress: Progress) -> Images:
+def _drawn(shape: DataShape, num: int, seed: int, progress: Progress, portraits: bool) -> Images:
     """Draw one part, with the labels and, where the set has them, the people."""
     channels, height, width = shape.image_shape
     digits, count = are_digits(shape), len(shape.classes)
@@ -71,19 +86,36 @@ def _drawn(shape: DataShape, num: int, seed: int, progress: Progress) -> Images:
         kinds = drawn.labels if count and drawn.labels is not None else torch.zeros(len(drawn), dtype=torch.int64)
         pixels = drawn.images[_of_kinds(kinds, labels % _DIGITS)]
     else:
-        pixels = _faces(shape, num, seed, labels, progress)
-    people = torch.arange(num) * max(num // 4, 1) // max(num, 1) + (seed << 32) if shape.has_people else None
+        draw = _faces if kind_of(shape, portraits) == "drawn faces" else _portraits
+        pixels = draw(shape, num, seed, labels, progress)
+    who = torch.arange(num) * max(num // 4, 1) // max(num, 1) + (seed << 32) if shape.has_people else None
     named = labels if count else None
     order = torch.randperm(num, generator=torch.Generator().manual_seed(seed))
     made = Images(pixels.contiguous(), named, shape.classes if count else ())
-    return dataclasses.replace(made.select(order), identities=people)
+    return dataclasses.replace(made.select(order), identities=who)
+
+
+def _bits(shape: DataShape) -> int:
+    """Return how many looks tell the classes apart."""
+    return math.ceil(math.log2(len(shape.classes))) if len(shape.classes) > 1 else 0
+
+
+def _portraits(shape: DataShape, num: int, seed: int, labels: Tensor, progress: Progress) -> Tensor:
+    """Draw portraits that look like their classes; half of all smile, so that one look needs none to spare."""
+    channels, size, _ = shape.image_shape
+    bits = _bits(shape)
+    drawn = people.draw(num * (_SPARE if bits > 1 else 1), size, channels, seed, progress=progress)
+    looks = ("smiling", *_PORTRAYED)[:bits]
+    kinds = torch.zeros(len(drawn.images), dtype=torch.int64)
+    for bit, name in enumerate(looks):
+        kinds += drawn.table[name].long() << bit
+    return drawn.images.images[_of_kinds(kinds, labels)]
 
 
 def _faces(shape: DataShape, num: int, seed: int, labels: Tensor, progress: Progress) -> Tensor:
     """Draw faces that look like their classes: looks, or people where classes are many."""
     channels, height, width = shape.image_shape
-    count = len(shape.classes)
-    bits = math.ceil(math.log2(count)) if count > 1 else 0
+    count, bits = len(shape.classes), _bits(shape)
     if bits > len(_LOOKS) + 1:
         drawn = faces.draw_cropped(
             num, (height, width), channels, _CROP, people=min(count, num), seed=_SEEDS["private"], progress=progress

@@ -35,8 +35,8 @@ class Purpose(StrEnum):
 _LARGEST_START = 7  # px
 _FEWEST_DOUBLINGS = 2
 #: (height, width) in px of all images that networks are built for
-SIZES = (*((side, side) for side in (8, *range(28, 129, 4))), (112, 92))
-SIZES_IN_WORDS = "8 x 8, squares of 28, 32, 36, ... 128 (every multiple of 4), and 112 x 92 (height x width)"
+SIZES = (*((side, side) for side in range(8, 129, 4)), (112, 92))
+SIZES_IN_WORDS = "squares of 8, 12, 16, ... 128 (every multiple of 4), and 112 x 92 (height x width)"
 CHANNELS = (1, 3)
 _LONGEST_LICENSE = 200
 
@@ -44,7 +44,7 @@ _GENERATORS = ("dcgan", "warp", "gaussian", "refined", "diffusion", "population"
 _BENT = ("gaussian", "refined", "diffusion")  # draw texture and shape
 _LAWS = ("gaussian", "refined")  # onto which public images are moved
 _CRITICS = ("dcgan",)
-_SIMULATORS = ("faces", "fonts", "public", "generator")
+_SIMULATORS = ("faces", "fonts", "people", "public", "generator")
 _DROPPED = {"generator_norm": "batch", "critic_norm": "none"}  # keys of earlier versions, with all that is left
 
 
@@ -89,8 +89,9 @@ class ModelConfig(Section):
         codes: Codes per class of a "warp" generator; members per class of a "population".
         warp: Strength of the motions of a "warp" generator, and of the simulator "public": 1 is that of handwriting, 0
             none; faces and things move less.
-        simulator: What draws the members of a "population": "faces" and "fonts" are programs, "public" moves, bends and
-            tints the public images of [data], "generator" is the released generator of ``data.public_generator``; or
+        simulator: What draws the members of a "population": "faces" and "fonts" are programs, "people" draws
+            portraits (``pip install idpgan[people]``), "public" moves, bends and tints the public images of [data],
+            "generator" is the released generator of ``data.public_generator``; or
             your own, "package.module:name".
         license: Of your own simulator and its weights, as you state it; the card repeats it.
         origin: That generator; written by `idpgan train`, which reads its release.

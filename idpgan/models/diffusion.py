@@ -35,7 +35,7 @@ from torch.nn import functional
 from idpgan.models.config import ModelConfig
 from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.initialize import GROUPS, seeded_init, torch_seed
-from idpgan.models.registration import Registration, bent_back, displaced, shape_variance
+from idpgan.models.registration import Registration, bent_back, displaced, shape_unit
 
 LEAST, MOST = 0.1, 10.0  # levels s of noise on pixels in [-1, 1]
 _TYPICAL, _SPREAD = 0.6, 1.2  # exp of the mean, and standard deviation, of ln s in training
@@ -147,8 +147,8 @@ class DiffusionGenerator(GaussianGenerator):
 
     @property
     def unit(self) -> float:
-        """Half image sides of a displacement that weigh as much as 1 of a pixel."""
-        return math.sqrt(float(shape_variance(self.config.shape).sum()) / self._pixels) / _CONTRAST
+        """See `shape_unit`."""
+        return shape_unit(self.config.shape, self._pixels)
 
     def set_moments(self, mean: Tensor, factor: Tensor) -> None:
         """Set means (rows, q) and factors (rows, q, r), r <= q: any that have these products ``F F^T``.

@@ -57,12 +57,13 @@ def build_critic(
 def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: int) -> Simulator:
     """Build the simulator of a population; "public" holds so many images, "generator" has arbitrary weights.
 
-    A population that a simulator of the user proposed holds the chosen images, as one of public images does.
+    A population that a simulator of the user or portraits of people proposed holds the chosen images, as one of public
+    images does: whoever receives it needs neither.
 
     Raises:
         ConfigError: If it does not draw such images.
     """
-    if model.simulator == "public" or is_own_code(model.simulator):
+    if model.simulator in ("public", "people") or is_own_code(model.simulator):
         return PhotoSimulator(image_shape, num_photos, model.warp)
     if model.origin is None:
         return DRAWN[model.simulator](image_shape)
@@ -92,6 +93,12 @@ def critic_bytes(model: ModelConfig, image_shape: tuple[int, int, int], num_clas
     """Return the bytes of one copy of a critic's weights, without building it."""
     with contextlib.nullcontext() if is_own_code(model.critic) else without_weights():
         return _FLOAT * sum(weight.numel() for weight in build_critic(model, image_shape, num_classes).parameters())
+
+
+def critic_tensors(model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> int:
+    """Return how many weight tensors a critic has, without keeping one."""
+    with contextlib.nullcontext() if is_own_code(model.critic) else without_weights():
+        return len([*build_critic(model, image_shape, num_classes).parameters()])
 
 
 def batch_bytes(model: ModelConfig, image_shape: Sequence[int], batch_size: int) -> int:

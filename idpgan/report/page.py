@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.metadata
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,8 @@ import jinja2
 import numpy as np
 from PIL import Image
 from torch import Tensor
+
+from idpgan.version import made_with
 
 FORMAT = "idpgan report 1"  # in the file's head, so that only a report is overwritten
 GAP_PX = 3  # between images of a picture: clear, which suits a light and a dark page
@@ -148,8 +149,7 @@ def render(page: Page, form: str = FORMAT) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    version = importlib.metadata.version("idpgan")
-    return environment.get_template("report.html").render(page=page, format=form, version=version)
+    return environment.get_template("report.html").render(page=page, format=form, version=made_with())
 
 
 # Pictures: PNG files inside the page, with clear gaps between images ------------------------------------------------

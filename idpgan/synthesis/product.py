@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
 from idpgan.data.load import Split
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
@@ -38,15 +41,27 @@ class GivesGenerator(Method):
         raise NotImplementedError
 
     @property
+    def template(self) -> Tensor | None:
+        """Released template, (T, C, H, W), onto which images were brought, for `move`; None: as they lie."""
+        return None
+
+    @property
+    def generator_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """Those whose steps have the gradient of a generated batch."""
+        networks = getattr(self, "networks", None)
+        return () if networks is None else (networks.generator_optimizer,)
+
+    @property
     def product(self) -> Generator:
         """The generator that is released."""
         return self.generator
 
     def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
         """Return the generator, with public pictures moved onto its law, and with its teacher, where it has any."""
-        generator = self.generator
+        generator = law = self.generator
         if generator.config.moved:
-            generator = move(generator, self._to_move, self.normals_noise, seed=self.plan.config.training.seed)
+            seed = self.plan.config.training.seed
+            generator = move(generator, self._to_move, self.normals_noise, self.template, seed=seed)
         if self.teacher is not None and self.candidates is not None:
-            generator = generator.taught_by(balanced(self.teacher, generator, self.progress), self.candidates)
+            generator = generator.taught_by(balanced(self.teacher, law, self.progress), self.candidates)
         return GeneratorArtifact(generator, config.samples)

@@ -115,6 +115,30 @@ def test_a_trial_without_a_proof_is_asked_about_before_it_marks_the_ledger(tmp_p
     assert "infinite" in asked[0]
 
 
+NEEDED = {
+    "publish": (("--method (", "--epsilon (", "--unit (", "--out (", "lap-wiener", "Sound: ", "--unit image --out")),
+    "obfuscate": (("--method (", "--out (", "adversarial-encoder", "sigma=3 --out blurred --accept-unsound")),
+    "sample": (("--num (", "--out (")),
+}
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_all_that_is_missing_is_asked_for_at_once(run, name):
+    code, out, err = run(name, *([] if name == "sample" else ["faces"]))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert [words for words in NEEDED[name] if words not in err] == []
+    assert "DIR" not in err  # it is given
+
+
+def test_what_is_there_is_not_asked_for_and_a_wrong_value_is_named_first(run):
+    _, _, err = run("publish", "faces", "--epsilon", "1", "--unit", "image")
+    assert err.startswith("idpgan: publish needs --method (")
+    assert "--unit (" not in err
+    assert "--out (" in err
+    assert "Invalid value for '--epsilon'" in run("publish", "faces", "--epsilon", "x")[2]
+    assert "No such option: --epsilom" in run("publish", "--epsilom", "1")[2]
+
+
 def test_every_method_says_delta_alike_and_what_its_steps_are():
     from idpgan.commands.keys import render
 

@@ -192,7 +192,7 @@ REFUSED = {  # what is added to the photos or said -> the words
     "size": (
         {},
         ["--folders", "none", "--size", "30"],
-        "--size 30x30 is none that networks are built for: 8 x 8, squares of 28",
+        "--size 30x30 is none that networks are built for: squares of 8, 12, 16",
     ),
     "words": ({}, ["--folders", "none", "--size", "large"], "--size 'large' is not a size"),
     "folders": ({}, ["--folders", "people"], "--folders people is unknown: label, person, none"),
