@@ -47,8 +47,8 @@ class DataConfig(Section):
         public_root: A separate folder of public images (layout as in `folder.py`; same classes and size), or an npz.
             Nothing is then taken out of the private ones. Images that this package released or drew are known by the
             files beside them.
-        public_generator: Folder of a released generator of this package, the simulator of ``model.simulator =
-            "generator"``.
+        public_generator: Folder of a released generator of this package: the simulator of ``model.simulator =
+            "generator"``, or what cleans with ``model.cleaned``.
         public: "faces" draws the public images, in the size of the private ones: nobody's privacy, and nothing is taken
             out of the private ones. "people" are portraits of people who do not exist, as `idpgan people` draws them.
         public_images: Drawn public images, one of each person; None: 6,000.
