@@ -19,7 +19,7 @@ from torch import Tensor
 from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
 from idpgan.models.checkpoint import origin_weights
-from idpgan.models.config import ModelConfig, Origin
+from idpgan.models.config import Origin
 from idpgan.models.diffusion import LEAST, DiffusionGenerator
 from idpgan.models.families import build_origin
 from idpgan.synthesis.moments import NormalsNoise
@@ -99,15 +99,3 @@ def _rows(origin: Origin, classes: Sequence[str], looks: Mapping[str, str]) -> l
             "without classes."
         )
     return [origin.classes.index(names[0]) for names in found]
-
-
-def assumed(model: ModelConfig) -> tuple[str, ...]:
-    """Return what is taken as public where pictures are cleaned."""
-    origin = model.origin
-    if not model.cleaned or origin is None:
-        return ()
-    stated = f", license {origin.license}" if origin.license else ""
-    return (
-        f"the denoiser that cleaned the moved images: a diffusion generator with weights of SHA-256 {origin.weights}, "
-        f"learned from {origin.num_private:,} images{stated}",
-    )

@@ -229,7 +229,7 @@ def assumed(model: ModelConfig) -> tuple[str, ...]:
     shown = (
         f"the {model.moved:,} public images of each class that were moved: whoever is on one is seen in what is drawn"
     )
-    return (shown, *clean.assumed(model)) if model.moved else ()
+    return (shown,) if model.moved else ()
 
 
 def check_moved(plan: RunPlan) -> None:
