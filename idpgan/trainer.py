@@ -24,6 +24,7 @@ from idpgan.files import append_line, check_writable
 from idpgan.host import own_state
 from idpgan.models.generator import Generator
 from idpgan.origin import check_total, with_releases
+from idpgan.own_code import is_own_code
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
@@ -78,6 +79,15 @@ def plan(config: RunConfig, out: Path | None = None) -> RunPlan:
     check_total(planned)
     refuse_beyond_limits(planned)
     return planned
+
+
+def sources(config: RunConfig) -> list[str]:
+    """Return what a run takes from elsewhere, with its license as it is stated, one phrase each; no image is read."""
+    planned: RunPlan = plan_run(config, known_shape(config.data))
+    model, stated = config.model, list(planned.declared)
+    if model.generator == "population" and is_own_code(model.simulator):
+        stated.append(f"the simulator {model.simulator}, license {model.license or 'not stated'}")
+    return stated
 
 
 @dataclass(frozen=True)

@@ -106,6 +106,8 @@ class ModelConfig(Section):
             generator bends each image, 0 = none: texture and shape are drawn together (`idpgan.models.registration`).
         moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
             released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these.
+        cleaned: Whether moved images are cleaned by a denoiser that learned from public images, the released
+            "diffusion" generator of ``data.public_generator`` (`idpgan.synthesis.clean`).
         plain_share: Of the images to train on, the share that is drawn by the law as without `moved`.
     """
 
@@ -124,6 +126,7 @@ class ModelConfig(Section):
     truncation: float | None = Field(default=None, ge=0, le=10)
     shape: int = Field(default=0, ge=0, le=36)
     moved: int = Field(default=0, ge=0, le=65536)
+    cleaned: bool = False
     plain_share: float = Field(default=0.5, ge=0, lt=1)
 
     @model_validator(mode="before")
@@ -157,8 +160,16 @@ class ModelConfig(Section):
             raise ConfigError(
                 'simulator = "generator" needs a released generator: name its folder as data.public_generator.'
             )
-        if self.simulator != "generator" and self.origin is not None:
-            raise ConfigError(f'origin is for simulator = "generator", not for "{self.simulator}". Leave it out.')
+        if self.cleaned and (not self.moved or self.origin is None or self.origin.model.generator != "diffusion"):
+            raise ConfigError(
+                "cleaned = true cleans moved images by a diffusion generator: set moved, and name the folder of such a "
+                "release as data.public_generator, or set cleaned = false."
+            )
+        if self.simulator != "generator" and not self.cleaned and self.origin is not None:
+            raise ConfigError(
+                f'origin is for simulator = "generator", not for "{self.simulator}", or for cleaned = true. Leave it '
+                "out."
+            )
         if self.license and not is_own_code(self.simulator):
             raise ConfigError("license is for a simulator of your own. Leave it out.")
         return self
@@ -171,7 +182,9 @@ class ModelConfig(Section):
 
 
 class Origin(Section):
-    """[model.origin]: a released generator whose latent numbers are a simulator, and what its release proves.
+    """[model.origin]: a released generator that a run builds on, and what its release proves.
+
+    Its latent numbers are a simulator, or it cleans what was moved.
 
     Attributes:
         model: Its own [model].
@@ -183,6 +196,7 @@ class Origin(Section):
         delta: Where it is proven.
         unit: Of that guarantee, an `idpgan.privacy.Unit`.
         relation: Of that guarantee, an `idpgan.privacy.Relation`.
+        license: Of the images that it was trained on, as its release states it.
     """
 
     model: ModelConfig
@@ -194,6 +208,7 @@ class Origin(Section):
     delta: float = Field(ge=0, lt=1)
     unit: Literal["image", "column", "pixel", "window", "label", "event", "person", "photo"]
     relation: Literal["replace-one", "zero-out-one"]
+    license: Annotated[str, AfterValidator(_one_line)] = ""
 
     @model_validator(mode="before")
     @classmethod

@@ -42,6 +42,8 @@ from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.generator import Generator
 from idpgan.models.moved import MovedGenerator
 from idpgan.models.registration import Registration, bent_anew, bent_back, displaced, shape_unit
+from idpgan.synthesis import clean
+from idpgan.synthesis.clean import Cleaner
 from idpgan.synthesis.moments import NormalsNoise, shrunk
 from idpgan.training.plan import RunPlan
 
@@ -123,7 +125,13 @@ def law_of(generator: Generator, coordinates: Coordinates) -> Law:
 
 
 def move(
-    generator: Generator, public: Images, noise: NormalsNoise, template: Tensor | None = None, *, seed: int
+    generator: Generator,
+    public: Images,
+    noise: NormalsNoise,
+    template: Tensor | None = None,
+    cleaner: Cleaner | None = None,
+    *,
+    seed: int,
 ) -> MovedGenerator:
     """Return a generator that draws public pictures moved onto a law, beside the law's own images.
 
@@ -133,6 +141,7 @@ def move(
         noise: Known noise of the law's normal distributions.
         template: Of the release, (T, C, H, W), where it was one of registered images. Only a "gaussian" generator is
             moved onto as registered; what any other draws is taken as it lies.
+        cleaner: What cleans the moved pictures; None: nothing does.
         seed: Of which pictures are taken.
     """
     num, rows = generator.config.moved, max(generator.num_classes, 1)
@@ -153,9 +162,10 @@ def move(
         offset = shift[row] + (x[row][chosen] - means[row]) @ (linear - one)
         bends = _SMEAR * left[row, q:]  # the generator smears texture alone
         offset[:, q:] += bends * torch.randn(num, len(bends), generator=rng, dtype=torch.float64)
-        moved = coordinates.moved(to_float(pool[chosen]), x[row][chosen], offset)
-        result.pictures[row] = to_uint8(moved.clamp(-1, 1)).to(device)
-    result.smear.copy_(_SMEAR * left[:, :q])
+        moved = coordinates.moved(to_float(pool[chosen]), x[row][chosen], offset).clamp(-1, 1)
+        moved = moved if cleaner is None else cleaner(moved, row, noise, rng)
+        result.pictures[row] = to_uint8(moved).to(device)
+    result.smear.copy_(_SMEAR * left[:, :q] if cleaner is None else torch.zeros_like(result.smear))
     return result.eval().requires_grad_(False)
 
 
@@ -227,6 +237,7 @@ def check_moved(plan: RunPlan) -> None:
     moved, public = plan.config.model.moved, plan.shape.sizes.public
     pictures = max(plan.classes, 1) * math.prod(plan.shape.image_shape)
     check_memory(moved * pictures, f"model.moved = {moved:,}", "Lower it.")
+    clean.check_cleaned(plan.config, plan.shape)
     if moved and public < moved:
         raise ConfigError(
             f"model.moved = {moved:,} public images of each class are moved, and there are {public:,} public images. "

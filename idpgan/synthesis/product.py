@@ -9,6 +9,7 @@ from idpgan.data.load import Split
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.release.generator import GeneratorArtifact
+from idpgan.synthesis.clean import cleaner_of
 from idpgan.synthesis.moments import NormalsNoise
 from idpgan.synthesis.move import check_pools, move
 from idpgan.synthesis.teacher import balanced
@@ -34,6 +35,7 @@ class GivesGenerator(Method):
         if moved := self.plan.config.model.moved:
             classes = len(split.classes) if self.plan.config.model.conditional else 0
             check_pools(split.public, moved, max(classes, 1))
+        self._cleaner = cleaner_of(self.plan.config, split.shape)
 
     @property
     def normals_noise(self) -> NormalsNoise:
@@ -61,7 +63,8 @@ class GivesGenerator(Method):
         generator = law = self.generator
         if generator.config.moved:
             seed = self.plan.config.training.seed
-            generator = move(generator, self._to_move, self.normals_noise, self.template, seed=seed)
+            known = self.normals_noise, self.template, self._cleaner
+            generator = move(generator, self._to_move, *known, seed=seed)
         if self.teacher is not None and self.candidates is not None:
             generator = generator.taught_by(balanced(self.teacher, law, self.progress), self.candidates)
         return GeneratorArtifact(generator, config.samples)
