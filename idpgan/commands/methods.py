@@ -31,6 +31,6 @@ def methods() -> Answer:
             "why": row["reason"],
         }
         for word, text in facts.items():
-            lines += textwrap.wrap(text, width, initial_indent=f"  {word:<9}", subsequent_indent=" " * 11)
+            lines += textwrap.wrap(text, width, initial_indent=f"  {word:<9}", subsequent_indent=" " * 11, break_on_hyphens=False)
         blocks.append("\n".join(lines))
     return Answer(rows, lambda: print("\n\n".join(blocks)))
