@@ -160,6 +160,9 @@ class Published:
     curator: Path
     means: Mapping[str, float]
 
+    def __repr__(self) -> str:
+        return f"<Published: {self.release}, proven {self.quote.report.proven}>"
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
         places = {"release": str(self.release), "curator": str(self.curator)}

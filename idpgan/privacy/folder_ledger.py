@@ -286,6 +286,17 @@ def refuse_beyond(folder: Path, found: Sequence[Chain], asked: Sequence[Publicat
                 ledger.limit.refuse_beyond(before, asked, ledger.path)
 
 
+def refuse_limited(paths: Sequence[Path]) -> None:
+    """Refuse to take files by themselves where a limit stands on a folder that they lie in: no ledger would see it.
+
+    Raises:
+        LimitError: Naming the folder.
+    """
+    for folder in sorted({above for path in paths for above in path.resolve().parents if above.name}):
+        if FolderLedger.read(ledger_of(folder), folder.name).limit is not None:
+            raise LimitError(f"the images of {folder} are under a limit. Give the folder itself, whose ledger counts.")
+
+
 def _limited(found: Sequence[Chain]) -> list[FolderLedger]:
     """Return the ledgers that have a limit, each once."""
     return list({ledger.path: ledger for chain in found for ledger in chain if ledger.limit}.values())

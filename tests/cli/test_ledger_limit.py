@@ -195,6 +195,15 @@ def test_a_run_that_goes_on_is_charged_once_and_repeated_steps_again(run, faces,
     assert charged() == 6 + again
 
 
+def test_files_of_a_folder_with_a_limit_are_not_taken_by_themselves(run, faces):
+    told(run, faces, "--limit", 3)
+    paths = sorted((faces / "s1").glob("*.png"))
+    with pytest.raises(InputError, match=r"are under a limit\. Give the folder itself"):
+        publish_images(paths, epsilon=1, unit="image", progress=False)
+    with pytest.raises(InputError, match=r"are under a limit\. Give the folder itself"):
+        fit([str(path) for path in paths], epsilon=1, progress=False)
+
+
 def test_a_damaged_ledger_ends_a_run_before_a_read(run, faces, tmp_path):
     told(run, faces, "--limit", 3)
     ledger_of(faces).write_text(json_text({}))
