@@ -85,7 +85,7 @@ def sources(config: RunConfig) -> list[str]:
     """Return what a run takes from elsewhere, with its license as it is stated, one phrase each; no image is read."""
     planned: RunPlan = plan_run(config, known_shape(config.data))
     model, stated = config.model, list(planned.declared)
-    if model.generator == "population" and is_own_code(model.simulator):
+    if (model.generator == "population" or model.moved) and is_own_code(model.simulator):
         stated.append(f"the simulator {model.simulator}, license {model.license or 'not stated'}")
     return stated
 

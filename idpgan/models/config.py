@@ -105,7 +105,8 @@ class ModelConfig(Section):
         shape: Functions a direction of the smooth displacement by which a "gaussian", "refined" or "diffusion"
             generator bends each image, 0 = none: texture and shape are drawn together (`idpgan.models.registration`).
         moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
-            released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these.
+            released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these. With a ``simulator``
+            of your own, what that draws is moved.
         cleaned: Whether moved images are cleaned by a denoiser that learned from public images, the released
             "diffusion" generator of ``data.public_generator`` (`idpgan.synthesis.clean`).
         plain_share: Of the images to train on, the share that is drawn by the law as without `moved`.
@@ -177,7 +178,7 @@ class ModelConfig(Section):
     @property
     def own_code(self) -> tuple[str, ...]:
         """Paths of the user's code that training runs."""
-        simulator = self.simulator if self.generator == "population" else ""
+        simulator = self.simulator if self.generator == "population" or self.moved else ""
         return tuple(path for path in (self.generator, self.critic, simulator) if is_own_code(path))
 
 

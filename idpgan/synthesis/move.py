@@ -29,6 +29,7 @@ How far pictures are moved follows from the known noise of the release, and from
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -40,8 +41,11 @@ from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, Purpose
 from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.generator import Generator
+from idpgan.models.initialize import torch_seed
 from idpgan.models.moved import MovedGenerator
 from idpgan.models.registration import Registration, bent_anew, bent_back, displaced, shape_unit
+from idpgan.models.simulators import OwnSimulator
+from idpgan.own_code import is_own_code
 from idpgan.synthesis import clean
 from idpgan.synthesis.clean import Cleaner
 from idpgan.synthesis.moments import NormalsNoise, shrunk
@@ -226,10 +230,28 @@ def _positive(matrix: Tensor, power: float = 1.0) -> Tensor:
 
 def assumed(model: ModelConfig) -> tuple[str, ...]:
     """Return what is taken as public where pictures are moved."""
+    if not model.moved:
+        return ()
     shown = (
         f"the {model.moved:,} public images of each class that were moved: whoever is on one is seen in what is drawn"
     )
-    return (shown,) if model.moved else ()
+    if not is_own_code(model.simulator):
+        return (shown,)
+    stated = f"license {model.license}" if model.license else "no license was stated"
+    seen = "whoever made this release says that it has seen no private image"
+    return shown, f"{model.simulator} ({stated}), which drew them: {seen}"
+
+
+def drawn_public(model: ModelConfig, image_shape: Sequence[int], classes: tuple[str, ...], seed: int) -> Images:
+    """Let the user's simulator draw as many pictures of each class as are moved.
+
+    Args:
+        classes: Of the generator; empty without.
+    """
+    simulator, rng = OwnSimulator(model, image_shape, len(classes)), torch.Generator().manual_seed(torch_seed(seed))
+    rows, num = max(len(classes), 1), max(model.moved, _PRIOR_CLASSES)
+    pixels = torch.cat([simulator.pictures(simulator.start(num, row, rng)) for row in range(rows)])
+    return Images(pixels, torch.arange(rows).repeat_interleave(num) if classes else None, classes)
 
 
 def check_moved(plan: RunPlan) -> None:
@@ -238,10 +260,14 @@ def check_moved(plan: RunPlan) -> None:
     pictures = max(plan.classes, 1) * math.prod(plan.shape.image_shape)
     check_memory(moved * pictures, f"model.moved = {moved:,}", "Lower it.")
     clean.check_cleaned(plan.config, plan.shape)
-    if moved and public < moved:
+    if moved and is_own_code(plan.config.model.simulator):
+        few = plan.config.model.model_copy(update={"moved": 1})
+        drawn_public(few, plan.shape.image_shape, plan.shape.classes if plan.classes else (), 0)
+    elif moved and public < moved:
         raise ConfigError(
             f"model.moved = {moved:,} public images of each class are moved, and there are {public:,} public images. "
-            "Name some as data.public_root, draw them with data.public, or lower model.moved (0: none are moved)."
+            "Name some as data.public_root, draw them with data.public or code of yours (model.simulator), or lower "
+            "model.moved (0: none are moved)."
         )
 
 
