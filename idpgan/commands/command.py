@@ -147,8 +147,9 @@ def completing(*values: str) -> Callable[[str], list[str]]:
 
 def given(options: Any, *names: str) -> list[str]:
     """Return the flags of those fields of an options model that do not have their defaults."""
-    defaults = {field.name: field.default for field in dataclasses.fields(options)}
-    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != defaults[name]]
+    fields = {field.name: field for field in dataclasses.fields(options)}
+    changed = [fields[name] for name in names if getattr(options, name) != fields[name].default]
+    return [(field.metadata.get("flags") or [f"--{field.name.replace('_', '-')}"])[0] for field in changed]
 
 
 def refuse_below(options: Any, **least: int) -> None:

@@ -67,7 +67,9 @@ class EvaluateOptions:
     protocol: str = option("idpgan", "idpgan, or dpimagebench: the best of its three classifiers on 60,000 images.")
     full: bool = option(False, "dpimagebench in its published size: hours on a GPU, days on a CPU.")
     seeds: int | None = option(None, "Fits of each classifier; default: 3, and 1 by dpimagebench.")
-    classifier: tuple[str, ...] = option((), "Kind for utility: cnn, resnet, logistic; may be repeated. Default: all.")
+    classifiers: tuple[str, ...] = option(
+        (), "Kind for utility: cnn, resnet, logistic; may be repeated. Default: all.", "--classifier"
+    )
     splits: int = option(10, "Splits of the inception score.")
     features: str = option("auto", "Network of the fidelity: auto, classifier, autoencoder or inception-v3.")
     weights: Path | None = option(None, "Weights file of inception-v3.")
@@ -86,15 +88,15 @@ class EvaluateOptions:
             if getattr(self, name) not in values:
                 raise InputError(f"--{name} {getattr(self, name)} is unknown. Known: {', '.join(values)}.")
         refuse_below(self, seeds=1)
-        if len(set(self.classifier)) < len(self.classifier):
-            raise InputError(f"--classifier {', '.join(self.classifier)}: name none twice.")
+        if len(set(self.classifiers)) < len(self.classifiers):
+            raise InputError(f"--classifier {', '.join(self.classifiers)}: name none twice.")
         if (self.features == "inception-v3") != (self.weights is not None):
             raise InputError(
                 "--features inception-v3 and --weights FILE go together: nothing is downloaded. Give both."
             )
         if self.protocol == "idpgan" and self.full:
             raise InputError("--full is for --protocol dpimagebench: give both, or leave it out.")
-        ours = given(self, "only", "ceiling", "floor", "classifier", "splits", "features", "by")
+        ours = given(self, "only", "ceiling", "floor", "classifiers", "splits", "features", "by")
         if self.protocol == "dpimagebench" and ours:
             raise InputError(
                 f"{ours[0]} is not for --protocol dpimagebench, which measures the utility of its own three "
@@ -224,7 +226,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         wanted,
         **same,
         num_seeds=options.seeds,
-        classifiers=options.classifier or tuple(RECIPES),
+        classifiers=options.classifiers or tuple(RECIPES),
         by=by,
         cache=cache.Cache(options.cache or cache.default_folder()),
         device=device,
@@ -257,7 +259,7 @@ def _check_names(options: EvaluateOptions) -> None:
 
     alone = [name for name, row in METRICS.items() if row.source == "images" and name != "dpimagebench"]
     only = [] if options.only is None else [options.only]
-    for flag, names, known in (("--only", only, alone), ("--classifier", options.classifier, [*RECIPES])):
+    for flag, names, known in (("--only", only, alone), ("--classifier", options.classifiers, [*RECIPES])):
         for name in names:
             if name not in known:
                 raise InputError(f"{flag} {name} is unknown. Known: {', '.join(known)}.")

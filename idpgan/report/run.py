@@ -227,7 +227,7 @@ def _about(known: Known) -> Part:
     if data.num_people is not None:
         facts.append(("People", f"{data.num_people:,} declared"))
     facts += [
-        ("Holdout", f"{data.holdout_share:g} of the images, split by {data.split_by}"),
+        ("Holdout", f"{100 * data.holdout_share:g} % of the images, split by {data.split_by}"),
         ("Protected unit", f"one {known.plan.unit}, {known.plan.relation}"),
         ("Released", "nothing yet" if known.artifact is None else f"a {known.artifact.kind}"),
         ("Steps", f"{config.training.steps:,} asked for"),
@@ -405,11 +405,11 @@ def _environment(known: Known) -> Part:
     facts, missing = [], None
     try:
         found = parse_json(read_plain(known.run.environment, MOST_BYTES))
-        versions, commit = found["versions"], found["git"]
+        versions, commit, threads = found["versions"], found["git"], found["threads"]
         facts = [
             ("Versions", ", ".join([f"Python {found['python']}", *(f"{name} {v}" for name, v in versions.items())])),
             ("System", " ".join(map(str, found["platform"].values()))),
-            ("Device", f"{found['device']} ({found['device_name']}), {found['threads']} thread(s)"),
+            ("Device", f"{found['device']} ({found['device_name']}), {threads} thread{'s' * (threads != 1)}"),
             ("Commit", "unknown" if not commit else commit["commit"] + (", changed" if commit["changed"] else "")),
         ]
     except (OSError, *_OTHER_VERSION):
