@@ -238,7 +238,7 @@ def trained(cell: Cell, run: Path, arguments: argparse.Namespace) -> dict[str, A
             data_root=arguments.data_root,
             num=arguments.samples,
             seeds=arguments.judges,
-            classifier=tuple(arguments.classifiers),
+            classifiers=tuple(arguments.classifiers),
             device=arguments.device,
             cache=arguments.out / "cache",
         ),
