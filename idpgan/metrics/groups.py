@@ -288,7 +288,7 @@ def table(found: Mapping[str, Any]) -> MetricTable | None:
         "right about 'reader right' of the real images of the group, and takes 'reader wrong' of the others for it; "
         "corrected: for both errors, if it reads these images as it reads real ones",
     )
-    read = lines if "read" in shown else ("accuracy: on the real images of the group",)
+    read: tuple[str, ...] = lines if "read" in shown else ("accuracy: on the real images of the group",)
     if fair := result.get("fairness"):
         less = fair["accuracy"] - fair["discrimination"]
         read += (
