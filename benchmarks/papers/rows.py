@@ -73,10 +73,10 @@ def counted(rows: list[dict[str, Any]]) -> str:
 
 
 def call(command: str, out: Path) -> list[str]:
-    """Return the arguments of a command: pytest and idpgan are those of this Python."""
+    """Return the arguments of a command: pytest and idpgan are those of this Python, marks those of the suite."""
     words = [word.replace("OUT", str(out)) for word in shlex.split(command)]
     if words[0] == "pytest":
-        return [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", *words[1:]]
+        return [sys.executable, "-m", "pytest", "-q", "-x", *words[1:]]
     if words[0] == "idpgan":
         return [sys.executable, "-m", *words]
     return [sys.executable, *words[1:]]

@@ -261,7 +261,7 @@ class _Target(NamedTuple):
 
 def _open(run: RunFolder, kind: str, options: AttackOptions, progress: Progress) -> _Target:
     """Read the run under attack and its data, and refuse what does not belong together."""
-    from idpgan.data.load import load
+    from idpgan.data.load import load_again
     from idpgan.models.checkpoint import WEIGHTS
     from idpgan.release.classifier import load_classifier
     from idpgan.release.generator import load_generator
@@ -281,7 +281,7 @@ def _open(run: RunFolder, kind: str, options: AttackOptions, progress: Progress)
             "Train again with a holdout_share above 0."
         )
     product = load_classifier(path) if classifies else load_generator(path, _code(config))
-    split, state = load(config.data, progress), saved_state(run)
+    split, state = load_again(config.data, progress), saved_state(run)
     if state is not None and state["fingerprint"].get("private data") != split.digest:
         raise InputError(
             f"The private images of '{config.data.name}' are not those that {path} was trained on, so that members and "
@@ -388,12 +388,12 @@ def _train_shadow(config: RunConfig, split: Split, progress: Progress) -> Genera
 
 def other_generator(path: Path, images: Membership) -> Generator:
     """Load the generator of another finished run; refuse one that was trained on the images under attack."""
-    from idpgan.data.load import load
+    from idpgan.data.load import load_again
     from idpgan.release.generator import load_generator
     from idpgan.trainer import load_config
 
     other = load_config(RunFolder.open(path).config)
-    trained_on = load(other.data).private.existing()
+    trained_on = load_again(other.data).private.existing()
     known = set(trained_on.digests())
     judged = (images.members, images.non_members)
     shared = [sum(digest in known for digest in part.digests()) for part in judged]

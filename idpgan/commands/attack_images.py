@@ -152,7 +152,7 @@ def attack(
 
 
 def expected_time(images: Membership, knowledge: Knowledge, device: torch.device) -> str:
-    """Say how long all attacks that compare images take, from images compared with few and with more synthetic ones.
+    """Say how long all attacks that compare images take, from some that are compared with few and more synthetic ones.
 
     Each pair of an image in question and a synthetic one is compared three times as a whole (distances, and those of
     the next attack and of near copies) and once as a copy; features are computed of all images.

@@ -147,8 +147,9 @@ def completing(*values: str) -> Callable[[str], list[str]]:
 
 def given(options: Any, *names: str) -> list[str]:
     """Return the flags of those fields of an options model that do not have their defaults."""
-    defaults = {field.name: field.default for field in dataclasses.fields(options)}
-    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != defaults[name]]
+    fields = {field.name: field for field in dataclasses.fields(options)}
+    changed = [fields[name] for name in names if getattr(options, name) != fields[name].default]
+    return [(field.metadata.get("flags") or [f"--{field.name.replace('_', '-')}"])[0] for field in changed]
 
 
 def refuse_below(options: Any, **least: int) -> None:
@@ -179,17 +180,15 @@ def print_table(
     title: str | None = None,
     *,
     frame: bool = True,
-    folded: Sequence[str] = (),
 ) -> None:
-    """Print a table; without a frame no column breaks its lines but those that are ``folded``."""
+    """Print a table; without a frame no column breaks its lines."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title) if frame else Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in head:
-        no_wrap = not frame and heading not in folded
-        table.add_column(heading, no_wrap=no_wrap, overflow="fold" if folded else "ellipsis")
+        table.add_column(heading, no_wrap=not frame)
     for row in rows:
         table.add_row(*row)
     Console(markup=False).print(table)

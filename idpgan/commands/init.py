@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import math
 import sys
 import textwrap
@@ -121,6 +120,7 @@ def config_for(source: str, options: InitOptions | None = None) -> Template:
         InputError: If the source is neither, lacks what is wanted, or images have no size that networks are built for.
     """
     from idpgan.config import config_names, load_table, packaged
+    from idpgan.data.source import unsaid
 
     options = options or InitOptions(no_probe=True)
     if source in config_names():
@@ -130,13 +130,8 @@ def config_for(source: str, options: InitOptions | None = None) -> Template:
                 "every key as section.key=value."
             )
         return Template(packaged(source), load_table(Path(source)), (), (_of_config(source, not options.no_probe),))
-    log = logging.getLogger("idpgan.data")
-    level = log.level
-    log.setLevel(logging.ERROR)  # warnings about the data are kept back: the comments say what is wrong with it
-    try:
+    with unsaid():  # the comments say what is wrong with the data
         return _template(source, options)
-    finally:
-        log.setLevel(level)
 
 
 def _template(source: str, options: InitOptions) -> Template:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+from typing import Any
 
 from idpgan.commands.command import Answer, command
 from idpgan.methods import methods_of
@@ -31,6 +32,7 @@ def methods() -> Answer:
             "why": row["reason"],
         }
         for word, text in facts.items():
-            lines += textwrap.wrap(text, width, initial_indent=f"  {word:<9}", subsequent_indent=" " * 11)
+            indented: Any = {"initial_indent": f"  {word:<9}", "subsequent_indent": " " * 11}
+            lines += textwrap.wrap(text, width, break_on_hyphens=False, **indented)
         blocks.append("\n".join(lines))
     return Answer(rows, lambda: print("\n\n".join(blocks)))

@@ -160,6 +160,9 @@ class Published:
     curator: Path
     means: Mapping[str, float]
 
+    def __repr__(self) -> str:
+        return f"<Published: {self.release}, proven {self.quote.report.proven}>"
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
         places = {"release": str(self.release), "curator": str(self.curator)}
@@ -263,7 +266,7 @@ def quote(options: PublishOptions) -> Quote:
     """
     from idpgan.data import declared, face_folder
     from idpgan.memory import check_memory
-    from idpgan.privacy.folder_ledger import FolderLedger
+    from idpgan.privacy.folder_ledger import FolderLedger, chains, refuse_beyond
     from idpgan.publish import best, plan
     from idpgan.release.images import ImagesArtifact
 
@@ -298,6 +301,7 @@ def quote(options: PublishOptions) -> Quote:
     check_memory(_BYTES_PER_PIXEL * pixels, f"publishing {len(files):,} images", "Publish a part of the folder.")
     row = folder.expense(options, made.method, len(files), made.price.events, made.epsilon, made.delta)
     ledger = FolderLedger.read(options.ledger_path, options.name).charged(row)
+    refuse_beyond(options.folder, chains(options.folder, ledger), [row])
     return Quote(options, made, files, names, shape, ledger, *_together(options, ledger))
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -81,6 +82,18 @@ def warn_of_null(refused: Sequence[Refused], num: int) -> None:
             " ".join(file.reason for file in refused[:3]),
         )  # fmt: skip
         _explain_null()
+
+
+@contextlib.contextmanager
+def unsaid() -> Iterator[None]:
+    """Keep warnings about the data back, where they were said before or are said otherwise."""
+    log = logging.getLogger("idpgan.data")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 @functools.cache

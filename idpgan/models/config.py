@@ -105,7 +105,10 @@ class ModelConfig(Section):
         shape: Functions a direction of the smooth displacement by which a "gaussian", "refined" or "diffusion"
             generator bends each image, 0 = none: texture and shape are drawn together (`idpgan.models.registration`).
         moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
-            released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these.
+            released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these. With a ``simulator``
+            of your own, what that draws is moved.
+        cleaned: Whether moved images are cleaned by a denoiser that learned from public images, the released
+            "diffusion" generator of ``data.public_generator`` (`idpgan.synthesis.clean`).
         plain_share: Of the images to train on, the share that is drawn by the law as without `moved`.
     """
 
@@ -124,6 +127,7 @@ class ModelConfig(Section):
     truncation: float | None = Field(default=None, ge=0, le=10)
     shape: int = Field(default=0, ge=0, le=36)
     moved: int = Field(default=0, ge=0, le=65536)
+    cleaned: bool = False
     plain_share: float = Field(default=0.5, ge=0, lt=1)
 
     @model_validator(mode="before")
@@ -157,8 +161,16 @@ class ModelConfig(Section):
             raise ConfigError(
                 'simulator = "generator" needs a released generator: name its folder as data.public_generator.'
             )
-        if self.simulator != "generator" and self.origin is not None:
-            raise ConfigError(f'origin is for simulator = "generator", not for "{self.simulator}". Leave it out.')
+        if self.cleaned and (not self.moved or self.origin is None or self.origin.model.generator != "diffusion"):
+            raise ConfigError(
+                "cleaned = true cleans moved images by a diffusion generator: set moved, and name the folder of such a "
+                "release as data.public_generator, or set cleaned = false."
+            )
+        if self.simulator != "generator" and not self.cleaned and self.origin is not None:
+            raise ConfigError(
+                f'origin is for simulator = "generator", not for "{self.simulator}", or for cleaned = true. Leave it '
+                "out."
+            )
         if self.license and not is_own_code(self.simulator):
             raise ConfigError("license is for a simulator of your own. Leave it out.")
         return self
@@ -166,12 +178,14 @@ class ModelConfig(Section):
     @property
     def own_code(self) -> tuple[str, ...]:
         """Paths of the user's code that training runs."""
-        simulator = self.simulator if self.generator == "population" else ""
+        simulator = self.simulator if self.generator == "population" or self.moved else ""
         return tuple(path for path in (self.generator, self.critic, simulator) if is_own_code(path))
 
 
 class Origin(Section):
-    """[model.origin]: a released generator whose latent numbers are a simulator, and what its release proves.
+    """[model.origin]: a released generator that a run builds on, and what its release proves.
+
+    Its latent numbers are a simulator, or it cleans what was moved.
 
     Attributes:
         model: Its own [model].
@@ -183,6 +197,7 @@ class Origin(Section):
         delta: Where it is proven.
         unit: Of that guarantee, an `idpgan.privacy.Unit`.
         relation: Of that guarantee, an `idpgan.privacy.Relation`.
+        license: Of the images that it was trained on, as its release states it.
     """
 
     model: ModelConfig
@@ -194,6 +209,7 @@ class Origin(Section):
     delta: float = Field(ge=0, lt=1)
     unit: Literal["image", "column", "pixel", "window", "label", "event", "person", "photo"]
     relation: Literal["replace-one", "zero-out-one"]
+    license: Annotated[str, AfterValidator(_one_line)] = ""
 
     @model_validator(mode="before")
     @classmethod

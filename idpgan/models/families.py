@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from idpgan.errors import ConfigError
 from idpgan.host import own_state
-from idpgan.models.config import ModelConfig, classes_of
+from idpgan.models.config import ModelConfig, Origin, classes_of
 from idpgan.models.dcgan import Critic, DcganGenerator
 from idpgan.models.diffusion import DiffusionGenerator
 from idpgan.models.gaussian import GaussianGenerator, RefinedGenerator
@@ -67,17 +67,25 @@ def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: 
         return PhotoSimulator(image_shape, num_photos, model.warp)
     if model.origin is None:
         return DRAWN[model.simulator](image_shape)
-    origin = model.origin
+    generator = build_origin(model.origin, image_shape)
+    if generator.num_classes:
+        generator.classes = model.origin.classes
+    return GeneratorSimulator(generator)
+
+
+def build_origin(origin: Origin, image_shape: Sequence[int]) -> Generator:
+    """Build the released generator that a run builds on, with arbitrary weights.
+
+    Raises:
+        ConfigError: If it draws images of another shape.
+    """
     if tuple(image_shape) != origin.image_shape:
         known, given = (" x ".join(map(str, shape)) for shape in (origin.image_shape, image_shape))
         raise ConfigError(
             f"the generator of data.public_generator draws images of {known} (channels x height x width), and those of "
             f"the data have {given}. Name one of the same shape."
         )
-    generator = build_generator(origin.model, origin.image_shape, len(origin.classes))
-    if generator.num_classes:
-        generator.classes = origin.classes
-    return GeneratorSimulator(generator)
+    return build_generator(origin.model, origin.image_shape, len(origin.classes))
 
 
 def generator_bytes(model: ModelConfig, image_shape: Sequence[int], num_classes: int) -> int:

@@ -72,7 +72,7 @@ def group_by_norm(lengths: Mapping[str, float], count: int) -> ClipGroups:
         count: At least 1, at most the number of weights.
     """
     least, most = CLIP_NORMS
-    groups = {(name,): min(max(length, least), most) for name, length in lengths.items()}
+    groups: dict[tuple[str, ...], float] = {(name,): min(max(length, least), most) for name, length in lengths.items()}
 
     def ratio(pair: tuple[tuple[str, ...], ...]) -> float:
         one, other = sorted(groups[names] for names in pair)

@@ -432,8 +432,9 @@ class DPSGDPlan:
             return (total + sent(self.grid_noise(len(total), noise).double(), total.device)) * self.step
 
         self._set_gradients(weights, sums, added)
-        for name, weight in weights.items() if self.groups is not None else ():
-            weight.grad.mul_(self.groups.stretch(name, self.clip_norm))
+        for name, weight in weights.items():
+            if self.groups is not None and weight.grad is not None:
+                weight.grad.mul_(self.groups.stretch(name, self.clip_norm))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

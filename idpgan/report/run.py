@@ -17,7 +17,7 @@ from torch import Tensor
 
 from idpgan.attacks.distances import nearest_neighbors
 from idpgan.data.images import Images, to_uint8
-from idpgan.data.load import DataShape, Sizes, describe, load
+from idpgan.data.load import DataShape, Sizes, describe, load_again
 from idpgan.errors import InputError
 from idpgan.files import parse_json, pasted, read_plain
 from idpgan.methods import METHODS
@@ -227,7 +227,7 @@ def _about(known: Known) -> Part:
     if data.num_people is not None:
         facts.append(("People", f"{data.num_people:,} declared"))
     facts += [
-        ("Holdout", f"{data.holdout_share:g} of the images, split by {data.split_by}"),
+        ("Holdout", f"{100 * data.holdout_share:g} % of the images, split by {data.split_by}"),
         ("Protected unit", f"one {known.plan.unit}, {known.plan.relation}"),
         ("Released", "nothing yet" if known.artifact is None else f"a {known.artifact.kind}"),
         ("Steps", f"{config.training.steps:,} asked for"),
@@ -301,7 +301,7 @@ def _images(known: Known, progress: Progress) -> Part:
 def _real(known: Known, progress: Progress) -> Images | str:
     """Read private images, uncharged, for the curator; return them, or why they are not shown."""
     try:
-        split = load(known.config.data, progress)
+        split = load_again(known.config.data, progress)
     except InputError as error:
         return (
             f"The private images are not shown, since they are no longer where they lay ({error}) If they lie "
@@ -405,11 +405,11 @@ def _environment(known: Known) -> Part:
     facts, missing = [], None
     try:
         found = parse_json(read_plain(known.run.environment, MOST_BYTES))
-        versions, commit = found["versions"], found["git"]
+        versions, commit, threads = found["versions"], found["git"], found["threads"]
         facts = [
             ("Versions", ", ".join([f"Python {found['python']}", *(f"{name} {v}" for name, v in versions.items())])),
             ("System", " ".join(map(str, found["platform"].values()))),
-            ("Device", f"{found['device']} ({found['device_name']}), {found['threads']} thread(s)"),
+            ("Device", f"{found['device']} ({found['device_name']}), {threads} thread{'s' * (threads != 1)}"),
             ("Commit", "unknown" if not commit else commit["commit"] + (", changed" if commit["changed"] else "")),
         ]
     except (OSError, *_OTHER_VERSION):

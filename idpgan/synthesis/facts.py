@@ -12,18 +12,18 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from idpgan.config import nearest_hint
-from idpgan.data import declared, face_folder, folder, people, people_mesh
+from idpgan.data import celeba, declared, eyes, face_folder, folder, people, people_mesh
 from idpgan.data.config import DataConfig
 from idpgan.data.images import names_people
 from idpgan.data.labels import spelled, spellings
-from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape
+from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape, per_person
 from idpgan.data.metadata import METADATA, PREPARED, bits, class_values, read_rows
 from idpgan.errors import DataError, InputError
 from idpgan.files import pasted
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
 from idpgan.synthesis.starter import Facts, Sections, Setting
 
-HANDWRITING, ALIGNED = ("digits", "mnist"), ("celeba",)
+HANDWRITING = ("digits", "mnist")
 _SMILES = ("smiling", "smile", "happy", "happiness", "joy")  # classes that are known by their names
 UNLABELED = "none"  # instead of a column
 MOST_CLASSES, LEAST_PER_CLASS = 64, 20  # no classes: a column of more values, or of fewer images of each
@@ -77,9 +77,9 @@ def facts_of(
         )
     settings = seen.settings | chosen
     found = SOURCES[str(settings["name"].value)].describe(_config(settings))
-    per_person = sum(found.people) / len(found.people) if found and found.people else None
-    if found and per_person is not None:
-        why = "nobody is trained on and tested on" if per_person > 1 else "each person has one image"
+    mean = per_person(_config(settings))
+    if found and mean is not None:
+        why = "nobody is trained on and tested on" if mean > 1 else "each person has one image"
         why = "no photo is trained on and tested on" if found.of_photos else why
         settings = settings | {"split_by": Setting("identity", why)}
     try:
@@ -87,11 +87,11 @@ def facts_of(
     except DataError:  # too few for a holdout, or another problem, which is then reported
         settings = settings | {"holdout_share": Setting(0.0, "too few images for non-members: attacks need them")}
         shape = known_shape(_config(settings))
-    aligned = source in ALIGNED if source in BY_NAME else _was_aligned(Path(source))
+    aligned = eyes_of(_config(settings)) is not None
     if aligned and (portraits := _portraits(shape)):
         settings = settings | portraits
         shape = known_shape(_config(settings))
-    return seen._replace(settings=settings), Facts(shape, per_person, source in HANDWRITING, aligned)
+    return seen._replace(settings=settings), Facts(shape, mean, source in HANDWRITING, aligned)
 
 
 def _portraits(shape: DataShape) -> dict[str, Setting]:
@@ -109,6 +109,13 @@ def _portraits(shape: DataShape) -> dict[str, Setting]:
 
 def _config(settings: Mapping[str, Setting]) -> DataConfig:
     return DataConfig.model_validate({key: setting.value for key, setting in settings.items()})
+
+
+def eyes_of(config: DataConfig) -> eyes.Places | None:
+    """Return where the eyes of all faces are; None where the source does not say so."""
+    if config.name == "celeba":
+        return celeba.EYES
+    return eyes.PLACES if config.root is not None and _was_aligned(config.data_root) else None
 
 
 def _was_aligned(root: Path) -> bool:

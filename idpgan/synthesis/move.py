@@ -29,6 +29,7 @@ How far pictures are moved follows from the known noise of the release, and from
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -40,8 +41,13 @@ from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, Purpose
 from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.generator import Generator
+from idpgan.models.initialize import torch_seed
 from idpgan.models.moved import MovedGenerator
 from idpgan.models.registration import Registration, bent_anew, bent_back, displaced, shape_unit
+from idpgan.models.simulators import OwnSimulator
+from idpgan.own_code import is_own_code
+from idpgan.synthesis import clean
+from idpgan.synthesis.clean import Cleaner
 from idpgan.synthesis.moments import NormalsNoise, shrunk
 from idpgan.training.plan import RunPlan
 
@@ -123,7 +129,13 @@ def law_of(generator: Generator, coordinates: Coordinates) -> Law:
 
 
 def move(
-    generator: Generator, public: Images, noise: NormalsNoise, template: Tensor | None = None, *, seed: int
+    generator: Generator,
+    public: Images,
+    noise: NormalsNoise,
+    template: Tensor | None = None,
+    cleaner: Cleaner | None = None,
+    *,
+    seed: int,
 ) -> MovedGenerator:
     """Return a generator that draws public pictures moved onto a law, beside the law's own images.
 
@@ -133,6 +145,7 @@ def move(
         noise: Known noise of the law's normal distributions.
         template: Of the release, (T, C, H, W), where it was one of registered images. Only a "gaussian" generator is
             moved onto as registered; what any other draws is taken as it lies.
+        cleaner: What cleans the moved pictures; None: nothing does.
         seed: Of which pictures are taken.
     """
     num, rows = generator.config.moved, max(generator.num_classes, 1)
@@ -153,9 +166,10 @@ def move(
         offset = shift[row] + (x[row][chosen] - means[row]) @ (linear - one)
         bends = _SMEAR * left[row, q:]  # the generator smears texture alone
         offset[:, q:] += bends * torch.randn(num, len(bends), generator=rng, dtype=torch.float64)
-        moved = coordinates.moved(to_float(pool[chosen]), x[row][chosen], offset)
-        result.pictures[row] = to_uint8(moved.clamp(-1, 1)).to(device)
-    result.smear.copy_(_SMEAR * left[:, :q])
+        moved = coordinates.moved(to_float(pool[chosen]), x[row][chosen], offset).clamp(-1, 1)
+        moved = moved if cleaner is None else cleaner(moved, row, noise, rng)
+        result.pictures[row] = to_uint8(moved).to(device)
+    result.smear.copy_(_SMEAR * left[:, :q] if cleaner is None else torch.zeros_like(result.smear))
     return result.eval().requires_grad_(False)
 
 
@@ -216,10 +230,28 @@ def _positive(matrix: Tensor, power: float = 1.0) -> Tensor:
 
 def assumed(model: ModelConfig) -> tuple[str, ...]:
     """Return what is taken as public where pictures are moved."""
+    if not model.moved:
+        return ()
     shown = (
         f"the {model.moved:,} public images of each class that were moved: whoever is on one is seen in what is drawn"
     )
-    return (shown,) if model.moved else ()
+    if not is_own_code(model.simulator):
+        return (shown,)
+    stated = f"license {model.license}" if model.license else "no license was stated"
+    seen = "whoever made this release says that it has seen no private image"
+    return shown, f"{model.simulator} ({stated}), which drew them: {seen}"
+
+
+def drawn_public(model: ModelConfig, image_shape: Sequence[int], classes: tuple[str, ...], seed: int) -> Images:
+    """Let the user's simulator draw as many pictures of each class as are moved.
+
+    Args:
+        classes: Of the generator; empty without.
+    """
+    simulator, rng = OwnSimulator(model, image_shape, len(classes)), torch.Generator().manual_seed(torch_seed(seed))
+    rows, num = max(len(classes), 1), max(model.moved, _PRIOR_CLASSES)
+    pixels = torch.cat([simulator.pictures(simulator.start(num, row, rng)) for row in range(rows)])
+    return Images(pixels, torch.arange(rows).repeat_interleave(num) if classes else None, classes)
 
 
 def check_moved(plan: RunPlan) -> None:
@@ -227,10 +259,15 @@ def check_moved(plan: RunPlan) -> None:
     moved, public = plan.config.model.moved, plan.shape.sizes.public
     pictures = max(plan.classes, 1) * math.prod(plan.shape.image_shape)
     check_memory(moved * pictures, f"model.moved = {moved:,}", "Lower it.")
-    if moved and public < moved:
+    clean.check_cleaned(plan.config, plan.shape)
+    if moved and is_own_code(plan.config.model.simulator):
+        few = plan.config.model.model_copy(update={"moved": 1})
+        drawn_public(few, plan.shape.image_shape, plan.shape.classes if plan.classes else (), 0)
+    elif moved and public < moved:
         raise ConfigError(
             f"model.moved = {moved:,} public images of each class are moved, and there are {public:,} public images. "
-            "Name some as data.public_root, draw them with data.public, or lower model.moved (0: none are moved)."
+            "Name some as data.public_root, draw them with data.public or code of yours (model.simulator), or lower "
+            "model.moved (0: none are moved)."
         )
 
 

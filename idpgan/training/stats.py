@@ -189,10 +189,11 @@ class TensorBoard:
 
     def end(self, sections: Mapping[str, Any]) -> None:
         """Write the settings of a run, section by section, beside the measures of its last tick, if it had one."""
+        writer: Any = self._writer  # typed without its `file_writer`
+        if writer is None or not self._last:
+            return
         from torch.utils.tensorboard.summary import hparams
 
-        if self._writer is None or not self._last:
-            return
         settings = {
             f"{section}.{key}": value if isinstance(value, bool | int | float) else str(value)
             for section, values in sections.items()
@@ -202,10 +203,10 @@ class TensorBoard:
         measures = {f"final/{name}": value for name, value in self._last.items()}
         # `SummaryWriter.add_hparams` does the same in a second file of another folder.
         for part in hparams(settings, measures):
-            self._writer.file_writer.add_summary(part)
+            writer.file_writer.add_summary(part)
         for name, value in measures.items():
-            self._writer.add_scalar(name, value)
-        self._writer.flush()
+            writer.add_scalar(name, value)
+        writer.flush()
 
     def close(self) -> None:
         """Close the event file."""

@@ -46,6 +46,7 @@ def test_all_attacks_are_run_and_written_for_the_curator(run, copied):
     before = {path.name: path.read_bytes() for path in (copied / "release").iterdir()}
     code, out, err = run("attack", copied, *QUICK, "--train-reference")
     assert code == 0
+    assert "to compare images, besides what is trained" in err.partition("attacks: 0 of ")[2].partition("\n")[0]
     assert (
         "training steps: 20 of 20" in err
     )  # of the reference generator, one line per tick; more where the machine is slow

@@ -73,7 +73,7 @@ def test_what_a_null_record_is_stands_there_once_and_the_count_each_time(caplog,
     assert caplog.text.count("Null records keep their positions") == 1
 
 
-def test_the_log_names_some_null_records_and_counts_the_rest(run, tmp_path):
+def test_the_log_names_some_null_records_and_counts_the_rest(run, tmp_path, caplog):
     (tmp_path / "images").mkdir()
     for index in range(80):
         path = tmp_path / "images" / f"{index:02}.png"
@@ -82,6 +82,14 @@ def test_the_log_names_some_null_records_and_counts_the_rest(run, tmp_path):
     settings += ["data.image_size=28", "data.channels=1", "data.classes=[]", "model.conditional=false"]
     settings += ["privacy.delta=1e-3", "model.latent_dim=4"]
     assert run("train", *QUICK, *settings, "--out", tmp_path / "run")[0] == 0
+    source._explain_null.cache_clear()
+    attacking = ("--most", 9, "--samples", 20, "--attack", "nearest-sample", "--no-progress")
+    assert "is empty" in caplog.text
+    caplog.clear()
+    run("attack", tmp_path / "run", *attacking)
+    assert [record.getMessage() for record in caplog.records] == [
+        "40 files stand as null records; log.txt of the run has the reasons."
+    ]
     log = (tmp_path / "run" / "log.txt").read_text()
     assert log.count("null record: ") == 20
     assert "null records: 40 in all" in log

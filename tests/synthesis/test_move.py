@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import sys
 
 import pytest
 import torch
@@ -234,6 +235,23 @@ def test_too_few_public_pictures_are_refused_before_anything_is_read(num, moved,
     nobody = private.select(torch.arange(0))
     with pytest.raises(ConfigError, match=message):
         trainer.train_on(config, Split(public, private, nobody, nobody))
+
+
+def test_what_code_of_the_user_draws_is_moved_and_a_receiver_needs_none_of_it(tmp_path, monkeypatch):
+    table = config_of().to_json()
+    table["data"] = {key: value for key, value in table["data"].items() if not key.startswith("public")}
+    table["model"] |= {"simulator": "tests.own.simulators:striped", "license": "CC0 1.0"}
+    released = trainer.start(build_config(table, "the test"), tmp_path / "run").run.release
+    monkeypatch.setitem(sys.modules, "tests.own.simulators", None)  # any import of it fails from here on
+    assert verify(released).problems == ()
+    from idpgan import load_generator
+
+    across = load_generator(released).pictures.float().diff(dim=4).abs().mean((1, 2, 3, 4))
+    assert across[1] > 1.3 * across[0]  # the stripes of the second class
+    assert "tests.own.simulators:striped (license CC0 1.0), which drew them" in (released / "README.md").read_text()
+    table["model"]["simulator"] = "tests.own.simulators:missing"
+    with pytest.raises(ConfigError, match="missing"):
+        trainer.start(build_config(table, "the test"), tmp_path / "other")
 
 
 def test_a_method_without_a_normal_distribution_moves_nothing():

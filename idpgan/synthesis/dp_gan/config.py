@@ -27,7 +27,10 @@ class DpGanConfig(StepsConfig):
     """[method] of dp-gan.
 
     Attributes:
-        loss: "non-saturating", "hinge" or "wgan-gp"; see `CriticLoss`. Opacus' hooks do the first two.
+        loss: "non-saturating", "hinge", "wgan-gp", "wgan-clip" or "wgan-spectral"; see `CriticLoss`. Opacus' hooks do
+            all but "wgan-gp".
+        weight_bound: Of "wgan-clip", on each number (None = 0.01), and of "wgan-spectral", on each weight's largest
+            singular value (None = 1).
         fakes: "paired" with their record under one clip, or "separate", outside of the private sum.
         clip_norm: C, bound on one record's gradient; a constant, never taken from private gradients.
         groups: Clip the critic's weights in so many groups, each to the mean norm of its gradient on public images, of
@@ -41,7 +44,7 @@ class DpGanConfig(StepsConfig):
         augment: Strength of a random motion of every drawn image, by coins of its own; 1 is that of handwriting.
         critic_steps_per_generator_step: At the start, if `adaptive_below` is above 0.
         adaptive_below: Where the critic tells fewer fakes than this share, its steps per generator step grow by half
-            (Bie et al. 2023, section 4.3). 0 = fixed pace. Not with "wgan-gp".
+            (Bie et al. 2023, section 4.3). 0 = fixed pace. Not with a Wasserstein loss.
         critic_warmup: Critic steps before the first generator step.
         critic_learning_rate: Of Adam.
         critic_decay: Decoupled weight decay of the critic, times its learning rate. It bounds what the noise of
@@ -59,6 +62,7 @@ class DpGanConfig(StepsConfig):
 
     name: Literal["dp-gan"] = "dp-gan"
     loss: Kind = "non-saturating"
+    weight_bound: float | None = Field(None, gt=0)
     fakes: Literal["paired", "separate"] = "paired"
     clip_norm: ClipNorm = 1.0
     groups: int = Field(0, ge=0, le=1024)
@@ -81,15 +85,21 @@ class DpGanConfig(StepsConfig):
 
     @model_validator(mode="after")
     def _check_pace(self) -> DpGanConfig:
-        if self.loss == "wgan-gp" and self.adaptive_below > 0:
+        if self.loss.startswith("wgan") and self.adaptive_below > 0:
             raise ConfigError(
                 f"adaptive_below = {self.adaptive_below:g} counts the fakes that score below 0, and scores of "
-                'loss = "wgan-gp" have no such threshold. Set adaptive_below = 0, or loss = "non-saturating".'
+                f'loss = "{self.loss}" have no such threshold. Set adaptive_below = 0, or loss = "non-saturating".'
             )
         if self.loss == "wgan-gp" and self.engine == "opacus":
             raise ConfigError(
                 'method.loss = "wgan-gp" differentiates its gradient penalty a second time, and Opacus\' hooks see a '
-                'backward pass once. Set method.engine = "idpgan", or method.loss = "non-saturating" or "hinge".'
+                'backward pass once. Set method.loss = "wgan-clip" or "wgan-spectral", which bound weights instead, '
+                'or method.engine = "idpgan".'
+            )
+        if self.weight_bound is not None and self.loss not in ("wgan-clip", "wgan-spectral"):
+            raise ConfigError(
+                f'method.weight_bound = {self.weight_bound:g} is of loss = "wgan-clip" and "wgan-spectral", and loss = '
+                f'"{self.loss}". Leave it out.'
             )
         if self.groups and self.engine == "opacus":
             raise ConfigError(

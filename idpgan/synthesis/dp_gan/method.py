@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -50,12 +50,13 @@ from idpgan.privacy.noise import box_muller
 from idpgan.private.steps import PrivateSteps, steps_entry, validate_network
 from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis.dp_gan.config import DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun
-from idpgan.synthesis.dp_gan.loss import loss_of
+from idpgan.synthesis.dp_gan.loss import bound_weights, loss_of
 from idpgan.synthesis.networks import AdamSettings, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training import distributed, fit
-from idpgan.training.config import TrainingConfig
+from idpgan.training.config import RunConfig, TrainingConfig
 from idpgan.training.method import Stats, refuse_small_shares
+from idpgan.training.plan import RunPlan
 
 _RNG_STREAM = 9  # of training.seed; 0 and 1 are the initial weights
 _SCORE_BATCH = 1000
@@ -78,7 +79,8 @@ class DpGan(PrivateSteps, GivesGenerator):
         ConfigError: If config and data do not fit together. No private image has been read then.
     """
 
-    Config, Plan = DpGanRun, DpGanPlan
+    Config: ClassVar[type[RunConfig]] = DpGanRun
+    Plan: ClassVar[type[RunPlan]] = DpGanPlan
 
     UNNOISED = ("critic_loss", "gradient_norm", "clipped_share")
     SAVED = ("networks", "noise", "frozen_statistics")
@@ -90,6 +92,7 @@ class DpGan(PrivateSteps, GivesGenerator):
         self._images = place(split.private, self.device)
         self._public = split.public if own.looks_at_public else None
         self.critic = self._build_critic().to(self.device)
+        bound_weights(self.critic, own.loss, own.weight_bound)
         self.networks = Networks(
             config,
             split.shape,
@@ -141,6 +144,7 @@ class DpGan(PrivateSteps, GivesGenerator):
             records, weights = self._public_records(), dict(self.critic.named_parameters())
             losses = vmap(self.record_loss, in_dims=(None, *[0] * len(records)))(weights, *records)
             self.networks.step_critic(losses.mean())
+            bound_weights(self.critic, self.config.loss, self.config.weight_bound)
             if step % self.config.critic_steps_per_generator_step == 0:
                 self.generator_step(1)
             self.progress("public images, steps", step, count)
@@ -185,6 +189,7 @@ class DpGan(PrivateSteps, GivesGenerator):
         if self.config.groups:
             self.dpsgd = dataclasses.replace(self.dpsgd, groups=self.clip_groups())
         found = self.private_step()
+        bound_weights(self.critic, self.config.loss, self.config.weight_bound)
         self._since += 1
         return {"critic_loss" if name == "loss" else name: value for name, value in found.items()}
 
