@@ -147,7 +147,10 @@ def _template(source: str, options: InitOptions) -> Template:
     sections = {"data": seen.settings, **choice.sections}
     _priced(sections, facts)
     counts = ", ".join(f"{name} {count:,}" for name, count in seen.counts.most_common())
-    note = f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise."
+    note = (
+        f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise: take "
+        "them out of data.classes."
+    )
     notes = [*_notes(choice, facts, seen.settings, not options.no_probe), *_unused(seen)]
     if facts.aligned and not facts.shape.sizes.public:
         notes.append(

@@ -211,9 +211,12 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[Found, Files]:
         columns_hint = f"Column '{label[0]}' has {first or 'no value'}: are data.classes right?"
         if unwanted == len(rows.paths):
             raise DataError(f"{wanted}, but no row at all of {root / METADATA} has such a label. {columns_hint}")
+        these = f"{unwanted} of {len(rows.paths)} rows of {root / METADATA}"
         warn_once(
-            f"{wanted}, but {unwanted} of {len(rows.paths)} rows of {root / METADATA} have other values or none "
-            f"({blank} blank) and stand as null records. {columns_hint}"
+            f"{these} have no label and stand as null records."
+            if unwanted == blank
+            else f"{wanted}, but {these} have other values or none ({blank} blank) and stand as null records. "
+            + columns_hint
         )
     counts = tuple(Counter(rows.people or ()).values())  # people are numbered as they first appear
     names = () if rows.of_photos else rows.person_names
