@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from typer import Argument, Option
 
 from idpgan import files
-from idpgan.commands.command import Answer, command, option
+from idpgan.commands.command import Answer, command, option, refuse_below
 from idpgan.commands.folder import sides
 from idpgan.errors import DataError, InputError
 from idpgan.host import own_state
@@ -26,6 +26,7 @@ from idpgan.progress import Progress, silent
 if TYPE_CHECKING:
     import numpy as np
 
+    from idpgan.data.dicom import View
     from idpgan.data.eyes import Finder
     from idpgan.data.photos import LabelTable, Photo, Planned
 
@@ -63,6 +64,11 @@ class PrepareOptions:
     label_column: str | None = option(None, "Its one column to take; default: all.", metavar="COLUMN")
     person_column: str | None = option(None, "Its column of people; default: person.", metavar="COLUMN")
     only_labelled: bool = option(False, "Leave photos without a label out.")
+    window: str | None = option(
+        None, "Of DICOM: values that become black and white; default: each file's own.", metavar="LOW:HIGH"
+    )
+    frame: int | None = option(None, "Of DICOM files of several frames: take this one, from 1.")
+    patients: bool = option(False, "The person on a DICOM file is its patient; PatientID is hashed.")
 
     def __post_init__(self) -> None:
         from idpgan.models.config import SIZES, SIZES_IN_WORDS
@@ -87,6 +93,8 @@ class PrepareOptions:
             raise InputError("--faces belongs to --align eyes: without it no face is looked for.")
         if self.align is None and self.not_found != "null":
             raise InputError("--not-found belongs to --align eyes: without it no face is looked for.")
+        refuse_below(self, frame=1)
+        _ = self.view
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -94,11 +102,25 @@ class PrepareOptions:
         return sides(self.size)
 
     @property
+    def view(self) -> View:
+        """How DICOM files are shown; raises `InputError` if ``window`` is no range."""
+        from idpgan.data.dicom import View
+
+        if self.window is None:
+            return View(None, self.frame)
+        match = re.fullmatch(r"([-+]?\d+\.?\d*):([-+]?\d+\.?\d*)", self.window.strip(), re.ASCII)
+        low, high = (float(match[1]), float(match[2])) if match else (0.0, 0.0)
+        if not low < high:
+            raise InputError(f"--window {self.window} is no range. Write LOW:HIGH, such as -160:240 for a CT.")
+        return View((low, high), self.frame)
+
+    @property
     def label_table(self) -> LabelTable:
         """The table of labels, and how it is read."""
         from idpgan.data.photos import LabelTable
 
-        return LabelTable(self.table, self.file_column, self.label_column, self.person_column, self.only_labelled)
+        columns = self.file_column, self.label_column, self.person_column
+        return LabelTable(self.table, *columns, self.only_labelled, self.patients)
 
 
 @dataclass(frozen=True)
@@ -119,6 +141,7 @@ class Prepared:
         twins: Raw files of a camera beside a readable file of the same name, which was taken.
         leftovers: Photos in hidden folders and in what file systems leave behind, by the name of the folder.
         unlabelled: Photos that were left out because they have no label.
+        dicom: Number of DICOM files among the photos.
         aligned: How many photos were put in place by their "eyes", by the box of the "face" or by the "middle" of the
             photo, and in how many "none" is found; empty where no face was looked for.
     """
@@ -136,6 +159,7 @@ class Prepared:
     twins: tuple[str, ...]
     leftovers: dict[str, int]
     unlabelled: int
+    dicom: int
     aligned: dict[str, int]
 
     def to_json(self) -> dict[str, Any]:
@@ -159,10 +183,10 @@ def prepare(
     Example: idpgan prepare photos faces48 --size 48 --folders person
     """
     done = prepare_photos(source, out, options, progress)
-    return Answer(done, lambda: _tell(done, options.crop))
+    return Answer(done, lambda: _tell(done, options))
 
 
-def _tell(done: Prepared, crop: str) -> None:
+def _tell(done: Prepared, options: PrepareOptions) -> None:
     from idpgan.data.image_files import in_folders
 
     channels, height, width = done.image_shape
@@ -179,8 +203,16 @@ def _tell(done: Prepared, crop: str) -> None:
             f"Look at {done.out / 'prepared.png'} (secret) before you go on."
         )
     else:
-        cut = "the middle of each was cut out" if crop == "center" else "each was squeezed as a whole"
+        cut = "the middle of each was cut out" if options.crop == "center" else "each was squeezed as a whole"
         print(f"No face was looked for (--align eyes does): {cut}. Look at some before you go on.")
+    if done.dicom:
+        print(
+            f"Of {done.dicom:,} DICOM files the pixels were taken and no tag. Text burnt into them was not looked for."
+        )
+        if options.window is None:
+            print(
+                "Each is shown by its own window, or else by all that its bits can hold: a CT is then grey (--window)."
+            )
     if done.unlabelled:
         print(f"Left out, without a label: {done.unlabelled:,} photos.")
     if done.enlarged:
@@ -300,9 +332,9 @@ class _Making(NamedTuple):
 
         channels, size = self.shape[0], self.shape[1:]
         if self.find is None:
-            pixels, sides = photo_pixels(path, channels, size, self.options.crop)
+            pixels, sides = photo_pixels(path, channels, size, self.options.crop, self.options.view)
             return pixels, min(sides[0] / size[0], sides[1] / size[1]), ""
-        with open_photo(path, channels, 2 * max(*SEARCHED, *size)) as photo:
+        with open_photo(path, channels, 2 * max(*SEARCHED, *size), self.options.view) as photo:
             faces = self.find(np.asarray(photo.convert("L")), self.options.faces)
             if number < len(faces):
                 return *registered(photo, faces[number], size), "eyes" if faces[number].seen else "face"
@@ -347,6 +379,7 @@ def _sheet(planned: Planned, made: list[_Made], part: Path, shape: tuple[int, in
 
 def _report(out: Path, planned: Planned, made: list[_Made], shape: tuple[int, int, int], source: Path) -> Prepared:
     """Collect what the curator has to know."""
+    from idpgan.data.dicom import is_dicom
     from idpgan.data.metadata import PERSON
 
     groups = defaultdict(list)
@@ -371,5 +404,6 @@ def _report(out: Path, planned: Planned, made: list[_Made], shape: tuple[int, in
         twins=tuple(path.relative_to(source).as_posix() for path in planned.twins),
         leftovers=planned.leftovers,
         unlabelled=planned.unlabelled,
+        dicom=sum(is_dicom(photo.source) for photo in planned.photos),
         aligned=placed if any(placed.values()) else {},
     )

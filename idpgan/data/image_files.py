@@ -320,9 +320,9 @@ class _Room:
         self._changed = threading.Condition()
 
     @contextmanager
-    def taken(self, picture: Image.Image) -> Iterator[None]:
+    def taken(self, size: tuple[int, int]) -> Iterator[None]:
         """Hold what a picture needs; wait until others have given back enough, or all where it is larger than that."""
-        need = picture.width * picture.height * _PIXEL_BYTES
+        need = size[0] * size[1] * _PIXEL_BYTES
         if need <= _SMALL:
             yield
             return
@@ -358,7 +358,7 @@ def decode(path: Path, channels: int | None, size: tuple[int, int] | None = None
     Raises:
         DataError: If it is not a whole picture, or not of the size (H, W).
     """
-    with _named(path), opened(path) as picture, ROOM.taken(picture):
+    with _named(path), opened(path) as picture, ROOM.taken(picture.size):
         if size not in (None, picture.size, picture.size[::-1]):  # refused before it is decoded, turned or not
             raise DataError(_wrong(picture, size))
         image = as_channels(decoded(picture), channels)

@@ -1,7 +1,7 @@
 """Prepare a folder of photos as images of one size: the new file names, from names alone, and the pixels.
 
 A photo is decoded as every picture is (`image_files.decoded`), center-cropped, or its faces are cut out (`eyes`), and
-resized by Lanczos with antialiasing. Location, date and preview are dropped.
+resized by Lanczos with antialiasing. Location, date and preview are dropped. DICOM files become pictures in `dicom`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from idpgan.data import metadata
+from idpgan.data import dicom, metadata
 from idpgan.data.declared import warn_of_spellings
 from idpgan.data.image_files import EXTENSIONS, ROOM, as_channels, decoded, entries, leftovers, opened, walk
 from idpgan.data.labels import spelled
@@ -28,6 +28,7 @@ RAW = (".arw", ".cr2", ".dng", ".heic", ".heif", ".nef")  # not readable here; e
 SUFFIXES = (  # names alone make files photos, so that an unreadable one keeps its position
     *EXTENSIONS,
     *(".avif", ".dib", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpx", ".mpo", ".pbm", ".pnm", ".psd", ".tga"),
+    *dicom.SUFFIXES,
     *RAW,
 )
 _DRAFT = 2  # a JPEG is decoded to at least this multiple of the target size
@@ -65,6 +66,7 @@ class LabelTable(NamedTuple):
         person_column: Its column of people; None = ``person``, if it has one.
         only_labelled: Whether photos without a row, or with a blank label, are left out and not just unlabeled. The
             number of photos with a label is then the number of rows, which is public.
+        patients: Whether the person on each photo is the patient that its DICOM file names.
     """
 
     path: Path | None = None
@@ -72,6 +74,7 @@ class LabelTable(NamedTuple):
     label_column: str | None = None
     person_column: str | None = None
     only_labelled: bool = False
+    patients: bool = False
 
 
 NO_TABLE = LabelTable()
@@ -192,6 +195,10 @@ def _values(
         if column in found:
             raise DataError(f"{labels.path} has a column '{column}', and --folders {folders} makes one too. Give one.")
         found[column] = _of_folders(source, parts, folders)
+    if labels.patients:
+        if PERSON in found:
+            raise DataError(f"--patients and {labels.path or '--folders'} both say who is on a photo. Give one.")
+        found[PERSON] = dicom.patients([source / name for name in names])
     labelled = [any(row) for row in zip(*(found[name] for name in found if name != PERSON), strict=True)]
     labelled = labelled or [False] * len(names)
     if PERSON in found:
@@ -286,27 +293,33 @@ def _keys(name: str) -> list[str]:
 # Pixels -----------------------------------------------------------------------------------------------------------
 
 
-def photo_pixels(path: Path, channels: int, size: tuple[int, int], crop: str) -> tuple[np.ndarray, tuple[int, int]]:
+def photo_pixels(
+    path: Path, channels: int, size: tuple[int, int], crop: str, view: dicom.View = dicom.AS_STORED
+) -> tuple[np.ndarray, tuple[int, int]]:
     """Decode, cut and resize one photo; arguments, result and errors as of `open_photo` and `cut`."""
-    with open_photo(path, channels, _DRAFT * max(size)) as photo:
+    with open_photo(path, channels, _DRAFT * max(size), view) as photo:
         return cut(photo, size, crop)
 
 
 @contextmanager
-def open_photo(path: Path, channels: int, least: int) -> Iterator[Image.Image]:
+def open_photo(path: Path, channels: int, least: int, view: dicom.View = dicom.AS_STORED) -> Iterator[Image.Image]:
     """Decode one photo to L or RGB; its memory counts as taken until the block ends.
 
     Args:
         least: px: a JPEG with larger sides may be decoded at a fraction of its size that has at least these.
+        view: How DICOM files are shown.
 
     Raises:
         DataError: If the file cannot be used; the message is the rest of a sentence that begins with the file's name.
     """
     if path.suffix.lower() in RAW:  # some show a small preview to who reads them as TIFF
         raise DataError("is not a picture that can be read here; convert it to JPEG or PNG")
+    if dicom.is_dicom(path):
+        yield as_channels(dicom.picture(path, view), channels)
+        return
     with opened(path) as picture:
         picture.draft(None, (least, least))
-        with ROOM.taken(picture):
+        with ROOM.taken(picture.size):
             yield as_channels(decoded(picture), channels)
 
 

@@ -312,7 +312,7 @@ def test_memory_is_bounded_by_the_machine_and_not_by_threads(monkeypatch):
     room, lock, held, most = image_files._Room(), threading.Lock(), [], []
 
     def work(picture):
-        with room.taken(picture):
+        with room.taken(picture.size):
             with lock:
                 held.append(picture.width)
                 most.append(list(held))

@@ -1,0 +1,225 @@
+"""DICOM files as pictures for `idpgan prepare`: pixels alone, as they are meant to be seen; needs `idpgan[dicom]`.
+
+The grey values of a file become those of its modality (Hounsfield units of a CT), then bytes: by a declared range, else
+by the file's own window, else by the range that its bits can hold. All of these are public or of that file alone, never
+of the other files. Where low values are white (MONOCHROME1) they are turned, and slices and radiographs are brought to
+the usual view: the patient's left on the right, the head above, the front above. Mammograms stay as they are stored.
+
+No tag is written anywhere. Text that is burnt into the pixels is not looked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import secrets
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from idpgan.data.image_files import DAMAGE, MOST_PIXELS, ROOM
+from idpgan.errors import DataError, InputError
+
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
+SUFFIXES = (".dcm", ".dicom")
+_AXES = {"L": (0, 1), "R": (0, -1), "P": (1, 1), "A": (1, -1), "F": (2, 1), "H": (2, -1)}  # usual directions are +1
+_PATIENT = np.diag((1.0, 1.0, -1.0))  # DICOM's third axis leads to the head
+
+
+class View(NamedTuple):
+    """What is declared of the DICOM files.
+
+    Attributes:
+        window: Values of the modality that become black and white; None = as the file says.
+        frame: Which frame of a file of several is taken, from 1; None = such a file is refused.
+    """
+
+    window: tuple[float, float] | None = None
+    frame: int | None = None
+
+
+AS_STORED = View()
+
+
+def is_dicom(path: Path) -> bool:
+    """Tell by its name whether a file is one of DICOM."""
+    return path.suffix.lower() in SUFFIXES
+
+
+@functools.cache
+def _pydicom() -> Any:
+    try:
+        import pydicom
+    except ImportError as error:
+        raise InputError('DICOM files need the package pydicom: pip install "idpgan[dicom]"') from error
+    logging.getLogger("pydicom").setLevel(logging.CRITICAL)  # it logs tracebacks of files that are refused in one line
+    return pydicom
+
+
+def picture(path: Path, view: View = AS_STORED) -> Image.Image:
+    """Return the picture of a file, L or RGB, without any tag.
+
+    Raises:
+        DataError: If it cannot be used; the message is the rest of a sentence that begins with the file's name.
+        InputError: If pydicom is not installed.
+    """
+    data = _read(path)
+    try:
+        frames, size = int(data.get("NumberOfFrames") or 1), (int(data.Columns), int(data.Rows))
+    except DAMAGE as error:
+        raise DataError("holds no picture; leave it out") from error
+    if size[0] * size[1] > MOST_PIXELS:
+        raise DataError(f"has more than {MOST_PIXELS:,} pixels; make it smaller")
+    if frames > 1 and view.frame is None:
+        raise DataError(f"holds {frames} frames; say with --frame which one is taken, or save each by itself")
+    if (view.frame or 1) > frames:
+        raise DataError(f"holds {frames} frames, and --frame {view.frame} is none of them")
+    with ROOM.taken(size):
+        stored = _decoded(data, (view.frame or 1) - 1)
+        try:
+            color = stored.ndim == 3 or "PALETTE" in _kind(data)
+            shown = _color(stored, data) if color else _grey(stored, data, view)
+            return Image.fromarray(np.ascontiguousarray(_upright(shown, data)))
+        except DAMAGE as error:
+            raise DataError(f"cannot be shown ({type(error).__name__}); replace it") from error  # its text may be a tag
+
+
+def patients(paths: Sequence[Path]) -> list[str]:
+    """Return a name for the patient of each file: a hash of its PatientID under a key that is kept nowhere.
+
+    Raises:
+        DataError: If a file is not one of DICOM, cannot be read, or names no patient.
+        InputError: If pydicom is not installed.
+    """
+    key, names = secrets.token_bytes(32), []
+    for path in paths:
+        try:
+            number = str(_read(path, tags=["PatientID"]).get("PatientID") or "").strip() if is_dicom(path) else ""
+        except DataError as error:
+            raise DataError(f"{path} {error}.") from error
+        if not number:
+            raise DataError(f"{path} names no patient (PatientID). Leave it out, or give a table with the people.")
+        names.append(f"patient-{hashlib.blake2b(number.encode(), digest_size=8, key=key).hexdigest()}")
+    return names
+
+
+def _read(path: Path, tags: list[str] | None = None) -> Dataset:
+    pydicom = _pydicom()
+    with warnings.catch_warnings(action="ignore"):  # of values that the standard forbids and everybody writes
+        try:
+            found: Dataset = pydicom.dcmread(path, specific_tags=tags, stop_before_pixels=tags is not None)
+        except (pydicom.errors.InvalidDicomError, *DAMAGE) as error:
+            raise DataError("is not a DICOM file that can be read; replace it") from error
+    return found
+
+
+def _decoded(data: Dataset, frame: int) -> np.ndarray:
+    """Return the stored values of a frame, (H, W) or (H, W, 3) as RGB."""
+    from pydicom.pixels import pixel_array
+
+    try:
+        return pixel_array(data, index=frame)
+    except DAMAGE as error:
+        syntax = data.file_meta.TransferSyntaxUID if "TransferSyntaxUID" in data.file_meta else None
+        if syntax is not None and syntax.is_compressed and isinstance(error, RuntimeError):
+            raise DataError(
+                f"is compressed ({syntax.name}) and cannot be decoded here; pip install pylibjpeg[all], save it "
+                "uncompressed, or replace it"
+            ) from error
+        raise DataError(f"cannot be decoded ({type(error).__name__}); replace it") from error
+
+
+def _kind(data: Dataset) -> str:
+    return str(data.get("PhotometricInterpretation") or "")
+
+
+def _color(stored: np.ndarray, data: Dataset) -> np.ndarray:
+    """Return bytes of colors."""
+    from pydicom.pixels import apply_color_lut
+
+    if "PALETTE" in _kind(data):
+        stored = apply_color_lut(stored, data)[..., :3]
+        white = np.iinfo(stored.dtype).max
+    else:
+        white = (1 << int(data.BitsStored)) - 1
+    return np.floor(stored.astype(np.float64).clip(0, white) * (255 / white) + 0.5).astype(np.uint8)
+
+
+def _grey(stored: np.ndarray, data: Dataset, view: View) -> np.ndarray:
+    """Return bytes of grey, low values black unless the file says that they are white."""
+    from pydicom.pixels import apply_modality_lut, apply_voi
+
+    values, width = apply_modality_lut(stored, data), _first(data.get("WindowWidth"))
+    if view.window is None and "VOILUTSequence" in data:
+        values, limits = apply_voi(values, data), _of_table(data.VOILUTSequence)
+    elif view.window is None and width is not None and data.get("VOILUTFunction") == "SIGMOID":
+        values = 1 / (1 + np.exp((-4 * (values - _first(data.WindowCenter)) / width).clip(-500, 500)))
+        limits = 0.0, 1.0
+    else:
+        limits = view.window or (_own_range(data) if width is None else _own_window(data, width))
+    low, high = limits
+    shown = np.floor((values.astype(np.float64).clip(low, high) - low) * 255 / max(high - low, 1e-9) + 0.5).astype(
+        np.uint8
+    )
+    return 255 - shown if _kind(data) == "MONOCHROME1" else shown
+
+
+def _own_window(data: Dataset, width: float) -> tuple[float, float]:
+    """Return what becomes black and white by the file's first window (PS3.3, C.11.2.1.2)."""
+    center = _first(data.WindowCenter) or 0.0
+    exact = data.get("VOILUTFunction") == "LINEAR_EXACT"
+    half, center = (width / 2, center) if exact else ((width - 1) / 2, center - 0.5)
+    return center - half, center + half
+
+
+def _own_range(data: Dataset) -> tuple[float, float]:
+    """Return the least and the largest value that the bits of a file can hold."""
+    if "ModalityLUTSequence" in data:
+        return _of_table(data.ModalityLUTSequence)
+    signed = bool(data.get("PixelRepresentation"))
+    count = 1 << int(data.BitsStored)
+    ends = (-count / 2, count / 2 - 1) if signed else (0.0, count - 1.0)
+    slope, intercept = float(data.get("RescaleSlope", 1)), float(data.get("RescaleIntercept", 0))
+    low, high = sorted(end * slope + intercept for end in ends)
+    return low, high
+
+
+def _of_table(tables: Any) -> tuple[float, float]:
+    return 0.0, float((1 << int(tables[0].LUTDescriptor[2])) - 1)
+
+
+def _first(values: Any) -> float | None:
+    """Return the first of one or several numbers."""
+    several = values is not None and not isinstance(values, str | float | int) and hasattr(values, "__len__")
+    return None if values is None else float(values[0] if several else values)
+
+
+def _upright(shown: np.ndarray, data: Dataset) -> np.ndarray:
+    """Turn and mirror a picture to the usual view; as it is stored where nothing says how it lies."""
+    directions = _directions(data)
+    if directions is None:
+        return shown
+    (across, right), (down, below) = directions
+    shown = shown[:, ::right][::below]
+    return shown if across < down else shown.swapaxes(0, 1)  # from left to right before from above to below
+
+
+def _directions(data: Dataset) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return the patient's axis and direction that the rows, and the columns, of a picture run along."""
+    if data.get("Modality") == "MG":  # left and right breasts are shown back to back
+        return None
+    cosines = data.get("ImageOrientationPatient")
+    if cosines is not None and len(cosines) == 6:
+        axes = np.array(cosines, dtype=float).reshape(2, 3) @ _PATIENT
+        found = [(int(np.abs(axis).argmax()), 1 if axis[np.abs(axis).argmax()] > 0 else -1) for axis in axes]
+    else:
+        letters = [str(each)[:1] for each in data.get("PatientOrientation") or ()]
+        found = [_AXES[letter] for letter in letters if letter in _AXES]
+    return (found[0], found[1]) if len(found) == 2 and found[0][0] != found[1][0] else None
