@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import logging
 import pickle
@@ -23,6 +24,7 @@ from idpgan.files import append_line, check_writable
 from idpgan.host import own_state
 from idpgan.models.generator import Generator
 from idpgan.origin import check_total, with_releases
+from idpgan.own_code import is_own_code
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
@@ -33,6 +35,7 @@ from idpgan.release.settings import settings_of_run
 from idpgan.run import RunFolder, describe_environment, passing_folder, refuse_used
 from idpgan.training.config import RunConfig, at_root, build_config, load_method, refuse_unsound
 from idpgan.training.distributed import agree_on, agreed, check_own_gpu, receive_config, run_worker, send_config
+from idpgan.training.folder_charge import charge_folder, charge_rest, refuse_beyond_limits
 from idpgan.training.loop import Outcome, train
 from idpgan.training.method import CriticScores, HasCritic, Method, NoCriticError, SharesSteps, Tick
 from idpgan.training.plan import RunPlan, plan_run
@@ -62,7 +65,8 @@ def plan(config: RunConfig, out: Path | None = None) -> RunPlan:
     """Price a run, and refuse all that can be refused without reading an image: what `start` does first.
 
     Raises:
-        InputError: If config, machine or folder (``out``; None = one will be found) cannot be used.
+        InputError: If config, machine or folder (``out``; None = one will be found) cannot be used, or a limit on the
+            images leaves no room.
     """
     refuse_unsound(config)
     resolve_device(config.training.device)
@@ -73,7 +77,17 @@ def plan(config: RunConfig, out: Path | None = None) -> RunPlan:
     planned: RunPlan = plan_run(config, known_shape(config.data))
     planned.check()
     check_total(planned)
+    refuse_beyond_limits(planned)
     return planned
+
+
+def sources(config: RunConfig) -> list[str]:
+    """Return what a run takes from elsewhere, with its license as it is stated, one phrase each; no image is read."""
+    planned: RunPlan = plan_run(config, known_shape(config.data))
+    model, stated = config.model, list(planned.declared)
+    if (model.generator == "population" or model.moved) and is_own_code(model.simulator):
+        stated.append(f"the simulator {model.simulator}, license {model.license or 'not stated'}")
+    return stated
 
 
 @dataclass(frozen=True)
@@ -133,6 +147,7 @@ def start(
             append_line(run.log, f"null record: {file.reason}")
         if len(split.refused) > _LOGGED:
             append_line(run.log, f"null records: {len(split.refused):,} in all, of which these were the first.")
+        charge_folder(method.plan, run, method.plan.price.events, contained=True)
         return _train_and_release(split, method, run, ledger, progress, ranks)
 
 
@@ -153,6 +168,7 @@ def resume(path: Path, data_root: Path | None = None, progress: Progress = silen
         planned.check()
         with send_config(ranks, dump_toml(config)):
             split, method = _load_and_build(config, ledger, ranks, planned)
+        charge_rest(method.plan, run, ledger.repeated)
         return _train_and_release(split, method, run, ledger, progress, ranks)
 
 
@@ -255,15 +271,19 @@ def _train_and_release(
 ) -> Finished:
     planned: RunPlan = method.plan
     config: RunConfig = planned.config
+    ledger.before_repeating = functools.partial(charge_folder, planned, run)
     grid = SampleGrid(run.samples, num=config.release.samples, marked=drawn_by if config.release.mark else None)
 
     def show(tick: Tick) -> None:
         if isinstance(tick.generator, Generator):  # a classifier draws nothing
             grid(tick)
 
-    with contextlib.closing(TensorBoard(run.tensorboard, grid)) as tensorboard:
+    optimizers = getattr(method, "generator_optimizers", ())
+    with contextlib.closing(TensorBoard(run.tensorboard, grid, optimizers)) as tensorboard:
         outcome = _steps(split, method, run, ledger, progress, on_tick=[show, tensorboard], ranks=ranks)
         released = outcome.ended != "interrupted"
+        if released:
+            tensorboard.end(config.model_dump(mode="json"))
         privacy = method.privacy() if released else None
         kept = (run.release / PRIVACY).exists()  # an existing release may hold an audited value
         if privacy is not None and not kept:

@@ -164,6 +164,12 @@ class AuditResult:
     confidence: float
     separation: Separation
 
+    def __repr__(self) -> str:
+        return (
+            f"<AuditResult: epsilon >= {self.epsilon_lower:.4g} at delta = {self.delta:g} ({self.confidence:g} "
+            f"confident, at most {self.cap:.4g} could be found in {self.runs:,} runs)>"
+        )
+
     @classmethod
     def of_counts(
         cls, true_positives: int, false_positives: int, *, runs: int, delta: float, confidence: float, **chosen: Any

@@ -180,6 +180,10 @@ class Audited:
     case: AuditCase
     result: AuditResult
 
+    def __repr__(self) -> str:
+        verdict = "refutes the proof" if self.violation else "within the proof"
+        return f"<Audited: {self.result!r} of proven {self.case.proven}, {verdict}>"
+
     @property
     def guarantee(self) -> Guarantee:
         """The lower bound, in the same form as the claimed and the proven epsilon."""

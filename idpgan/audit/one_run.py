@@ -122,6 +122,12 @@ class OneRunResult:
         """The higher one of the two bounds."""
         return max(self.epsilon_lower, self.fdp.epsilon_lower if self.fdp else 0.0)
 
+    def __repr__(self) -> str:
+        return (
+            f"<OneRunResult: epsilon >= {self.highest:.4g} at delta = {self.delta:g} ({self.confidence:g} confident, "
+            f"at most {self.cap:.4g} could be found with {self.canaries:,} canaries)>"
+        )
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
         return dataclasses.asdict(self)

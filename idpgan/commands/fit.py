@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from idpgan.checks import typed
-from idpgan.commands.process_ledger import Records, Together, charge, records_of
+from idpgan.commands.process_ledger import Records, Together, charge, records_of, refuse_limited_paths
 from idpgan.config import apply_overrides, nearest_hint
 from idpgan.data import arrays, intake
 from idpgan.data.config import DataConfig
@@ -45,6 +45,7 @@ from idpgan.privacy.books import Books
 from idpgan.privacy.guarantee import PrivacyReport, default_delta
 from idpgan.progress import Progress, shown
 from idpgan.release.classifier import load_classifier
+from idpgan.release.dataset import DRAWN, SyntheticDataset
 from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import load_generator
 from idpgan.release.received import read_privacy
@@ -109,8 +110,11 @@ class Fitted:
             shutil.copytree(self.release, part, dirs_exist_ok=True)
         return folder
 
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: method '{self.method}', proven {self.privacy.stated}>"
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class FittedGenerator(Fitted):
     """A private generator; `idpgan.load_generator` returns the same one from the saved release.
 
@@ -141,15 +145,17 @@ class FittedGenerator(Fitted):
         """Return the labels of ``sample(num)``, int64 (num,), as `Generator.sample_labels`; None if unlabeled."""
         return self.generator.sample_labels(num)
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: method '{self.method}', proven {self.privacy.stated}>"
+    @own_state()
+    def to_dataset(self, num: int = DRAWN, seed: int | None = None) -> Any:
+        """Draw images to train on, as a Hugging Face `Dataset`; see `SyntheticDataset.to_dataset`."""
+        return SyntheticDataset(self.generator, num=num, seed=seed).to_dataset()
 
     def _repr_png_(self) -> bytes | None:
         """Show 64 generated images in a notebook."""
         return self.generator._repr_png_()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class FittedClassifier(Fitted):
     """A private classifier; `idpgan.load_classifier` returns the same one from the saved release.
 
@@ -204,16 +210,17 @@ def fit(
     """Train a private generator of images, and release it.
 
     Args:
-        images: A NumPy array or a tensor (N, H, W), (N, H, W, C) or (N, C, H, W), a list of images or PIL pictures, a
-            torch or Hugging Face data set, an npz file (its path; see `idpgan.data.intake.gathered`), or a folder of
-            images (its path), which is read and split as `idpgan init` proposes: a part is held back for judging. Of
-            the others all images are used.
-        labels: Classes of images in memory, N whole numbers or texts; None = those of a data set, or unlabeled.
+        images: A NumPy array or a tensor (N, H, W), (N, H, W, C) or (N, C, H, W), a list of images, PIL pictures or
+            paths, a torch or Hugging Face data set or a DataLoader of one, an npz file (its path; see
+            `idpgan.data.intake.gathered`), or a folder of images (its path), which is read and split as `idpgan init`
+            proposes: a part is held back for judging. Of the others all images are used.
+        labels: Classes of images in memory, N whole numbers or texts, or the name of a column of a data set; None =
+            those of a data set, or unlabeled.
         epsilon: Above 0; see `unit`.
         delta: Below 1/N; None = the smaller of 1e-5 and 1 / (10 N).
         unit: "image", or "person": all images of a person together. None is "image" where nobody is known; it must be
             said where the folder, or `people`, tells who is on each image.
-        people: Who is on each image in memory, N whole numbers or texts: public.
+        people: Who is on each image in memory, N whole numbers or texts, or the name of a column: public.
         method: A generator of `idpgan methods`; "auto" chooses by what is public, as `idpgan init --method best`.
         public: Images that nothing protects, of the same kinds as ``images``; a pair (images, labels) for labeled ones.
         out: A new run folder, which the commands take; None = a folder that goes with this process (killed: at the
@@ -241,7 +248,7 @@ def fit(
     """
     given = _Given(epsilon, delta, unit, people, public, out, device, classes, pixel_range, settings)
     with shown(off=not progress) as show:
-        about = _train(images, labels, method, "gan", given, show)
+        about = _train(images, labels, method, "generator", given, show)
     return FittedGenerator(**about, generator=load_generator(about["release"]))
 
 
@@ -319,6 +326,7 @@ def _train(images: Any, labels: Any, method: str, family: str, given: _Given, pr
             seen, facts = facts_of(str(source))
             table, records = {key: setting.value for key, setting in seen.settings.items()}, records_of(source)
         else:
+            refuse_limited_paths(images)
             held = intake.gathered(images, labels, progress=progress, **about)
             arrays.write(files[0], held)
             table, facts, records = *_of_images(held, files[0]), records_of(held)
@@ -352,9 +360,9 @@ def _check(method: str, family: str, given: _Given) -> None:
     """Refuse what names and numbers alone tell."""
     known = methods_of(family)
     if method != AUTO and method not in known:
-        call = "fit" if family == "gan" else "fit_classifier"
-        other = "fit_classifier" if family == "gan" else "fit"
-        elsewhere = method in methods_of("classifier" if family == "gan" else "gan")
+        call = "fit" if family == "generator" else "fit_classifier"
+        other = "fit_classifier" if family == "generator" else "fit"
+        elsewhere = method in methods_of("classifier" if family == "generator" else "generator")
         hint = f"`idpgan.{other}` does." if elsewhere else nearest_hint(method, known)
         raise InputError(f"method = '{method}' is not one that `{call}` trains. {hint}")
     if method != AUTO and not known[method].sound:
@@ -436,7 +444,7 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
     if suggest is not None:
         proposed = chosen.sections if chosen else suggest(facts)
         table = values_of(proposed)
-    elif family == "gan":
+    elif family == "generator":
         table["model"] = {"conditional": bool(facts.shape.classes)}
     delta = default_delta(facts.shape.num_private) if given.delta is None else given.delta
     table["privacy"] |= {"epsilon": given.epsilon, "delta": delta}

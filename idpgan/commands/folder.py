@@ -174,13 +174,15 @@ def expense(
 
 @contextmanager
 def charged(options: FolderOptions, row: Publication) -> Iterator[tuple[FolderLedger, Path]]:
-    """Charge a release; yield the ledger and the folder to write ``release`` and ``curator`` to."""
+    """Charge a release; yield the ledger and the folder to write ``release`` and ``curator`` to.
+
+    Raises:
+        InputError: See `FolderLedger.pay`.
+    """
     from idpgan.privacy.folder_ledger import FolderLedger
 
     with FolderLedger.locked(options.ledger_path, options.name) as ledger, files.new_folder(options.out) as part:
-        ledger = ledger.charged(row)
-        ledger.write()  # from here on the charge is durable, whatever happens
-        yield ledger, part
+        yield ledger.pay(options.folder, [row]), part  # the charge is durable, whatever happens
 
 
 def read_images(paths: Sequence[Path], shape: tuple[int, int, int], progress: Progress) -> Images:

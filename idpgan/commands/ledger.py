@@ -3,7 +3,8 @@
 Publications and obfuscations stand on the ledgers of the folder, of the folders around it and of those inside it. A run
 has its own ledger and names its images in its config. A stream names no images, so those beside the folder are listed,
 and no total has them. Releases of the same people that a run contains count too, unless the run that charged them is
-among those found. What was found and is not in the totals is said. Nothing private is read, and nothing is written.
+among those found. What was found and is not in the totals is said. Nothing private is read. Nothing is written but a
+limit that is set or raised (`idpgan.commands.ledger_limit`).
 """
 
 from __future__ import annotations
@@ -17,25 +18,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from idpgan.commands.command import Answer, command, print_table
+from idpgan.commands.command import Answer, command
 from idpgan.commands.folder import FolderLedgerFile
+from idpgan.commands.ledger_limit import new_limit, rows_of, set_limit
 from idpgan.errors import InputError
 from idpgan.run import RunFolder
 
 if TYPE_CHECKING:
     from idpgan.data.config import DataConfig
-    from idpgan.privacy.folder_ledger import Publication
+    from idpgan.privacy.folder_ledger import Chain, Publication
+    from idpgan.privacy.guarantee import Guarantee
+    from idpgan.privacy.limit import Limit
     from idpgan.privacy.totals import Part, Total
     from idpgan.training.config import RunConfig
 
-UNKNOWN = (
-    "Not known here: copies of the folder, links to it and to its files, and what it cost under another name; other "
-    "machines; runs and streams that lie elsewhere (--runs DIR), were moved or deleted; ledgers under other names "
-    "(--ledger FILE); fits and releases of images in memory, from Python, which leave no trace; and who is on images "
-    "of other folders too."
+_UNKNOWN = (
+    "copies of the folder, links to it and to its files, and what it cost under another name",
+    "other machines",
+    "runs and streams that lie elsewhere (--runs DIR), were moved or deleted",
+    "ledgers under other names (--ledger FILE)",
+    "fits and releases of images in memory, from Python, which leave no trace",
+    "who is on images of other folders too",
 )
+UNKNOWN = f"Not known here: {'; '.join(_UNKNOWN[:-1])}; and {_UNKNOWN[-1]}."
 _MOST_BYTES = 1 << 27
-_MADE_HERE = ("digits", "faces", "fonts")  # sources that read no folder
 
 
 @dataclass(frozen=True)
@@ -81,19 +87,29 @@ class Spent:
             bound that unit, whatever their own unit and relation, and says how many do not. For zero-out-one where any
             charge is, as what holds for replace-one holds for it.
         remarks: What was found and could not be counted.
+        limits: By their ledgers, each with what the images under it have cost at most.
+        uncharged: Runs that stand on no ledger of a folder, so that a limit would not know them.
     """
 
     folder: Path
     spending: tuple[Spending, ...]
     totals: tuple[Total, ...]
     remarks: tuple[str, ...]
+    limits: tuple[tuple[Path, Limit, Guarantee], ...] = ()
+    uncharged: tuple[tuple[_Read, tuple[Publication, ...]], ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
+        from idpgan.privacy.guarantee import number_to_json
+
         return {
             "folder": str(self.folder),
             "spending": [each.to_json() for each in self.spending],
             "totals": [each.to_json() for each in self.totals],
+            "limits": [
+                {"ledger": str(path), **limit.to_json(), "spent": number_to_json(cost.epsilon)}
+                for path, limit, cost in self.limits
+            ],
             "remarks": list(self.remarks),
             "unknown": UNKNOWN,
         }
@@ -106,35 +122,56 @@ def ledger(
     runs: Annotated[
         list[Path] | None, typer.Option(metavar="DIR", help="Look for runs in DIR too, at any depth; repeatable.")
     ] = None,
+    limit: Annotated[float | None, typer.Option(metavar="E", help="Never spend more than epsilon E on DIR.")] = None,
+    raised: Annotated[float | None, typer.Option("--raise", metavar="E", help="Raise that limit; recorded.")] = None,
+    reason: Annotated[str, typer.Option(help="Why it is raised.")] = "",
+    delta: Annotated[float | None, typer.Option(help="Of the limit; default: min(1e-5, 1 / (10 N)).")] = None,
+    unit: Annotated[str | None, typer.Option(help="Of the limit: image, person, pixel ...; default: image.")] = None,
 ) -> Answer:
     """Print what was spent on the images of a folder, as far as it can be found: publications, runs, streams, totals.
 
     Folders around it and inside it count; runs are looked for beside them, in the current directory, and in runs/ of
-    both. Nothing is written.
+    both. Nothing is written but a limit, which publish, obfuscate, train and fit then keep to.
 
-    Example: idpgan ledger faces --runs experiments
+    Example: idpgan ledger faces --limit 3
     """
-    found = spent(folder, ledger, tuple(runs or ()))
+    places = tuple(runs or ())
+    if limit is not None or raised is not None or reason or delta is not None or unit is not None:
+        if ledger is not None:
+            raise InputError("--limit is for the ledger beside DIR, which every charge asks. Leave --ledger out.")
+        _set(folder, new_limit(folder, limit=limit, raised=raised, delta=delta, unit=unit, reason=reason), places)
+    found = spent(folder, ledger, places)
     return Answer(found, lambda: _print(found))
 
 
+def _set(folder: Path, limit: Limit, places: Sequence[Path]) -> None:
+    """Write a limit on the ledger of a folder, and on their ledgers the runs that are found."""
+    from idpgan.training.folder_charge import folder_of
+
+    rows = [
+        (folder_of(read.config.data, read.place) or read.place, row)
+        for read, contained in spent(folder, None, places).uncharged
+        for row in rows_of(read.run, read.place, read.charges, contained)
+    ]
+    set_limit(folder, limit, rows)
+
+
 def _print(found: Spent) -> None:
-    """Print a row for each expense, then the totals."""
-    rows = []
+    """Print each expense with its place on a line of its own, which no terminal cuts, then what they cost together."""
+    print(f"Spent on {found.folder}: {'' if found.spending else 'nothing was found.'}".rstrip())
     for row in found.spending:
-        item, proven = row.item, row.item.proven
-        epsilon = f"{proven.epsilon:.4g}" if proven.finite else "infinite"
-        what = " ".join(dict.fromkeys((row.kind, item.method)))
-        rows.append((item.date[:10], what, *item.pair, epsilon, f"{item.delta:.3g}", str(row.path)))
-    if rows:
-        head = ("when", "what", "unit", "relation", "epsilon", "delta", "where")
-        print_table(head, rows, f"Spent on {found.folder}", frame=False, folded=("what", "where"))
-    else:
-        print(f"Nothing was found that was spent on {found.folder}.")
+        what = " by ".join(dict.fromkeys((row.kind, row.item.method)))
+        print(f"  {row.item.date[:10]}  {what}, {row.item.proven}\n{'':14}{row.path}")
     for total in found.totals:
-        print(f"Total at the dearest place, {total.counted} of {len(found.spending)} rows: {total}")
-    for remark in (*found.remarks, UNKNOWN):
+        print(f"Total, {total.counted} of {len(found.spending)} counted: {total}")
+    if found.totals:
+        print("What read the same images adds up; a total is that of the place in the folder that cost most.")
+    for path, limit, cost in found.limits:
+        since = f"since {limit.date[:10]}" + (f", raised: {limit.reason}" if limit.reason else "")
+        print(f"Limit on {path}: {limit.guarantee}, {since}; spent there: {cost}")
+    for remark in found.remarks:
         print(remark)
+    print("Not counted, because nothing here knows of it:", *(f"  {each}" for each in _UNKNOWN), sep="\n")
 
 
 def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ()) -> Spent:
@@ -160,15 +197,15 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
     found: dict[Path, list[FolderLedger]] = defaultdict(list)
     roots = {root, *(real for _, real in places_of(root) if not real.is_relative_to(root))}  # links lead out of it
     runs = [read for run in _runs(root, places) if (read := _read(remarks, run, roots))]
-    kinds = {read.run.path: "run" for read in runs} | {read.run.release: "contained" for read in runs}
-    for read in runs:
+    uncharged = tuple((read, _contained(read, runs)) for read in runs if not _is_charged(read))
+    for read, contained in uncharged:
         found[read.place].append(FolderLedger(read.run.path, read.place.name, (read.charges,)))
-        if contained := _contained(read, runs):
+        if contained:
             found[read.place].append(FolderLedger(read.run.release, read.place.name, contained))
     own = FolderLedger.read(ledger or ledger_of(folder), root.name)
     reached = chains(folder, own, found)
     ledgers = {each.path: each for chain in reached for each in chain}.values()
-    rows = [Spending(kinds.get(at.path, "publication"), at.path, item) for at in ledgers for item in at.publications]
+    rows = [_spending(at.path, item, uncharged) for at in ledgers for item in at.publications]
     pairs = {row.item.pair for row in rows}
     weakest = Relation.ZERO_OUT if Relation.ZERO_OUT in {relation for _, relation in pairs} else Relation.REPLACE_ONE
     streams = _streams((root.parent, Path.cwd(), *places), remarks)
@@ -177,7 +214,37 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
         spending=tuple(sorted([*rows, *streams], key=lambda row: row.item.date)),
         totals=tuple(total(reached, unit, weakest) for unit in sorted({unit for unit, _ in pairs})),
         remarks=(*remarks, *_gone(root)),
+        limits=tuple(_limits(reached)),
+        uncharged=uncharged,
     )
+
+
+def _spending(at: Path, item: Publication, uncharged: Sequence[tuple[_Read, Any]]) -> Spending:
+    """Return the row of what stands on a ledger, or in a run that was found."""
+    runs = {read.run.path: "run" for read, _ in uncharged} | {read.run.release: "contained" for read, _ in uncharged}
+    if not item.run:
+        return Spending(runs.get(at, "publication"), at, item)
+    path = Path(item.run)
+    return Spending("contained" if path == RunFolder(path.parent).release else "run", path, item)
+
+
+def _limits(reached: Sequence[Chain]) -> Iterator[tuple[Path, Limit, Guarantee]]:
+    """Yield each limit with its ledger, and what the images under it have cost at the dearest place."""
+    for ledger in {each.path: each for chain in reached for each in chain if each.limit}.values():
+        limit = ledger.limits[-1]
+        chains = [chain for chain in reached if ledger in chain]
+        costs = [limit.cost([item for each in chain for item in each.publications]) for chain in chains]
+        yield ledger.path, limit, max(costs, key=lambda cost: cost.epsilon)
+
+
+def _is_charged(read: _Read) -> bool:
+    """Whether a run stands on the ledger of its images' folder, as it does where there was a limit."""
+    from idpgan.privacy.folder_ledger import FolderLedger, ledger_of
+    from idpgan.training.folder_charge import folder_of
+
+    place = folder_of(read.config.data, read.place) or read.place
+    rows = FolderLedger.read(ledger_of(place), place.name).publications
+    return any(row.run == str(read.run.path) for row in rows)
 
 
 def _gone(root: Path) -> Iterator[str]:
@@ -280,7 +347,9 @@ def _read_by(run: RunFolder, data: DataConfig, place: Path, roots: set[Path]) ->
     A relative path was named in an unknown directory: this may be the current one, or any directory that the run lies
     in. A built-in set reads the folder of its name, not what else lies beside that.
     """
-    for base in () if data.name in _MADE_HERE else (Path.cwd(), *run.path.parents):
+    from idpgan.training.folder_charge import MADE_HERE
+
+    for base in () if data.name in MADE_HERE else (Path.cwd(), *run.path.parents):
         read = (base / place).resolve()
         for root in roots:
             below = root.relative_to(read).parts[:1] if root.is_relative_to(read) else ()
@@ -292,7 +361,9 @@ def _read_by(run: RunFolder, data: DataConfig, place: Path, roots: set[Path]) ->
 
 def _is_no_folder(run: RunFolder, data: DataConfig) -> bool:
     """Whether what a run read is gone, or a file, wherever a relative path may have been named."""
-    bases = () if data.name in _MADE_HERE else (Path.cwd(), *run.path.parents)
+    from idpgan.training.folder_charge import MADE_HERE
+
+    bases = () if data.name in MADE_HERE else (Path.cwd(), *run.path.parents)
     return bool(bases) and not any((base / data.data_root).is_dir() for base in bases)
 
 

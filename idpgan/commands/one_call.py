@@ -12,7 +12,7 @@ import torch
 
 from idpgan.checks import whole
 from idpgan.commands.fit import FittedGenerator
-from idpgan.commands.process_ledger import charge, records_of
+from idpgan.commands.process_ledger import charge, records_of, refuse_limited_paths
 from idpgan.commands.publish import BEST, Published, PublishOptions, publish_folder
 from idpgan.config import nearest_hint
 from idpgan.data.images import to_unit
@@ -95,6 +95,7 @@ def publish_images(
         finally:
             for paid in FolderLedger.read(named.ledger_path, named.name).publications[before:]:
                 charge(records_of(named.folder), paid.events, paid.delta, *paid.pair)
+    refuse_limited_paths(images)
     with shown(off=not progress) as show:
         held = gathered(images, pixel_range=pixel_range, labeled=False, progress=show)
     values = to_unit(held.images).to(resolve_device(device, "device"))

@@ -52,8 +52,12 @@ class PrepareOptions:
     folders: str | None = option(
         None, "What the subfolders of SRC are; person:2: those in them.", metavar="label|person|none"
     )
-    labels: Path | None = option(
-        None, "Table of files, labels, maybe person; default: SRC/metadata.csv.", metavar="FILE.csv"
+    table: Path | None = option(
+        None,
+        "Table of files, labels, maybe person; default: SRC/metadata.csv. Formerly --labels.",
+        "--table",
+        "--labels",
+        metavar="FILE.csv",
     )
     file_column: str = option("file_name", "Its column of paths below SRC.", metavar="COLUMN")
     label_column: str | None = option(None, "Its one column to take; default: all.", metavar="COLUMN")
@@ -94,7 +98,7 @@ class PrepareOptions:
         """The table of labels, and how it is read."""
         from idpgan.data.photos import LabelTable
 
-        return LabelTable(self.labels, self.file_column, self.label_column, self.person_column, self.only_labelled)
+        return LabelTable(self.table, self.file_column, self.label_column, self.person_column, self.only_labelled)
 
 
 @dataclass(frozen=True)

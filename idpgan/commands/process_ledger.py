@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import secrets
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from idpgan.data.image_files import walk
 from idpgan.data.images import Images
 from idpgan.privacy.event import Event
+from idpgan.privacy.folder_ledger import refuse_limited
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.totals import Part, Total, total
 
@@ -77,6 +80,12 @@ def records_of(images: Images | Path) -> Records:
     shape = repr(images.image_shape).encode()
     pictures = images.existing().images.cpu().numpy()
     return Records(frozenset(_hash(shape + picture.tobytes()) for picture in pictures), False)
+
+
+def refuse_limited_paths(images: Any) -> None:
+    """Refuse a list of paths of which one lies in a folder with a limit; see `refuse_limited`."""
+    if isinstance(images, list | tuple):
+        refuse_limited([Path(each) for each in images if isinstance(each, str | os.PathLike)])
 
 
 def charge(

@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from idpgan.commands import folder
-from idpgan.commands.command import Answer, command, option, processes
+from idpgan.commands.command import Answer, command, completing, option, processes
 from idpgan.errors import InputError
 from idpgan.files import pasted, printable
 from idpgan.host import own_state
-from idpgan.methods import METHODS
+from idpgan.methods import METHODS, methods_of
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, LostRankError, Ranks, refuse_several
 
@@ -41,6 +41,10 @@ BEST = "best"
 FORMAT = "idpgan publication 1"
 _SSIM_LEAST = 11  # least pixels per side for SSIM
 _BYTES_PER_PIXEL = 24  # memory during publication: bytes, float32, and the noisy grid with its noise
+_SOUND, _UNSOUND = (
+    [row.name for row in methods_of("publisher").values() if row.sound is wanted] for wanted in (True, False)
+)
+_NAMES = f"Sound: {', '.join(_SOUND)}; proving nothing: {', '.join(_UNSOUND)}"
 _GROUPS = (1, 2, 5, 10)  # example numbers of images of one person
 
 
@@ -49,7 +53,10 @@ class PublishOptions(folder.FolderOptions):
     """What to publish, and how."""
 
     arguments: folder.FolderAndSettings
-    method: Annotated[str, Option(help="Publisher, see `idpgan methods`; best = by tests on drawn faces.")]
+    method: Annotated[
+        str,
+        Option(help=f"best = by tests on drawn faces. {_NAMES}.", autocompletion=completing(BEST, *_SOUND, *_UNSOUND)),
+    ]
     epsilon: Annotated[float, Option(help="Of this publication, per unit.")]
     unit: Annotated[str, Option(help="What is protected: pixel, column or image.")]
     out: Annotated[Path, Option(help="Output folder: absent or empty.")]
@@ -152,6 +159,9 @@ class Published:
     release: Path
     curator: Path
     means: Mapping[str, float]
+
+    def __repr__(self) -> str:
+        return f"<Published: {self.release}, proven {self.quote.report.proven}>"
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -256,7 +266,7 @@ def quote(options: PublishOptions) -> Quote:
     """
     from idpgan.data import declared, face_folder
     from idpgan.memory import check_memory
-    from idpgan.privacy.folder_ledger import FolderLedger
+    from idpgan.privacy.folder_ledger import FolderLedger, chains, refuse_beyond
     from idpgan.publish import best, plan
     from idpgan.release.images import ImagesArtifact
 
@@ -291,6 +301,7 @@ def quote(options: PublishOptions) -> Quote:
     check_memory(_BYTES_PER_PIXEL * pixels, f"publishing {len(files):,} images", "Publish a part of the folder.")
     row = folder.expense(options, made.method, len(files), made.price.events, made.epsilon, made.delta)
     ledger = FolderLedger.read(options.ledger_path, options.name).charged(row)
+    refuse_beyond(options.folder, chains(options.folder, ledger), [row])
     return Quote(options, made, files, names, shape, ledger, *_together(options, ledger))
 
 

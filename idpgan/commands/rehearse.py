@@ -1,9 +1,9 @@
 """``idpgan rehearse``: a whole run on public stand-ins, for several epsilons, before any budget is spent.
 
-Nothing private is read: what is declared of the data set sets shape, number and classes of drawn faces or written
-digits (`idpgan.data.stand_ins`), which go through the method, the sampling and the evaluation of the real run. A table
-and a page (`idpgan.report.rehearsal`) say how useful the images would be at each epsilon, and what that epsilon lets an
-attacker do.
+Nothing private is read: what is declared of the data set sets shape, number and classes of drawn faces, portraits or
+written digits (`idpgan.data.stand_ins`), which go through the method, the sampling and the evaluation of the real run.
+A table and a page (`idpgan.report.rehearsal`) say how useful the images would be at each epsilon, and what that epsilon
+lets an attacker do.
 """
 
 from __future__ import annotations
@@ -162,7 +162,9 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
         for unit in options.unit or _units(config, shape)
         for epsilon in options.epsilons
     ]
-    split = stand_ins.stand_ins(shape, progress, eyes=eyes_of(config.data), per_person=per_person)
+    portraits = "people" in (config.data.public, config.model.simulator)
+    drawing: Any = {"portraits": portraits, "eyes": eyes_of(config.data), "per_person": per_person}
+    split = stand_ins.stand_ins(shape, progress, **drawing)
     judged = dataclasses.replace(
         split, private=split.private.select(torch.arange(min(len(split.private), _MOST_DRAWN)))
     )
@@ -176,7 +178,7 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
             budget = planned.price.budget
             name = f"{planned.unit}, epsilon {budget.epsilon:g}" if budget else "no budget"
             rows.append(_rehearsed(planned, split, judged, _under(progress, name), **measuring))
-    kind = "digits of a pen" if stand_ins.are_digits(shape) else "drawn faces"
+    kind = stand_ins.kind_of(shape, portraits)
     channels, height, width = shape.image_shape
     words = f"{shape.num_private:,} {kind}, {height} x {width} {'grey' if channels == 1 else 'color'}"
     labels = split.test.labels

@@ -1,4 +1,4 @@
-"""The one way in for images that a caller holds: arrays, tensors, lists, data sets, mappings, npz files and folders.
+"""The one way in for images that a caller holds: arrays, tensors, lists, paths, data sets, npz files and folders.
 
 `gathered` makes `Images` of them, by one set of rules:
 
@@ -33,8 +33,8 @@ from torch import Tensor
 from idpgan.checks import described
 from idpgan.config import nearest_hint
 from idpgan.data import folder
-from idpgan.data.declared import warn_of_spellings, warn_once
-from idpgan.data.image_files import DAMAGE, decoded
+from idpgan.data.declared import looks, probed, warn_of_spellings, warn_once
+from idpgan.data.image_files import DAMAGE, Files, decoded, read_files
 from idpgan.data.images import Images, check_class_names
 from idpgan.data.labels import Meaning, distinct, resolved
 from idpgan.errors import DataError, InputError
@@ -66,6 +66,7 @@ class _Held(NamedTuple):
     labels: Any = None
     classes: Sequence[str] | None = None  # names that a data set or a file brings
     meaning: Meaning = "names"
+    null: Tensor | None = None  # files that cannot be used
 
 
 def gathered(
@@ -83,11 +84,13 @@ def gathered(
     """Return images of any source as `Images`, on the CPU.
 
     Args:
-        images: A NumPy array or a tensor; a list of images or PIL pictures, of pairs (image, label), or of mappings
-            with such fields; a torch or Hugging Face data set; a mapping of arrays or an npz file (its path) with
+        images: A NumPy array or a tensor; a list of images, PIL pictures or paths of pictures, of pairs (image, label),
+            or of mappings with such fields; a torch or Hugging Face data set, or the only one of a `DatasetDict`; a
+            torch DataLoader, of which the whole data set is taken; a mapping of arrays or an npz file (its path) with
             ``images``, perhaps ``labels`` and ``classes``; a folder (its path); or a pair of images and labels.
-        labels: N whole numbers or texts; None takes those of the source, or makes the images unlabeled.
-        people: Who is on each image, N whole numbers or texts.
+        labels: N whole numbers or texts, or the name of a column of the source; None takes those of the source, or
+            makes the images unlabeled.
+        people: Who is on each image, N whole numbers or texts, or the name of a column.
         classes: Names of the classes, which labels mean as `idpgan.data.labels` says; those in an npz file come first.
             None: the values that the labels have, in order; or the names that a data set brings, whose labels are then
             positions.
@@ -104,6 +107,7 @@ def gathered(
     """
     if labels is None and isinstance(images, tuple) and len(images) == 2:
         images, labels = images
+    images = _unwrapped(images)
     if hasattr(images, "as_images"):
         images = images.as_images()
     if isinstance(images, str | os.PathLike):
@@ -118,7 +122,13 @@ def gathered(
         return images if private else images.existing()
     if isinstance(labels, np.ma.MaskedArray) or isinstance(people, np.ma.MaskedArray):
         raise DataError(f"{what}: labels or people are a masked array. Give texts, and blanks where nothing is known.")
-    held = _held(images, what, labeled and labels is None, progress)
+    own = None
+    if isinstance(labels, str):
+        labels, own = _column(images, labels, what)
+    if isinstance(people, str):
+        people, _ = _column(images, people, what)
+    held = _held(images, what, labeled and labels is None, private, progress)
+    held = held if own is None else held._replace(classes=own, meaning="positions")
     pixels = _channels_first(held.pixels, held.channels_first, what)
     limits = _limits(pixels, pixel_range, what, private)
     values, outside = _bytes(pixels, limits)
@@ -133,7 +143,8 @@ def gathered(
     if people is not None:
         who, known = distinct(people, len(values), "people")
         warn_of_spellings(map(str, known), "people")
-    return _without_faults(Images(values, numbers, names, who), outside, unlabeled, limits, what, private)
+    found = _without_faults(Images(values, numbers, names, who), outside, unlabeled, limits, what, private)
+    return found if held.null is None else found.zeroed_out(held.null)
 
 
 def _without_faults(
@@ -162,8 +173,48 @@ def _without_faults(
 # What holds the images ---------------------------------------------------------------------------------------------
 
 
-def _held(images: Any, what: str, labeled: bool, progress: Progress) -> _Held:
+def _unwrapped(images: Any) -> Any:
+    """Return the data set of a loader, and the only part of a mapping of data sets."""
+    if hasattr(images, "dataset") and not hasattr(images, "__getitem__"):
+        warn_once(
+            f"Of the {type(images).__name__} the whole data set is taken, each image once: what it draws, and how "
+            "often, is not its images."
+        )
+        images = images.dataset
+    if isinstance(images, Mapping) and len(images) == 1 and hasattr(next(iter(images.values())), "features"):
+        images = next(iter(images.values()))
+    return images
+
+
+def _column(source: Any, name: str, what: str) -> tuple[list[Any], Sequence[str] | None]:
+    """Return a column of a data set or a mapping, and the names of its classes, if it has any."""
+    known = list(source) if isinstance(source, Mapping) else list(getattr(source, "column_names", None) or ())
+    if name not in known:
+        has = f"the columns {', '.join(map(str, known))}" if known else "no columns with names"
+        raise DataError(f"{what} has no column '{name}': it has {has}. Name one, or give one value for each image.")
+    names = getattr((getattr(source, "features", None) or {}).get(name), "names", None)
+    return list(source[name]), names
+
+
+def _pictures(paths: Sequence[Any], what: str, private: bool, progress: Progress) -> _Held:
+    """Read files: in the size and the colors that most have; one that cannot be used is a null record, or refused."""
+    files = Files(tuple(map(Path, paths)))
+    shapes, error = probed(files.paths, None)
+    found = looks(shapes)
+    if not found:
+        raise DataError(f"{what}: no header looked at can be read. {error}")
+    size = found["image_size"]
+    sides = (size, size) if isinstance(size, int) else tuple(size)
+    made, refused = read_files(files, (found["channels"], *sides), progress=progress, private=private)
+    if refused and not private:
+        raise DataError(refused[0].reason)
+    return _Held(made.images.numpy(), True, null=made.is_null)
+
+
+def _held(images: Any, what: str, labeled: bool, private: bool, progress: Progress) -> _Held:
     """Return what a source in memory holds."""
+    if isinstance(images, list | tuple) and images and all(isinstance(each, str | os.PathLike) for each in images):
+        return _pictures(images, what, private, progress)
     if isinstance(images, Mapping):
         found = named(images)
         if "images" not in found:
@@ -171,7 +222,7 @@ def _held(images: Any, what: str, labeled: bool, progress: Progress) -> _Held:
                 f"{what} has the parts {', '.join(map(str, images))}, and none of them is called "
                 f"{', '.join(NAMES['images'])}. Give one of them: {what}[{next(iter(images), '')!r}]."
             )
-        held = _held(found["images"], what, False, progress)
+        held = _held(found["images"], what, False, private, progress)
         fields = {kind: np.asarray(each) for kind, each in found.items() if kind != "images"} if labeled else {}
         classes = fields["classes"].tolist() if "classes" in fields else None
         if "positions" not in fields:
@@ -185,8 +236,6 @@ def _held(images: Any, what: str, labeled: bool, progress: Progress) -> _Held:
             return _items(pixels, what, labeled, progress)
         return _Held(pixels, isinstance(images, Tensor))
     if not hasattr(images, "__getitem__") or isinstance(images, bytes):
-        if hasattr(images, "dataset"):  # of torch: what it draws, and how often, is not its images
-            raise DataError(f"{what} is a {type(images).__name__}. Give its data set, .dataset.")
         raise DataError(
             f"{what} must be a folder, an npz file, an array or a tensor of numbers, a list of images, or a data set "
             f"with a length, got {described(images)}."
@@ -229,7 +278,7 @@ def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Held:
         raise DataError(f"{what} holds no images. Give at least one.")
     if labeled and labels and len(labels) < num:
         raise DataError(f"{what} has a label for {len(labels):,} of {num:,} images. Give one for each, or for none.")
-    names = getattr(features.get(fields[1]), "names", None) if fields else getattr(source, "classes", None)
+    names = getattr(features.get(fields[1]), "names", None) if fields else _classes_of(source)
     names = names if isinstance(names, list | tuple) else None
     return _Held(
         np.stack(pixels),
@@ -238,6 +287,13 @@ def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Held:
         names or None,
         "positions" if names else "names",
     )
+
+
+def _classes_of(source: Any) -> Any:
+    """Return the names that a torch data set has, or the one that it is a subset of."""
+    while not hasattr(source, "classes") and hasattr(source, "dataset"):
+        source = source.dataset
+    return getattr(source, "classes", None)
 
 
 def _fields(item: Mapping[str, Any], features: Mapping[str, Any], what: str, labeled: bool) -> tuple[str, str | None]:
@@ -253,8 +309,9 @@ def _fields(item: Mapping[str, Any], features: Mapping[str, Any], what: str, lab
     for kind, found, wanted in (("image", images, 1), ("label", labels, len(labels[:1]))):
         if len(found) != wanted and (kind == "image" or labeled):
             raise DataError(
-                f"{what} has the fields {', '.join(map(str, item))}, and which one is the {kind} is not clear. Give "
-                f"images and labels as lists: [item[FIELD] for item in {what}]."
+                f"{what} has the fields {', '.join(map(str, item))}, and which one is the {kind} is not clear. "
+                + ("Name it: labels=FIELD. Or give " if kind == "label" else "Give ")
+                + f"images and labels as lists: [item[FIELD] for item in {what}]."
             )
     return images[0], labels[0] if labeled and labels else None
 
@@ -318,8 +375,7 @@ def _numbers(image: Any, what: str, whole: bool = False) -> np.ndarray[Any, Any]
     """Return an array of numbers, whatever held it; a whole source may be a row of objects."""
     if isinstance(image, str | os.PathLike):
         raise DataError(
-            f"{what} is a path. Give the folder that holds the images, or pictures: [PIL.Image.open(path) for path in "
-            "paths]."
+            f"{what} is a path among other things. Give a list of paths, the folder that holds the images, or pictures."
         )
     if isinstance(image, np.ma.MaskedArray):
         raise DataError(

@@ -58,6 +58,9 @@ class Evaluation:
         values = {name: result and result.to_json() for name, result in measured.items()}
         return values | {"part": self.part, "notes": self.notes}
 
+    def __repr__(self) -> str:
+        return f"<Evaluation: {', '.join(self.results)} on the {self.part} images; print it for the tables>"
+
     def __str__(self) -> str:
         """Return the tables of what was measured."""
         lines = []

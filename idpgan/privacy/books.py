@@ -219,6 +219,11 @@ def count(entries: Sequence[Event]) -> int:
 # The file of a ledger ----------------------------------------------------------------------------------------------
 
 
+def lock_of(path: Path) -> Path:
+    """Return the hidden file beside a ledger whose lock is the ledger's."""
+    return path.with_name(f".{path.name}.lock")
+
+
 @contextlib.contextmanager
 def locked(path: Path, busy: str | None = None) -> Iterator[None]:
     """Lock a ledger against all other users, and remove the files that killed writers left.
@@ -226,7 +231,7 @@ def locked(path: Path, busy: str | None = None) -> Iterator[None]:
     Args:
         busy: Message of the `InputError` if another holds the lock; None = wait for it.
     """
-    with file_lock(path.with_name(f".{path.name}.lock"), busy=busy):
+    with file_lock(lock_of(path), busy=busy):
         for part in path.parent.glob(f".{path.name}.*.part"):
             part.unlink(missing_ok=True)  # the writer of this file is dead: all live ones wait for this lock
         yield

@@ -4,6 +4,10 @@ The file lies beside the folder and belongs to it by name, not by content: a fol
 same folder. The file lists the publications, each with its charges, and `idpgan.privacy.totals` says what they cost
 together. A publication is recorded on the disk before its images are read.
 
+A ledger may have a limit (`idpgan.privacy.limit`). `FolderLedger.pay` is the one way onto a ledger, and asks the limit
+of every ledger on the way of an image. Under a limit runs are charged there as well, before they begin, so that what
+was spent is known wherever they lie.
+
 Folders may be nested. An image is read by the publications of every folder on its path, and by no others: its history
 is a chain of ledgers (`chains`), from the outermost folder to the innermost. The cost of a folder is that of its most
 expensive image: the largest over its chains, not their sum.
@@ -11,6 +15,7 @@ expensive image: the largest over its chains, not their sum.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
@@ -21,21 +26,22 @@ from typing import Any, Self
 
 from idpgan.data.image_files import LEDGER, walk
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, read_plain, write_text_atomic
+from idpgan.files import PRIVATE_FILE, append_line, read_plain, write_text_atomic
 from idpgan.privacy import totals
-from idpgan.privacy.books import checksum, locked, parsed, unsealed
+from idpgan.privacy.books import checksum, lock_of, locked, parsed, refusal, unsealed
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
+from idpgan.privacy.limit import Limit, LimitError
 from idpgan.privacy.totals import Part, Total
 
-FORMAT = "idpgan folder ledger 1"
+FORMAT, OLD_FORMAT = "idpgan folder ledger 2", "idpgan folder ledger 1"  # the old one has no limits and no runs
 _MOST_BYTES = 1 << 26
 _REMEDY = "What was spent is unknown: restore it from a copy."
 
 
 @dataclasses.dataclass(frozen=True)
 class Publication(Part):
-    """One publication of a folder: at least one charge, where its epsilon is stated, and words for the reader.
+    """One publication of a folder, or a run on it: its charges, where its epsilon is stated, and words for the reader.
 
     Attributes:
         method: Name of the publisher.
@@ -43,6 +49,7 @@ class Publication(Part):
         num: Images of the folder, then.
         out: Name of the folder that it was written to.
         date: Day and time, ISO 8601.
+        run: Of a run that was charged here: its folder, or that of its release for what that contains; else "".
     """
 
     method: str
@@ -50,6 +57,7 @@ class Publication(Part):
     num: int
     out: str
     date: str
+    run: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -59,7 +67,8 @@ class Publication(Part):
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Self:
         """Rebuild from `to_json`; raises all sorts of errors on anything else."""
-        kinds = {"method": str, "epsilon": float, "delta": float, "num": int, "out": str, "date": str, "events": list}
+        texts = dict.fromkeys(("method", "out", "date", "run"), str)
+        kinds = {**texts, "epsilon": float, "delta": float, "num": int, "events": list}
         if data.get("epsilon", 0.0) is None:
             kinds["epsilon"] = type(None)
         if set(data) != set(kinds) or any(type(data[name]) is not kind for name, kind in kinds.items()):
@@ -77,20 +86,30 @@ class FolderLedger:
         path: Where it is kept.
         folder: Name of the folder that it belongs to.
         publications: What stands on it.
+        limits: All that were ever set; the last one holds.
     """
 
     path: Path
     folder: str
     publications: tuple[Publication, ...] = ()
+    limits: tuple[Limit, ...] = ()
+
+    @property
+    def limit(self) -> Limit | None:
+        """The limit that holds; None where none was set."""
+        return self.limits[-1] if self.limits else None
 
     @classmethod
     def read(cls, path: Path, folder: str | None) -> Self:
         """Read a ledger (of any folder if ``folder`` is None); return an empty one if there is none yet.
 
         Raises:
-            InputError: If the file is damaged, changed or foreign, or of another folder.
+            InputError: If the file is damaged, changed or foreign, of another folder, or gone with a limit on it.
         """
         if not path.exists() and not path.is_symlink():
+            mark = lock_of(path)
+            if mark.is_file() and mark.stat().st_size:
+                raise refusal(path, f"it is gone, and had a limit ({mark} says so)", _REMEDY)
             return cls(path, folder or "")
         found = parsed(read_plain(path, _MOST_BYTES), path, functools.partial(cls.from_json, path), _REMEDY)
         if folder not in (None, found.folder):
@@ -103,11 +122,14 @@ class FolderLedger:
     @classmethod
     def from_json(cls, path: Path, data: Any) -> Self:
         """Rebuild what `write` wrote; another format or checksum, or an unknown entry, raises `InputError`."""
-        with unsealed(data, FORMAT):
+        old = isinstance(data, dict) and data.get("format") == OLD_FORMAT
+        with unsealed(data, OLD_FORMAT if old else FORMAT):
             if not isinstance(data["folder"], str):
                 raise TypeError("it belongs to no folder")
-            publications = tuple(map(Publication.from_json, data["publications"]))
-        return cls(path, data["folder"], publications)
+            rows = [{**row, "run": ""} for row in data["publications"]] if old else data["publications"]
+            publications = tuple(map(Publication.from_json, rows))
+            limits = () if old else tuple(map(Limit.from_json, data["limits"]))
+        return cls(path, data["folder"], publications, limits)
 
     @classmethod
     @contextmanager
@@ -120,9 +142,38 @@ class FolderLedger:
         with locked(path, busy=f"another publication on the ledger {path} is running. Wait for it."):
             yield cls.read(path, folder)
 
-    def charged(self, publication: Publication) -> Self:
-        """Return the ledger with one more publication, which is not written to the disk yet."""
-        return dataclasses.replace(self, publications=(*self.publications, publication))
+    def charged(self, *rows: Publication) -> Self:
+        """Return the ledger with further publications, which are not written to the disk yet."""
+        return dataclasses.replace(self, publications=(*self.publications, *rows))
+
+    def pay(self, folder: Path, rows: Sequence[Publication]) -> Self:
+        """Charge durably, before an image is read; the caller holds the lock. Return the ledger as it stands then.
+
+        Limits of other ledgers are asked under their locks: of two charges at once the later one counts both.
+
+        Raises:
+            LimitError: If a limit on the way of an image leaves no room. Nothing is charged then.
+            InputError: If a ledger on that way cannot be used, or is in use.
+        """
+        after, mine = self.charged(*rows), _canonical(self.path)
+        others = {ledger.path for ledger in _limited(chains(folder, after)) if _canonical(ledger.path) != mine}
+        with contextlib.ExitStack() as held:
+            for path in sorted(others):
+                held.enter_context(locked(path, busy=f"a publication on the ledger {path} is running. Wait for it."))
+            refuse_beyond(folder, chains(folder, after), rows)
+            after.write()
+        return after
+
+    def limited(self, limit: Limit) -> Self:
+        """Set a limit, durably, under the lock; return the ledger with it.
+
+        The file of the lock says from then on that there was a limit, so that a ledger that is gone is missed.
+        """
+        after = dataclasses.replace(self, limits=(*self.limits, limit))
+        after.write()
+        if not self.limits:
+            append_line(lock_of(self.path), "limited")
+        return after
 
     def write(self) -> None:
         """Write the ledger durably, under the lock."""
@@ -130,6 +181,7 @@ class FolderLedger:
             "format": FORMAT,
             "folder": self.folder,
             "publications": [publication.to_json() for publication in self.publications],
+            "limits": [limit.to_json() for limit in self.limits],
         }
         text = json.dumps({**content, "checksum": checksum(content)}, indent=1, allow_nan=False) + "\n"
         write_text_atomic(self.path, text, mode=PRIVATE_FILE)
@@ -173,7 +225,7 @@ def chains(
         DataError: If the folder cannot be listed.
     """
     real, runs = functools.cache(Path.resolve), runs or {}
-    root, mine = folder.resolve(), own.path.parent.resolve() / own.path.name
+    root, mine = folder.resolve(), _canonical(own.path)
     inside = walk(root, ledgers=True)
     read = {real(path.parent) / path.name: FolderLedger.read(path, None) for path in inside}
     loose = {path for path, ledger in read.items() if path.name != ledger.folder + LEDGER}
@@ -185,7 +237,7 @@ def chains(
         above = {each for way in place for each in (way, *way.parents)}
         paths = {real(each.parent) / (each.name + LEDGER) for each in above if each.name}
         read |= {path: FolderLedger.read(path, path.name.removesuffix(LEDGER)) for path in paths - {mine, *read}}
-        nested = sorted(path for path in (paths | loose) - {mine} if read[path].publications)
+        nested = sorted(path for path in (paths | loose) - {mine} if read[path].publications or read[path].limits)
         found.add((tuple(nested), tuple(sorted({real(each) for each in above} & set(runs)))))
     return tuple(
         (own, *(read[path] for path in nested), *(ledger for at in further for ledger in runs[at]))
@@ -207,3 +259,68 @@ def total(chains: Sequence[Chain], unit: Unit, relation: Relation = Relation.REP
     found = totals.total(histories, unit, relation)
     own = sum(totals.steps(item.pair, (unit, relation)) is not None for item in chains[0][0].publications)
     return dataclasses.replace(found, elsewhere=found.counted - own)
+
+
+# Limits --------------------------------------------------------------------------------------------------------
+
+
+def refuse_beyond(folder: Path, found: Sequence[Chain], asked: Sequence[Publication]) -> None:
+    """Refuse charges on a folder for which a limit leaves no room, or which a limited ledger would not see.
+
+    Args:
+        folder: Of the images.
+        found: Its chains, with the charges.
+        asked: The charges; the ledger that is the first of each chain has them.
+
+    Raises:
+        LimitError: Naming what was spent, what is asked, and the limit.
+    """
+    limited = _limited(found)
+    if limited:
+        _refuse_unseen(folder, found[0][0], limited)
+    new = {id(row) for row in asked}
+    for chain in found:
+        before = [row for ledger in chain for row in ledger.publications if id(row) not in new]
+        for ledger in chain:
+            if ledger.limit is not None:
+                ledger.limit.refuse_beyond(before, asked, ledger.path)
+
+
+def refuse_limited(paths: Sequence[Path]) -> None:
+    """Refuse to take files by themselves where a limit stands on a folder that they lie in: no ledger would see it.
+
+    Raises:
+        LimitError: Naming the folder.
+    """
+    for folder in sorted({above for path in paths for above in path.resolve().parents if above.name}):
+        if FolderLedger.read(ledger_of(folder), folder.name).limit is not None:
+            raise LimitError(f"the images of {folder} are under a limit. Give the folder itself, whose ledger counts.")
+
+
+def _limited(found: Sequence[Chain]) -> list[FolderLedger]:
+    """Return the ledgers that have a limit, each once."""
+    return list({ledger.path: ledger for chain in found for ledger in chain if ledger.limit}.values())
+
+
+def _refuse_unseen(folder: Path, own: FolderLedger, limited: Sequence[FolderLedger]) -> None:
+    """Refuse to charge where a limit would not find it: on a ledger elsewhere, or of a folder that a link leads out of.
+
+    A ledger finds those of the folders around its own, and inside it, under the names that belong to them.
+    """
+    place = folder.resolve()
+    if _canonical(own.path) != ledger_of(folder):
+        raise LimitError(
+            f"the limit on {limited[0].path} counts what stands beside the folders, not {own.path}. Leave --ledger out."
+        )
+    for ledger in limited:
+        home = ledger.path.parent.resolve() / ledger.path.name.removesuffix(LEDGER)
+        if not place.is_relative_to(home) and not home.is_relative_to(place):
+            raise LimitError(
+                f"{folder} leads by a link to images of {home}, whose limit would not see this charge. Name that "
+                "folder itself, or remove the link."
+            )
+
+
+def _canonical(path: Path) -> Path:
+    """Return where a ledger lies, whatever link leads to its folder."""
+    return path.parent.resolve() / path.name

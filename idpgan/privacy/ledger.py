@@ -68,6 +68,7 @@ class Ledger:
         self.target: Final = target
         self.owner: Final = owner
         self.contained: Final = tuple(contained)
+        self.before_repeating: Callable[[Sequence[Event]], None] | None = None  # asked before charges beyond the plan
         self._books = Books(books.LedgerTerms(unit, relation, target, owner, self.contained))
         self._released: dict[str, Tensor] | None = None  # what `release` returned, on the CPU
         self._replay: list[Event] = []  # charges that a resumed run meets again, the next one last
@@ -118,7 +119,12 @@ class Ledger:
     @property
     def has_repeated(self) -> bool:
         """Whether steps were charged again, so that the run may be shorter than planned."""
-        return bool(self._books.repeated)
+        return bool(self.repeated)
+
+    @property
+    def repeated(self) -> tuple[Event, ...]:
+        """Charges for steps that were repeated with fresh noise, which no plan has."""
+        return tuple(self._books.repeated)
 
     def epsilon(self, delta: float) -> float:
         """Return the epsilon of all charges at ``delta``; infinite where nothing is proven.
@@ -303,6 +309,8 @@ class Ledger:
         """
         again = [*self._books.after(position), *paid_ahead]
         self._replay = []
+        if again and self.before_repeating is not None:
+            self.before_repeating(again)
         if again or self._books.state is not None:
             with self._changed():
                 for event in again:

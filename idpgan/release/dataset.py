@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from idpgan.checks import typed, whole
-from idpgan.data.images import Images, notebook_png, numbered_by, to_float
+from idpgan.data.images import Images, notebook_png, numbered_by, png_bytes, to_float
 from idpgan.data.intake import gathered
 from idpgan.errors import DataError, InputError
 from idpgan.files import parse_json, read_plain
@@ -21,7 +21,9 @@ from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.release.contained import report_of_export
 from idpgan.release.export import FORMAT, MANIFEST, manifest_of
+from idpgan.release.folder import made_with
 from idpgan.release.generator import load_generator
+from idpgan.release.mark import DigitalSource
 
 DRAWN = 1000  # default number of images drawn from a generator
 
@@ -91,6 +93,28 @@ class SyntheticDataset(Dataset[Any]):
     def as_images(self) -> Images:
         """Return all of them at once."""
         return Images(self.images, self.labels, self.classes)
+
+    def to_dataset(self) -> Any:
+        """Return them as a Hugging Face `Dataset`, split "train", with the columns image and label, a ClassLabel.
+
+        Its ``info.description`` says that the images are artificial, and what protects those that taught them.
+
+        Raises:
+            InputError: If the package datasets is not installed.
+        """
+        try:
+            import datasets
+        except ImportError as error:
+            raise InputError('to_dataset needs the package datasets: pip install "idpgan[papers]"') from error
+        columns: dict[str, Any] = {"image": [{"bytes": png_bytes(image)} for image in self.images]}
+        features: dict[str, Any] = {"image": datasets.Image()}
+        if self.labels is not None:
+            columns["label"] = self.labels.tolist()
+            features["label"] = datasets.ClassLabel(names=list(self.classes))
+        made = datasets.Dataset.from_dict(columns, features=datasets.Features(features), split="train")
+        known = f"proven {self.privacy.stated}" if self.privacy else "what protects the training images is not known"
+        made.info.description = f"Artificial images ({DigitalSource.TRAINED.uri}), drawn by {made_with()}: {known}."
+        return made
 
     def __repr__(self) -> str:
         shape = " x ".join(map(str, self.images.shape[1:]))

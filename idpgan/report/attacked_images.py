@@ -94,6 +94,10 @@ class ImagesAttack(_Asked):
     facts: dict[str, Any]
     notes: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        found = "LEAK FOUND" if self.leak else "no leak found"
+        return f"<ImagesAttack: {found}, {len(self.outcomes)} attacks; print it for the page>"
+
     @property
     def leak(self) -> bool:
         """Whether an attack tells members from others better than a guess, or members stand in the synthetic images."""

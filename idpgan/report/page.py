@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.metadata
 import importlib.resources
 import io
 from collections.abc import Sequence
@@ -13,6 +12,8 @@ import jinja2
 import numpy as np
 from PIL import Image
 from torch import Tensor
+
+from idpgan.version import made_with
 
 TEMPLATES = importlib.resources.files("idpgan.report") / "templates"
 FORMAT = "idpgan report 1"  # in the file's head, so that only a report is overwritten
@@ -155,8 +156,7 @@ def render_template(name: str, **values: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    version = importlib.metadata.version("idpgan")
-    return environment.get_template(name).render(**values, version=version)
+    return environment.get_template(name).render(**values, version=made_with())
 
 
 # Pictures: PNG files inside the page, with clear gaps between images ------------------------------------------------

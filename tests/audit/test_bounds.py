@@ -106,6 +106,8 @@ def test_a_result_can_be_computed_again_and_not_be_tampered_with():
     assert norm.ppf(0.8) - norm.ppf(0.18) - 0.1 < second.mu_lower < norm.ppf(0.8) - norm.ppf(0.18)
     data = result.to_json()
     assert AuditResult.from_json(data) == result
+    assert repr(result).startswith(f"<AuditResult: epsilon >= {result.epsilon_lower:.4g} at delta = ")
+    assert len(repr(result)) < 160
     assert result.epsilon_lower == pytest.approx(float(epsilon_bound(np.array(4000), np.array(300), 5000, 1e-5, 0.95)))
     with pytest.raises(InputError, match="the counts prove"):
         AuditResult.from_json({**data, "epsilon_lower": data["epsilon_lower"] + 0.01})

@@ -2,12 +2,14 @@
 
 import warnings
 from collections import namedtuple
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset
+from torchvision.datasets import ImageFolder
 
 from idpgan.data.intake import gathered
 from idpgan.errors import InputError
@@ -152,8 +154,8 @@ MEANINGLESS = {
     "two kinds": ([GREY[0], GREY[0] / 255], "all must be alike"),
     "grey and color": ([pictures()[0], pictures(COLOR)[0]], "all must be alike"),
     "a ragged list": ([[[1, 2, 3], [4]]], "holds no image that can be read"),
-    "paths": (["a.png", "b.png"], "images[0] is a path. Give the folder that holds the images"),
-    "a loader": (DataLoader(TensorDataset(UNIT)), "Give its data set, .dataset"),
+    "paths of nothing": (["a.png", "b.png"], "no header looked at can be read"),
+    "a path and a picture": (["a.png", GREY[0]], "images[0] is a path among other things"),
     "a stream": (Stream(), "without a length"),
     "triples": ([(GREY[0], 1, 2)], "images[0] is a tuple of 3"),
     "some labels": ([(GREY[0], 1), GREY[1]], "a label for 1 of 2 images"),
@@ -263,7 +265,7 @@ class ClassLabel:
 class HuggingFace:
     """What `datasets.Dataset` shows of itself: columns, features, a shape that is none of images, rows that are dicts.
 
-    Tried once with the real class (version 5.2.0), which is no dependency.
+    Tried with the real class below where it is installed: it is no dependency.
     """
 
     def __init__(self, columns, features):
@@ -289,7 +291,7 @@ def test_a_hugging_face_data_set_is_taken_with_its_classes():
 def test_a_hugging_face_data_set_of_several_labels_says_how_to_choose():
     features = {"img": object(), "fine_label": ClassLabel(["a", "b"]), "coarse_label": ClassLabel(["c", "d"])}
     data = HuggingFace({"img": pictures(), "fine_label": LABELS, "coarse_label": LABELS}, features)
-    assert "which one is the label is not clear. Give images and labels as lists" in refusal(data)
+    assert "which one is the label is not clear. Name it: labels=FIELD. Or give images and labels" in refusal(data)
     assert gathered(data, labels=data["fine_label"]).labels.tolist() == LABELS
     assert gathered(data, labeled=False).labels is None
     two = HuggingFace({"before": pictures(), "after": pictures()}, {})
@@ -300,6 +302,75 @@ def test_a_hugging_face_data_set_of_several_labels_says_how_to_choose():
 def test_the_parts_of_a_hugging_face_data_set_are_named():
     data = HuggingFace({"image": pictures()}, {})
     assert "Give one of them: images['train']" in refusal({"train": data, "test": data})
+
+
+@pytest.mark.filterwarnings("ignore")  # of the library's own
+def test_the_real_hugging_face_data_set_is_taken(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets", reason="the extra idpgan[papers] is not installed")
+    label = datasets.ClassLabel(names=["cat", "dog"])
+    features = datasets.Features({"img": datasets.Image(), "label": label, "who": datasets.Value("string")})
+    who = [str(index // 2) for index in range(NUM)]
+    data = datasets.Dataset.from_dict({"img": pictures(), "label": LABELS, "who": who}, features=features)
+    for source in (data, datasets.DatasetDict({"train": data})):
+        found = gathered(source, people="who")
+        assert np.array_equal(found.images[:, 0].numpy(), GREY)
+        assert (found.labels.tolist(), found.classes) == (LABELS, ("cat", "dog"))
+        assert found.identities.tolist() == [0, 0, 1, 1, 2, 2]
+    assert gathered(data, labels="who").classes == ("0", "1", "2")
+
+
+def test_the_only_part_of_a_hugging_face_data_set_is_taken():
+    assert np.array_equal(pixels({"train": HuggingFace({"image": pictures()}, {})}), GREY)
+
+
+def test_columns_are_named():
+    features = {"img": object(), "fine": ClassLabel(["a", "b"]), "coarse": ClassLabel(["c", "d"]), "who": object()}
+    columns = {"img": pictures(), "fine": LABELS, "coarse": LABELS[::-1], "who": list(range(NUM))}
+    found = gathered(HuggingFace(columns, features), "coarse", people="who")
+    assert (found.labels.tolist(), found.classes) == (LABELS[::-1], ("c", "d"))
+    assert found.identities.tolist() == list(range(NUM))
+    found = gathered({"x": GREY, "kind": LABELS}, "kind")
+    assert (found.labels.tolist(), found.classes) == (LABELS, ("0", "1"))
+    with pytest.raises(InputError, match="has no column 'age': it has the columns img, fine, coarse, who"):
+        gathered(HuggingFace(columns, features), "age")
+    with pytest.raises(InputError, match="has no column 'age': it has no columns with names"):
+        gathered(GREY, "age")
+
+
+def test_the_data_set_of_a_loader_is_taken_whole_and_that_of_a_subset_in_part():
+    data = TensorDataset(torch.from_numpy(GREY), torch.tensor(LABELS))
+    data.classes = ["cat", "dog"]
+    found = gathered(DataLoader(data, batch_size=2, shuffle=True, drop_last=True))
+    assert np.array_equal(found.images[:, 0].numpy(), GREY)
+    assert (found.labels.tolist(), found.classes) == (LABELS, ("cat", "dog"))
+    found = gathered(DataLoader(Subset(data, [2, 1])))
+    assert np.array_equal(found.images[:, 0].numpy(), GREY[[2, 1]])
+    assert (found.labels.tolist(), found.classes) == ([LABELS[2], LABELS[1]], ("cat", "dog"))
+
+
+def test_a_torchvision_image_folder_is_taken_with_its_classes(tmp_path):
+    for index, picture in enumerate(pictures(COLOR)):
+        path = tmp_path / ("dog" if LABELS[index] else "cat") / f"{index}.png"
+        path.parent.mkdir(exist_ok=True)
+        picture.save(path)
+    found = gathered(ImageFolder(tmp_path))
+    assert (found.classes, found.image_shape) == (("cat", "dog"), (3, *COLOR.shape[1:3]))
+    assert sorted(found.labels.tolist()) == sorted(LABELS)
+
+
+def test_paths_are_read_and_a_file_that_cannot_be_used_is_a_null_record(tmp_path):
+    paths = [str(tmp_path / f"{index}.png") for index in range(NUM)]
+    for picture, path in zip(pictures(), paths, strict=True):
+        picture.save(path)
+    found = gathered(paths, LABELS)
+    assert np.array_equal(found.images[:, 0].numpy(), GREY)
+    assert found.labels.tolist() == LABELS
+    Path(paths[1]).write_bytes(b"no picture")
+    found = gathered(list(map(Path, paths)), LABELS)
+    assert found.is_null.tolist() == [index == 1 for index in range(NUM)]
+    with pytest.raises(InputError, match=r"1\.png"):
+        gathered(paths, private=False)
 
 
 def test_a_torch_data_set_may_call_its_inputs_features():

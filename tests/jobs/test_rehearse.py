@@ -8,7 +8,7 @@ import torch
 
 from idpgan.commands import rehearse as command
 from idpgan.commands.rehearse import RehearseOptions, rehearse_config, repeated
-from idpgan.data import eyes, faces
+from idpgan.data import eyes, faces, people
 from idpgan.data import load as loading
 from idpgan.data import stand_ins as drawing
 from idpgan.data.config import DataConfig
@@ -21,6 +21,7 @@ from idpgan.report.rehearsal import rehearsal_page
 from idpgan.synthesis.facts import eyes_of
 from idpgan.trainer import load_config
 from idpgan.training.plan import plan_run
+from tests.data.made_head import made_head
 
 SHAPES = {
     "faces": DataShape(Sizes(0, 90, 9, 40), (1, 32, 32), ("neutral", "happiness")),
@@ -115,6 +116,18 @@ def test_classes_of_faces_look_different(monkeypatch):
     images, labels = split.private.images.double(), split.private.labels
     one = images[labels == 0]
     assert apart(one[::2], one[1::2]) < 6 < apart(one, images[labels == 1])
+
+
+def test_portraits_stand_in_where_the_run_draws_portraits(monkeypatch):
+    monkeypatch.setattr(drawing, "LEAST_TEST", 20)
+    monkeypatch.setattr("idpgan.data.people.read_head", made_head)
+    assert [drawing.kind_of(SHAPES[name], True).split()[0] for name in ("faces", "many people as classes", "digits")] \
+        == ["portraits", "drawn", "digits"]  # fmt: skip
+    few = dataclasses.replace(SHAPES["faces"], sizes=Sizes(0, 30, 0, 20))
+    images = stand_ins(few, portraits=True).private
+    drawn = people.draw(30, 32, 1, seed=7_101).images
+    smiling = {image.numpy().tobytes() for image in drawn.images[drawn.attributes[:, 0] == 1]}
+    assert [image.numpy().tobytes() in smiling for image in images.images] == images.labels.bool().tolist()
 
 
 def test_nothing_private_is_read(monkeypatch, tmp_path):

@@ -1,7 +1,10 @@
 """What a receiver does with a release: generators that say what protects them, data sets, names that stay at home."""
 
+import io
 import json
 import shutil
+import sys
+import types
 
 import numpy as np
 import pytest
@@ -33,6 +36,45 @@ def test_a_loaded_generator_says_what_protects_its_training_images(release, tmp_
     (release / "privacy.json").write_text("{}")
     with pytest.raises(InputError, match=r"privacy\.json is not of the format"):
         idpgan.load_generator(release)
+
+
+class MadeDatasets:
+    """What `SyntheticDataset.to_dataset` asks of the package datasets."""
+
+    Image, Features, ClassLabel = dict, dict, dict
+
+    class Dataset:
+        @classmethod
+        def from_dict(cls, columns, features, split):
+            made = cls()
+            made.columns, made.features, made.split, made.info = columns, features, split, types.SimpleNamespace()
+            return made
+
+
+def test_a_hugging_face_data_set_is_made_of_a_generator(release, monkeypatch):
+    data = idpgan.SyntheticDataset(release, num=20, seed=1)
+    monkeypatch.setitem(sys.modules, "datasets", MadeDatasets)
+    made = data.to_dataset()
+    assert (made.split, made.features["label"]["names"]) == ("train", list(data.classes))
+    assert made.columns["label"] == data.labels.tolist()
+    first = np.asarray(Image.open(io.BytesIO(made.columns["image"][0]["bytes"])))
+    assert np.array_equal(first, data.images[0, 0].numpy())
+    assert "trainedAlgorithmicMedia" in made.info.description
+    assert "proven epsilon = 10" in made.info.description
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(InputError, match=r'pip install "idpgan\[papers\]"'):
+        data.to_dataset()
+
+
+@pytest.mark.filterwarnings("ignore")  # of the library's own
+def test_the_real_hugging_face_data_set_has_its_classes(release, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    pytest.importorskip("datasets", reason="the extra idpgan[papers] is not installed")
+    data = idpgan.SyntheticDataset(release, num=20, seed=1)
+    made = data.to_dataset()
+    assert (str(made.split), made.features["label"].names) == ("train", list(data.classes))
+    assert np.array_equal(np.asarray(made[3]["image"]), data.images[3, 0].numpy())
+    assert "proven epsilon = 10" in made.info.description
 
 
 def test_a_report_does_not_speak_for_a_teacher_from_elsewhere(release):

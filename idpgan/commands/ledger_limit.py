@@ -1,0 +1,123 @@
+"""``idpgan ledger DIR --limit`` and ``--raise``: what may ever be spent on a folder, written on its ledger.
+
+From then on every charge is on the ledgers of the folders, those of runs too. So runs that were found are written there
+first: one that is not finished with its whole plan, since it may go on without asking.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from idpgan.errors import InputError
+from idpgan.files import pasted
+from idpgan.run import RunFolder
+
+if TYPE_CHECKING:
+    from idpgan.privacy.folder_ledger import Publication
+    from idpgan.privacy.limit import Limit
+
+
+def new_limit(
+    folder: Path,
+    *,
+    limit: float | None = None,
+    raised: float | None = None,
+    delta: float | None = None,
+    unit: str | None = None,
+    reason: str = "",
+) -> Limit:
+    """Return the limit that is asked for, which is not written yet.
+
+    Args:
+        folder: Of images.
+        limit: Epsilon of a first limit, or of one that is no looser than the last.
+        raised: Epsilon of a looser one, which takes a ``reason``.
+        delta: None = the last limit's, or the default for the number of images.
+        unit: None = the last limit's, or "image".
+
+    Raises:
+        InputError: If a number cannot be one, or what is asked is looser than the last limit and not said to be.
+    """
+    from idpgan.data.face_folder import tree
+    from idpgan.privacy.folder_ledger import FolderLedger, ledger_of
+    from idpgan.privacy.guarantee import Unit, check_delta, default_delta, parse_unit
+    from idpgan.privacy.limit import Limit
+
+    last, epsilon = (
+        FolderLedger.read(ledger_of(folder), folder.resolve().name).limit,
+        limit if raised is None else raised,
+    )
+    if (limit is None) == (raised is None) or epsilon is None or not 0 < epsilon < math.inf:
+        raise InputError("give one finite epsilon above 0: --limit E, or --raise E for a looser one.")
+    if (raised is None and reason) or (raised is not None and not reason.strip()):
+        raise InputError("--reason TEXT says why a limit is raised: it goes with --raise, and --raise with it.")
+    if raised is not None and last is None:
+        raise InputError(f"there is no limit on {folder} that could be raised. Set one with --limit {epsilon:g}.")
+    num = len(tree(folder))
+    if delta is None:
+        delta = default_delta(num) if last is None else last.delta
+    check_delta(delta, num, "--delta")
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    known = parse_unit(unit) if unit is not None else Unit.IMAGE if last is None else last.unit
+    found = Limit(float(epsilon), float(delta), known, now, reason.strip())
+    if raised is None and last is not None and not last.allows(found):
+        raise InputError(
+            f"the limit on {folder} is {last.guarantee}. To raise it: idpgan ledger {pasted(folder)} --raise "
+            f"{epsilon:g} --reason TEXT, which is recorded."
+        )
+    return found
+
+
+def rows_of(
+    run: RunFolder, place: Path, spent: Publication, contained: Sequence[Publication]
+) -> tuple[Publication, ...]:
+    """Return the rows of a run for the ledger of its images' folder: what it spent, or may spend if it is not finished.
+
+    Args:
+        place: Its data root.
+        spent: What it has charged.
+        contained: Charges of the releases that it contains, without those whose own runs are found.
+
+    Raises:
+        InputError: If it is not finished, and what it costs is not known.
+    """
+    from idpgan.data.load import known_shape
+    from idpgan.privacy.books import Books
+    from idpgan.release.folder import PRIVACY
+    from idpgan.trainer import load_config
+    from idpgan.training.folder_charge import charges
+    from idpgan.training.plan import plan_run
+
+    others = tuple(dataclasses.replace(row, run=str(run.release)) for row in contained)
+    if (run.release / PRIVACY).is_file():
+        return dataclasses.replace(spent, run=str(run.path)), *others
+    config = load_config(run.config, data_root=place)
+    planned, books = plan_run(config, known_shape(config.data)), Books.parse(run.ledger.read_bytes(), run.ledger)
+    events = (*planned.price.events, *books.repeated)
+    return *charges(planned, run, events, contained=False), *others
+
+
+def set_limit(folder: Path, limit: Limit, rows: Sequence[tuple[Path, Publication]]) -> None:
+    """Write a limit on the ledger of a folder.
+
+    Args:
+        folder: Of images.
+        limit: What `new_limit` returned.
+        rows: Of runs that are on no ledger of a folder yet, each with the folder that has the images.
+
+    Raises:
+        InputError: If a ledger cannot be used, or a publication on it is running.
+    """
+    from idpgan.privacy.folder_ledger import FolderLedger, ledger_of
+
+    for place in dict.fromkeys(place for place, _ in rows):
+        with FolderLedger.locked(ledger_of(place), place.name) as ledger:
+            ledger.charged(*(row for at, row in rows if at == place)).write()
+    place = folder.resolve()
+    with FolderLedger.locked(ledger_of(place), place.name) as ledger:
+        ledger.limited(limit)

@@ -1,0 +1,202 @@
+"""A limit on a folder's ledger: no sequence of charges exceeds it, at whatever folder they are made."""
+
+import dataclasses
+import itertools
+import json
+import math
+import random
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from idpgan.errors import InputError
+from idpgan.privacy import Event, Relation, Unit
+from idpgan.privacy.books import checksum, lock_of
+from idpgan.privacy.folder_ledger import OLD_FORMAT, FolderLedger, Publication, ledger_of
+from idpgan.privacy.limit import Limit, LimitError
+
+LIMIT = Limit(3.0, 0.0, Unit.IMAGE, "today")
+
+
+def row(epsilon, unit=Unit.IMAGE, relation=Relation.REPLACE_ONE, **changes):
+    event = Event("laplace", unit, relation, noise_multiplier=1 / epsilon)
+    known = {"events": (event,), "delta": 0.0, "method": "lap", "epsilon": epsilon, "num": 3, "out": "o", "date": "d"}
+    return Publication(**known | changes)
+
+
+@pytest.fixture
+def folders(tmp_path):
+    """A tree of folders, each with an image."""
+    made = [tmp_path / place for place in ("faces", "faces/s1", "faces/s1/a", "faces/s2")]
+    for folder in made:
+        folder.mkdir()
+        (folder / "1.png").touch()
+    return made
+
+
+def pay(folder, *rows, ledger=None):
+    with FolderLedger.locked(ledger or ledger_of(folder), folder.resolve().name) as found:
+        return found.pay(folder, rows)
+
+
+def limit(folder, found=LIMIT):
+    with FolderLedger.locked(ledger_of(folder), folder.name) as ledger:
+        return ledger.limited(found)
+
+
+def spent(folder):
+    return sum(each.epsilon for each in FolderLedger.read(ledger_of(folder), folder.name).publications)
+
+
+def content(folder):
+    return {path.name: path.read_bytes() for path in folder.parent.rglob("*.ledger.json")}
+
+
+def test_a_charge_beyond_it_is_refused_and_leaves_the_ledgers_as_they_were(folders):
+    faces = folders[0]
+    pay(faces, row(1.0))
+    limit(faces)
+    pay(faces, row(1.5))
+    before = content(faces)
+    with pytest.raises(
+        LimitError, match=r"epsilon = 3 \(unit image.* spent is epsilon = 2.5, asked epsilon = 1 .* 3.5"
+    ):
+        pay(faces, row(1.0))
+    assert content(faces) == before
+    pay(faces, row(0.5))  # up to the limit, exactly
+    with pytest.raises(LimitError):
+        pay(faces, row(1e-6))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_no_sequence_of_charges_exceeds_it(folders, seed):
+    """Against every image of the tree, added up by hand; without limits the same sequence exceeds them."""
+    chance = random.Random(seed)
+    limits = {folder: chance.choice([1.0, 2.0, 4.0]) for folder in chance.sample(folders, 2)}
+    for folder, epsilon in limits.items():
+        limit(folder, dataclasses.replace(LIMIT, epsilon=epsilon))
+    asked, refused = dict.fromkeys(folders, 0.0), 0
+    for _ in range(12):
+        folder, epsilon = chance.choice(folders), chance.choice([0.25, 0.5, 1.0])
+        asked[folder] += epsilon
+        try:
+            pay(folder, row(epsilon, relation=chance.choice(list(Relation))))
+        except LimitError:
+            refused += 1
+    for capped, epsilon in limits.items():
+        for place in (each for each in folders if each.is_relative_to(capped)):
+            assert sum(spent(at) for at in folders if place.is_relative_to(at)) <= epsilon
+    exceeds = [
+        sum(total for at, total in asked.items() if place.is_relative_to(at)) > epsilon
+        for capped, epsilon in limits.items()
+        for place in folders
+        if place.is_relative_to(capped)
+    ]
+    assert any(exceeds) == bool(refused)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_of_charges_at_once_none_is_missed(folders, seed):
+    limit(folders[0])
+    orders = random.Random(seed).choices(folders[:3], k=24)
+
+    def attempt(folder):
+        try:
+            pay(folder, row(0.5))
+        except InputError:  # the limit, or a ledger that is in use
+            return 0.0
+        return 0.5
+
+    with ThreadPoolExecutor(8) as pool:
+        paid = sum(pool.map(attempt, orders))
+    assert 0 < paid <= 3
+    assert sum(map(spent, folders)) == paid
+
+
+@pytest.mark.parametrize("unit", [Unit.PIXEL, Unit.WINDOW, Unit.EVENT])
+def test_what_bounds_nothing_of_its_unit_is_refused(folders, unit):
+    limit(folders[0])
+    with pytest.raises(LimitError, match="infinite or of units that bound no image"):
+        pay(folders[0], row(0.1, unit))
+    with pytest.raises(LimitError):
+        pay(folders[0], row(0.1, events=(Event.non_private("no proof"),)))
+    pay(folders[0], row(0.1, Unit.PERSON))  # negative control
+
+
+def test_a_cost_never_has_a_larger_delta_than_the_limit():
+    """Charges of people with a delta are carried over to images by group privacy, and bring a delta of their own."""
+    gaussian = Event("gaussian", Unit.PERSON, Relation.ZERO_OUT, noise_multiplier=8.0)
+    limit = dataclasses.replace(LIMIT, delta=1e-5)
+    found = limit.cost([row(1.0), row(1.0, events=(gaussian,), delta=1e-5)])
+    assert 1.0 < found.epsilon < math.inf
+    assert found.delta <= limit.delta
+
+
+@pytest.mark.parametrize("change", ["removed", "emptied", "edited", "linked"])
+def test_a_ledger_with_a_limit_that_is_not_whole_refuses_every_charge(folders, change):
+    faces = folders[0]
+    limit(faces)
+    path = ledger_of(faces)
+    text = path.read_text()
+    path.unlink()
+    if change == "emptied":
+        path.touch()
+    if change == "edited":
+        path.write_text(text.replace("3.0", "9.0"))
+    if change == "linked":
+        path.symlink_to(faces.parent / "nowhere")
+    for folder in (faces, faces / "s1"):
+        with pytest.raises(InputError, match=r"cannot be used|symbolic link"):
+            pay(folder, row(0.1))
+
+
+def test_a_ledger_without_a_limit_may_be_gone(folders):
+    """Negative control of the mark beside it."""
+    pay(folders[0], row(1.0))
+    ledger_of(folders[0]).unlink()
+    assert lock_of(ledger_of(folders[0])).is_file()
+    pay(folders[0], row(1.0))
+
+
+def test_a_charge_that_the_limit_would_not_see_is_refused(folders):
+    faces = folders[0]
+    limit(faces)
+    with pytest.raises(LimitError, match="Leave --ledger out"):
+        pay(faces, row(0.1), ledger=faces.parent / "other.json")
+    other = faces.parent / "other"
+    other.mkdir()
+    (other / "mine").symlink_to(faces / "s1")
+    with pytest.raises(LimitError, match="leads by a link"):
+        pay(other, row(0.1))
+
+
+def test_the_last_limit_holds_and_all_are_kept(folders):
+    raised = dataclasses.replace(LIMIT, epsilon=4.0, reason="a second study")
+    limit(folders[0])
+    limit(folders[0], raised)
+    assert FolderLedger.read(ledger_of(folders[0]), "faces").limits == (LIMIT, raised)
+    pay(folders[0], row(3.5))
+
+
+def test_ledgers_of_the_version_before_are_read(folders):
+    pay(folders[0], row(1.0))
+    path = ledger_of(folders[0])
+    written = json.loads(path.read_text())
+    old = {"format": OLD_FORMAT, "folder": "faces", "publications": written["publications"]}
+    for each in old["publications"]:
+        del each["run"]
+    path.write_text(json.dumps({**old, "checksum": checksum(old)}))
+    assert FolderLedger.read(path, "faces").publications == (row(1.0),)
+
+
+@pytest.mark.parametrize("epsilon", [0, -1, math.inf, math.nan])
+def test_a_limit_is_a_number(epsilon):
+    with pytest.raises(InputError):
+        Limit(epsilon, 0.0, Unit.IMAGE, "today")
+
+
+def test_only_what_is_no_looser_passes_for_the_same_limit():
+    looser = {"epsilon": 3.1, "delta": 2e-5, "unit": Unit.PIXEL}
+    for several in itertools.chain.from_iterable(itertools.combinations(looser, n) for n in range(4)):
+        changed = dataclasses.replace(LIMIT, **{name: looser[name] for name in several})
+        assert LIMIT.allows(changed) == (not several)
