@@ -8,6 +8,7 @@ lets an attacker do.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 import tempfile
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from idpgan.training.config import RunConfig
     from idpgan.training.plan import RunPlan
 
-_MOST_DRAWN = 10_000  # generated images that teach the classifier
+_MOST_DRAWN = 10_000  # generated images, or stand-ins, that teach a classifier
 _UNITS = ("image", "person", "photo")
 _Measures = tuple[float | None, float | None, float | None]  # accuracy, its spread, KID
 
@@ -135,6 +136,8 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
     Raises:
         InputError: If the config cannot be rehearsed, found out before anything is drawn where possible.
     """
+    import torch
+
     from idpgan.data import load, stand_ins
     from idpgan.device import resolve_device
     from idpgan.files import check_writable, write_text_atomic
@@ -162,16 +165,19 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
     portraits = "people" in (config.data.public, config.model.simulator)
     drawing: Any = {"portraits": portraits, "eyes": eyes_of(config.data), "per_person": per_person}
     split = stand_ins.stand_ins(shape, progress, **drawing)
+    judged = dataclasses.replace(
+        split, private=split.private.select(torch.arange(min(len(split.private), _MOST_DRAWN)))
+    )
     rows = []
     with tempfile.TemporaryDirectory() as folder:  # of networks that were fitted to stand-ins
         measuring: Any = {"num_seeds": options.seeds, "cache": Cache(Path(folder)), "device": device}
         real = None
         if shape.classes:
-            real, _, _ = _measured(split.private, split, ["utility"], renamed(progress, "stand-ins"), **measuring)
+            real, _, _ = _measured(judged.private, judged, ["utility"], renamed(progress, "stand-ins"), **measuring)
         for planned in plans:
             budget = planned.price.budget
             name = f"{planned.unit}, epsilon {budget.epsilon:g}" if budget else "no budget"
-            rows.append(_rehearsed(planned, split, _under(progress, name), **measuring))
+            rows.append(_rehearsed(planned, split, judged, _under(progress, name), **measuring))
     kind = stand_ins.kind_of(shape, portraits)
     channels, height, width = shape.image_shape
     words = f"{shape.num_private:,} {kind}, {height} x {width} {'grey' if channels == 1 else 'color'}"
@@ -229,7 +235,7 @@ def _at(config: RunConfig, epsilon: float, unit: str, per_person: float | None) 
     return build(type(config), table, "the rehearsal")
 
 
-def _rehearsed(planned: RunPlan, split: Split, progress: Progress, **measuring: Any) -> Rehearsed:
+def _rehearsed(planned: RunPlan, split: Split, judged: Split, progress: Progress, **measuring: Any) -> Rehearsed:
     """Train, draw and measure at one epsilon, by stand-ins that nothing was trained on."""
     from idpgan.report.rehearsal import Rehearsed, some_of
     from idpgan.trainer import train_on
@@ -249,7 +255,7 @@ def _rehearsed(planned: RunPlan, split: Split, progress: Progress, **measuring: 
         images = product.generator.sample_images(num, seed=0, progress=progress)
         seconds = time.monotonic() - started
         labeled = images.labels is not None and split.classes
-        found = _measured(images, split, ["utility"] * bool(labeled) + ["fidelity"], progress, **measuring)
+        found = _measured(images, judged, ["utility"] * bool(labeled) + ["fidelity"], progress, **measuring)
         shown = some_of(images)
     return Rehearsed(planned.unit, planned.relation, *terms, *found, repeated(planned), seconds, shown)
 
