@@ -183,7 +183,8 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
     words = f"{shape.num_private:,} {kind}, {height} x {width} {'grey' if channels == 1 else 'color'}"
     labels = split.test.labels
     majority = None if labels is None else float(labels.bincount().max() / len(labels))
-    facts: Any = {"majority": majority, "real": real, "shown": some_of(split.private), "chosen": config.privacy.epsilon}
+    facts: Any = {"majority": majority, "real": real, "shown": some_of(split.private)}
+    facts["chosen"] = getattr(config.privacy, "epsilon", None)  # `_at` has refused a method without
     done = Rehearsal(config.method.name, words, shape.num_private, rows=tuple(rows), **facts)
     if options.out is not None:
         write_text_atomic(options.out, rehearsal_page(done))

@@ -140,7 +140,7 @@ def _faces(shape: DataShape, eyes: Places | None, seed: int, labels: Tensor, pro
 
     Numbers of more faces are drawn than faces, so that rare looks are not repeated often.
     """
-    (channels, *size), num, count = shape.image_shape, len(labels), len(shape.classes)
+    (channels, height, width), num, count = shape.image_shape, len(labels), len(shape.classes)
     bits, rng = _bits(shape), torch.Generator().manual_seed(seed)
     if bits > len(_LOOKS) + 1:
         look, kinds, _ = looks(num, min(count, num), channels, rng.manual_seed(_SEEDS["private"]))
@@ -150,8 +150,11 @@ def _faces(shape: DataShape, eyes: Places | None, seed: int, labels: Tensor, pro
         kinds = _kinds_of_looks(found, bits)
     chosen = _of_kinds(kinds, labels if count else torch.zeros_like(labels))
     look = {name: numbers[chosen] for name, numbers in look.items()}
-    placed = closer(look, *size, _CROP, faces.FACE_CENTER) if eyes is None else with_eyes_at(look, *size, *eyes)
-    return faces.paint(placed, (size[0], size[1]), channels, seed, progress=progress)
+    if eyes is None:
+        placed = closer(look, height, width, _CROP, faces.FACE_CENTER)
+    else:
+        placed = with_eyes_at(look, height, width, *eyes)
+    return faces.paint(placed, (height, width), channels, seed, progress=progress)
 
 
 def _kinds_of_looks(found: Tensor, bits: int) -> Tensor:
