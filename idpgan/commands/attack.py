@@ -204,7 +204,7 @@ def attack_run(
     judging |= {"device": device, "progress": progress}
     if knowledge.samples is not None:
         long = expected_time(images, knowledge, device)
-        progress("attacks", 0, len(rows), f"{long} to compare images, besides what is trained")
+        progress("attacks", 0, len(rows), f"{long} at most to compare images, besides what is trained")
     judged = (attacks.run_attack(attack, knowledge, images, **judging) for attack in rows)
     outcomes = tuple(counted(judged, progress, "attacks", len(rows)))
     facts = {
