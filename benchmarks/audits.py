@@ -39,7 +39,14 @@ from idpgan.synthesis.sums_audit import sums_case
 EPSILONS = (0.1, 0.3, 0.5, 1.0, 3.0, 10.0)
 DELTA = 1e-5
 SCALARS = [name for name in CASES if name not in ("lap", "randomized-response")]
-RUNS = {"lap": 20_000, "idp-gan-local": 8000, "idp-gan-published": 8000, "dp-gan": 5000, "hybrid": 5000}
+RUNS = {
+    "lap": 20_000,
+    "idp-gan-local": 8000,
+    "idp-gan-published": 8000,
+    "dp-gan": 5000,
+    "dp-gan-zhang": 5000,
+    "hybrid": 5000,
+}
 RUNS |= dict.fromkeys(classify.METHODS, 5000)
 LAP_RUNS = {Unit.PIXEL: 40_000, Unit.COLUMN: 10_000, Unit.IMAGE: 400}  # numbers that differ: 1, 112, 10,304
 USUAL_RUNS = 60_000
@@ -48,6 +55,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"loss": "wgan-gp"},
     {"fakes": "separate"},
     {"clip_norm": 0.1},
+    {"groups": 5},
 )
 PLANS = ((0.3, 20), (0.05, 60), (1.0, 5))  # sample rate, steps
 
@@ -123,6 +131,7 @@ def cells() -> Iterator[Cell]:
             yield Cell("dp-gan", Request(epsilon), (rate, count, tuple(variant.items())))
         for law in ("gaussian", "laplace"):
             yield Cell("hybrid", Request(epsilon, law=law), (0.3, 20, ()))
+        yield Cell("dp-gan-zhang", Request(epsilon))
         yield Cell("diffusion", Request(epsilon))
         for name in classify.METHODS:
             if nothing_to_audit(name) is None:

@@ -29,7 +29,7 @@ ERROR_STEPS = (7, 31, 100, 127, 1023, 4095, 16_383, 65_535, 2**18 - 1, 2**20 - 1
 SOLVER_STEPS = (16, 32, 64, 128, 256, 512)  # 9 to 15 times longer with every doubling
 DIAGONAL_STEPS = (16, 128, 1000, 10_000, 100_000, 10**6)
 PUSHES = 200_000
-COLORS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C7")
+COLORS = ("C0", "C1", "C2", "C3", "C4", "C5", "C6", "C7", "C8")
 
 
 def main() -> None:

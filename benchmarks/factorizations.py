@@ -104,9 +104,23 @@ def _binary_tree(n: int, norm: int) -> Factorization:
     return dataclasses.replace(_fenwick(n, norm), sensitivity=levels ** (1 / norm))
 
 
+def _by_level(n: int, norm: int) -> Factorization:
+    """Binary tree with a budget for each level, without a limit on n: the chapter's second tree of Chan, Shi, Song.
+
+    The chapter says no more. A node of level l = 0, 1, ... gets the share ``6 / (pi (l + 1))^2``: all add up to 1.
+    """
+    step = torch.arange(1, n + 1)
+    size = step & -step  # 2^level
+    return _weighted(((6**0.5 / math.pi) / (size.double().log2().round() + 1)) ** (2 / norm), norm)
+
+
 def _fda(n: int, norm: int) -> Factorization:
     """Fenwick tree with the weights that minimize the error (`fenwick.fast_diagonal`)."""
-    weights, _ = fenwick.fast_diagonal(n, norm)
+    return _weighted(fenwick.fast_diagonal(n, norm)[0], norm)
+
+
+def _weighted(weights: Tensor, norm: int) -> Factorization:
+    """Fenwick tree whose nodes have weights (n,) with columns of at most norm 1."""
     return Factorization(
         norm,
         1.0,
@@ -281,6 +295,7 @@ MECHANISMS: dict[str, Callable[[int, int], Factorization]] = {
     "noise per step": _per_step,
     "noise per output": _per_output,
     "binary tree": _binary_tree,
+    "budget by level": _by_level,
     "fenwick": _fenwick,
     "fda": _fda,
     "smooth binary": _smooth,

@@ -17,8 +17,9 @@ intervals are too narrow. The two sides may also differ by chance, the same in e
 trained on other images calibrates the attacks (GAN-Leaks), and a leak is said only where the interval of one calibrated
 attack lies above one half in each of at least three seeds.
 
-`dp-gan` is that of Xie et al. (2018), stronger than the paper's dp-GAN, which is Zhang, Ji and Wang's (2018). The
-epsilon of idp-gan-published is the *claimed* one, eps1 + eps2 in halves; `proven` is what our accountant proves.
+`dp-gan-zhang` is the paper's dp-GAN, Zhang, Ji and Wang's (2018) as published; `dp-gan` is that of Xie et al. (2018),
+stronger. The epsilon of idp-gan-published (eps1 + eps2 in halves) and of dp-gan-zhang is the *claimed* one; `proven` is
+what our accountant proves.
 idp-gan-local spends a fifth of epsilon on the label. Private sets are cut to size by `data.holdout_share`.
 
 One JSON line per cell and seed, one per cell for all seeds, then a picture of all. Runs are named by the hash of their
@@ -51,7 +52,7 @@ from idpgan.training.config import RunConfig, build_config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
 FORMS = ("idp-gan-published", "idp-gan-local", "idp-gan-aggregate")
-METHODS = (*FORMS, "dp-gan", "wgan-gp")
+METHODS = (*FORMS, "dp-gan-zhang", "dp-gan", "wgan-gp")
 EPSILONS = (0.3, 1.0, 2.0, 4.0, 8.0, 11.0)
 PAPER_ATTACK, ANCHOR_EPSILON, ANCHOR = "classifier-confidence", 2.0, 0.52
 LEAST_SEEDS = 3  # to say leak
@@ -141,12 +142,8 @@ def cells(arguments: argparse.Namespace) -> Iterator[Cell]:
 
 
 def cell_config(cell: Cell, arguments: argparse.Namespace) -> RunConfig:
-    """Return the config of one cell: the method's own on MNIST (aggregate on faces has one), other data, other size."""
-    faces = arguments.data in ("faces", "celeba")
-    if cell.method == "idp-gan-aggregate":
-        table = load_table(CONFIGS / ("faces-aggregate.toml" if faces else "mnist-aggregate-no-public.toml"))
-    else:
-        table = load_table(CONFIGS / f"mnist-{cell.method}.toml")
+    """Return the config of one cell: the method's own, with this data and its size."""
+    table = load_table(own_config(cell.method, arguments.data))
     public = {key: table["data"][key] for key in ("public_share", "confirm_public") if key in table["data"]}
     root = {} if arguments.data_root is None else {"root": str(arguments.data_root)}
     table["data"] = {**FACES[arguments.data], **public, **root}
@@ -160,10 +157,19 @@ def cell_config(cell: Cell, arguments: argparse.Namespace) -> RunConfig:
         table["model"]["width"] = arguments.width
     table["data"]["holdout_share"] = holdout_share(table, cell.size)
     if cell.epsilon is not None:
-        table["privacy"] |= budget(cell, table["training"]["batch_size"])
-        if "sample_rate" in table["privacy"]:
-            table["training"]["batch_size"] = round(table["privacy"]["sample_rate"] * cell.size)
+        table["privacy"] |= budget(cell)
+    if cell.method == "dp-gan":
+        table["privacy"].pop("sample_rate", None)  # that of the batch
+        table["training"]["batch_size"] = min(table["training"]["batch_size"], cell.size // 4)
     return build_config(table, f"the cell {cell}")
+
+
+def own_config(method: str, data: str) -> Path:
+    """Return a method's config for a data set, or that for MNIST; without public images, but for drawn faces."""
+    aggregate = "aggregate-no-public" if data == "mnist" else "aggregate"
+    name = aggregate if method == "idp-gan-aggregate" else method
+    own = CONFIGS / f"{data}-{name}.toml"
+    return own if own.exists() else CONFIGS / f"mnist-{name}.toml"
 
 
 def holdout_share(table: dict[str, Any], size: int) -> float:
@@ -178,15 +184,13 @@ def holdout_share(table: dict[str, Any], size: int) -> float:
     return (spare + 0.5) / (public + private + holdout)
 
 
-def budget(cell: Cell, batch_size: int) -> dict[str, Any]:
+def budget(cell: Cell) -> dict[str, Any]:
     """Return the [privacy] keys that spend epsilon."""
     epsilon = cell.epsilon or math.inf
     if cell.method == "idp-gan-published":
         return {"epsilon1": epsilon / 2, "epsilon2": epsilon / 2}
     if cell.method == "idp-gan-local":
         return {"epsilon": epsilon, "label_epsilon": 0.2 * epsilon}  # the label's is part of the whole
-    if cell.method == "dp-gan":
-        return {"epsilon": epsilon, "sample_rate": min(batch_size, cell.size // 4) / cell.size}
     return {"epsilon": epsilon}
 
 

@@ -138,7 +138,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--any-code", action="store_true", help="read cells back that other code computed")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--network-epsilons", nargs="*", type=float, default=window_tables.NETWORK_EPSILONS)
+    parser.add_argument("--network-epsilons", nargs="*", type=float, default=window_tables.EPSILONS)
     parser.add_argument("--sas", action="store_true", help=f"{window_tables.PAPER}: only the sorting of figure 7")
     of_000 = parser.add_argument_group("of 000")
     of_000.add_argument("--methods", nargs="+", choices=[*METHODS, *REFERENCES], default=[*REFERENCES, *METHODS])

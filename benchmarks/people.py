@@ -5,13 +5,19 @@ python benchmarks/people.py --data-root FACES --portraits NPZ --out CELLS [--gro
 FACES is a folder that `idpgan prepare --align eyes` made, with the columns person and expression; NPZ holds portraits
 of the same size, labels 0 (neutral) and 1 (smiling). An eighth of the people chooses settings, another eighth is looked
 at once (--group judge), the others are the private ones. A row is LAW:EPSILON:DRAWN, such as plain:1:moved; "real",
-"people" (no private image read) have no law. CELLS/cells.jsonl has a line for each cell; what is there is kept.
+"people" (no private image read) have no law. "cleaned" are moved portraits, cleaned by --denoiser, a release of method
+edm on portraits whose classes are 0 and 1 in this order.
+CELLS/cells.jsonl has a line for each cell; what is there is kept.
+
+With --fidelity faces are also searched by MTCNN (Zhang et al. 2016), another detector than the one that aligns, where
+`facenet_pytorch` (its wheel has the weights), `requests` and `tqdm` can be imported.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib.util
 import json
 from pathlib import Path
 from typing import Any
@@ -30,8 +36,10 @@ from idpgan.data.load import Split
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import FeatureClassifier, fit_feature_classifier
 from idpgan.metrics.fidelity import measure_fidelity
+from idpgan.models import load_generator
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
+from idpgan.synthesis.clean import Cleaner
 from idpgan.synthesis.gaussian import GaussianMoments
 from idpgan.trainer import train_on
 from idpgan.training.config import build_config
@@ -40,13 +48,14 @@ CLASSES = ("neutral", "happiness")
 NUM, DETECTED = 6000, 300  # generated images that a judge learns from, and those that are searched for faces
 GROUPS, CHOOSE, JUDGE = 8, 0, 1
 MOST_MOVED = 3000
+EYES = np.array([[0.29, 0.38], [0.71, 0.38]])  # where `prepare --align eyes` puts them
 LAWS: dict[str, dict[str, Any]] = {  # name -> [model], [method], [privacy] beside what all have
     "plain": {},
     "registered": {"model": {"shape": 12}},
     "taught": {"model": {"shape": 12}, "method": {"teacher_share": 0.5, "candidates": 4}},
     "person": {"privacy": {"unit": "person", "most_per_person": 10}},
 }
-DRAWN = {"law": None, "moved": 0.0, "half": 0.5}  # the share that is drawn by the law itself
+DRAWN = {"law": None, "moved": 0.0, "half": 0.5, "cleaned": 0.0}  # the share that is drawn by the law itself
 
 
 def faces(root: Path) -> Images:
@@ -144,12 +153,55 @@ def found_faces(images: Tensor) -> dict[str, float]:
     return {"faces": round(100 * faces / num, 1), "eyes": round(100 * eyes / num, 1)}
 
 
+def found_by_mtcnn(images: Tensor) -> dict[str, float]:
+    """Return how often MTCNN finds a face, and one with its eyes within 6 % of the width of their places, in %."""
+    if importlib.util.find_spec("facenet_pytorch") is None:
+        return {}
+    from facenet_pytorch import MTCNN
+
+    detector, faces, eyes = MTCNN(select_largest=True, post_process=False, min_face_size=60), 0, 0
+    for image in images[:DETECTED]:
+        face = Image.fromarray(image.float().mean(0).round().byte().numpy()).resize(
+            (192, 192), Image.Resampling.BICUBIC
+        )
+        framed = np.pad(np.asarray(face), 48, mode="edge")[..., None].repeat(3, 2)
+        boxes, sure, points = detector.detect(framed, landmarks=True)
+        if boxes is not None and sure[0] > 0.9:
+            faces += 1
+            eyes += bool(np.abs((points[0][:2] - 48) / 192 - EYES).max() < 0.06)
+    num = min(len(images), DETECTED)
+    return {"mtcnn_faces": round(100 * faces / num, 1), "mtcnn_eyes": round(100 * eyes / num, 1)}
+
+
+def told_apart(images: Images, private: Images, photos: Images, seed: int) -> float:
+    """Return how often a CNN that learned from private photos tells generated images from photos of others, in %."""
+    half, num = len(images) // 2, len(photos)
+
+    def both(drawn: Images, real: Images) -> Images:
+        labels = torch.arange(2).repeat_interleave(torch.tensor([len(drawn), len(real)]))
+        return Images(torch.cat([drawn.images, real.images]), labels, CLASSES)
+
+    learned = both(images.select(torch.arange(half)), mixed_up(private, half))
+    return judge(learned, both(images.select(torch.arange(half, half + num)), photos), seed, epochs=3)
+
+
+def nearer(images: Images, private: Images, photos: Images) -> float:
+    """Return how often the nearest photo is a private one, of as many private ones as of others: 50 % by chance."""
+    own, other = (
+        torch.cdist(images.images[:2000].flatten(1).float(), part.images.flatten(1).float()).amin(1)
+        for part in (mixed_up(private, len(photos)), photos)
+    )
+    return round(100 * float((own < other).float().mean()), 1)
+
+
 def mixed_up(images: Images, num: int) -> Images:
     """Return some of the images, by a fixed chance."""
     return images.select(torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:num])
 
 
-def drawn(row: str, seed: int, private: Images, public: Images, out: Path) -> tuple[Images, Tensor]:
+def drawn(
+    row: str, seed: int, private: Images, public: Images, out: Path, denoiser: Path | None
+) -> tuple[Images, Tensor]:
     """Return images to train on, and images to look at."""
     if row in ("real", "people"):
         images = mixed_up({"real": private, "people": public}[row], NUM)
@@ -157,6 +209,8 @@ def drawn(row: str, seed: int, private: Images, public: Images, out: Path) -> tu
     law, epsilon, how = row.split(":")
     method = generator_of(law, float(epsilon), seed, private, public, out)
     model = {"moved": 0} if how == "law" else {"moved": moved_of(public), "plain_share": DRAWN[how]}
+    if how == "cleaned":
+        method._cleaner = Cleaner(load_generator(denoiser), [0, 1])
     generator: Generator = method.generator
     generator.config = generator.config.model_copy(update=model)
     generator = method.artifact(method.plan.config.release).generator
@@ -185,11 +239,14 @@ def main() -> None:
     parser.add_argument("--group", choices=("choose", "judge"), default="choose")
     parser.add_argument("--rows", nargs="+", default=["real", "people", "plain:1:law", "plain:1:moved", "plain:1:half"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--denoiser", type=Path, help="for rows that are cleaned")
     parser.add_argument("--tag", default="", help="names a setting that is tried")
     parser.add_argument(
         "--quick", action="store_true", help="half of the images, two thirds of the epochs: to choose by"
     )
-    parser.add_argument("--fidelity", action="store_true", help="KID and recall too")
+    parser.add_argument(
+        "--fidelity", action="store_true", help="KID, recall, MTCNN, told from real, nearest photos too"
+    )
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     cells, photos = asked.out / "cells.jsonl", faces(asked.data_root)
@@ -205,11 +262,13 @@ def main() -> None:
             key = {"row": row, "seed": seed, "group": asked.group, "tag": asked.tag, "quick": asked.quick}
             if any(key.items() <= cell.items() for cell in done):
                 continue
-            images, looked = drawn(row, seed, private, public, asked.out)
+            images, looked = drawn(row, seed, private, public, asked.out, asked.denoiser)
             few = images.select(torch.arange(NUM // 2))
             cnn = judge(few, judges, seed, epochs=4) if asked.quick else judge(images, judges, seed)
             cell = key | {"cnn": cnn, **found_faces(looked), "spread": spread(images.images)}
             if asked.fidelity:
+                cell |= {**found_by_mtcnn(looked), "nearer": nearer(images, private, judges)}
+                cell["told_apart"] = told_apart(images, private, judges, seed)
                 network = network or fit_feature_classifier(private, cache=cache)
                 cell |= fidelity(images, judges, network, cache)
             with cells.open("a") as file:

@@ -22,7 +22,7 @@ from idpgan.commands.evaluate import EvaluateOptions, evaluate_source
 from idpgan.config import apply_overrides, load_table
 from idpgan.data.config import DataConfig
 from idpgan.data.images import make_grid, png_bytes, to_uint8
-from idpgan.data.load import describe, load
+from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.files import file_lock, write_bytes_atomic, write_text_atomic
 from idpgan.metrics.cache import Cache
@@ -44,6 +44,9 @@ SHORT_GAN = [*SHORT[:1], *SHORT[2:], "model.width=32"]
 
 AS_TRAINED = "idp-gan-aggregate model.temperature=1"  # its config draws more widely than it trains
 FEW_STEPS = "training.steps=500"  # what a shared CPU does by Opacus; our engine beside it at the same steps
+ZHANG, ZHANG_SOUND = "dp-gan-zhang", "dp-gan method.groups=5"  # as published; its groups clipped together
+# Narrower and shorter than the paper's, for a CPU.
+SHORT_ZHANG = ["training.steps=2000", "method.public_steps=1000", "model.width=16", "method.critic_width=8"]
 OURS, BY_OPACUS = f"dp-gan {FEW_STEPS}", f"dp-gan method.engine=opacus {FEW_STEPS}"
 
 
@@ -64,6 +67,8 @@ PLANS: dict[str, dict[str, Plan]] = {
         "wgan-gp": Plan("mnist-wgan-gp", SHORT_GAN, 6, private=False),
         "idp-gan-aggregate": Plan("mnist-aggregate-no-public", [], 12),
         AS_TRAINED: Plan("mnist-aggregate-no-public", ["model.temperature=1"], 12),
+        ZHANG: Plan("mnist-dp-gan-zhang", SHORT_ZHANG, 60),
+        ZHANG_SOUND: Plan("mnist-dp-gan-zhang", [*SHORT_ZHANG, "method.name=dp-gan"], 60),
         "dp-gan": Plan("mnist-dp-gan", ["training.steps=3500"], 18),
         OURS: Plan("mnist-dp-gan", [FEW_STEPS], 5),
         BY_OPACUS: Plan("mnist-dp-gan-opacus", [FEW_STEPS], 8),
@@ -75,10 +80,21 @@ PLANS: dict[str, dict[str, Plan]] = {
         "idp-gan-local": Plan("mnist-idp-gan-local", SHORT_LAPLACE, 5),
         "idp-gan-aggregate": Plan("faces-wild-aggregate", [], 5),
         "wgan-gp": Plan("mnist-wgan-gp", SHORT_GAN, 7, private=False),
+        ZHANG: Plan("mnist-dp-gan-zhang", SHORT_ZHANG, 60),
+        ZHANG_SOUND: Plan("mnist-dp-gan-zhang", [*SHORT_ZHANG, "method.name=dp-gan"], 60),
         "dp-gan": Plan("mnist-dp-gan", ["training.steps=3500"], 20),
         OURS: Plan("mnist-dp-gan", [FEW_STEPS], 5),
         BY_OPACUS: Plan("mnist-dp-gan-opacus", [FEW_STEPS], 8),
         "hybrid": Plan("mnist-hybrid", ["method.aggregate_steps=1500", "training.steps=4250"], 24),
+    },
+    "celeba": {
+        "gaussian": Plan("mnist-gaussian", [], 10),
+        "idp-gan-published": Plan("celeba-idp-gan-published", SHORT_LAPLACE, 15),
+        "idp-gan-local": Plan("mnist-idp-gan-local", SHORT_LAPLACE, 15),
+        "idp-gan-aggregate": Plan("celeba-aggregate", [], 30),
+        "wgan-gp": Plan("celeba-wgan-gp", SHORT_GAN, 15, private=False),
+        "dp-gan": Plan("celeba-dp-gan", ["training.steps=3500"], 40),
+        "hybrid": Plan("mnist-hybrid", ["method.aggregate_steps=1500", "training.steps=4250"], 45),
     },
     "digits": {
         "gaussian": Plan("digits-gaussian", [], 1),
@@ -86,13 +102,16 @@ PLANS: dict[str, dict[str, Plan]] = {
         "idp-gan-local": Plan("digits-idp-gan-local", [], 1),
         "wgan-gp": Plan("digits-wgan-gp", [], 1, private=False),
         "idp-gan-aggregate": Plan("digits-aggregate", [], 1),
+        ZHANG: Plan("digits-dp-gan-zhang", [], 2),
+        ZHANG_SOUND: Plan("digits-dp-gan-zhang", ["method.name=dp-gan"], 2),
         "dp-gan": Plan("digits-dp-gan", [], 1),
         "hybrid": Plan("digits-hybrid", [], 1),
     },
 }
-DATA = {"faces-wild": "faces-wild-gaussian"}  # whose [data] takes the place of that in a config of another data set
+DATA = {"celeba": "celeba-aggregate"}  # whose [data] takes the place of another data set's; else that of `gaussian`
+PHOTOS = ("faces-wild", "celeba")  # people who may be recognized
 BUSY = "another process is at it"
-SLOW = (AS_TRAINED, "dp-gan", OURS, BY_OPACUS, "hybrid")  # one seed
+SLOW = (AS_TRAINED, ZHANG, ZHANG_SOUND, "dp-gan", OURS, BY_OPACUS, "hybrid")  # one seed
 
 
 class Cell(NamedTuple):
@@ -124,11 +143,12 @@ def cell_config(cell: Cell, arguments: argparse.Namespace) -> RunConfig:
     """Return the config of a cell: the checked-in one with the plan's settings, its budget, seed and data."""
     plan = PLANS[cell.data][cell.method]
     table = load_table(CONFIGS / f"{plan.config}.toml")
-    if cell.data in DATA and table["data"]["name"] != load_table(CONFIGS / f"{DATA[cell.data]}.toml")["data"]["name"]:
+    ground = ground_table(cell.data)
+    if table["data"]["name"] != ground["data"]["name"]:
         public = {key: table["data"][key] for key in ("public_share", "confirm_public") if key in table["data"]}
-        table["data"] = {**load_table(CONFIGS / f"{DATA[cell.data]}.toml")["data"], **public}
-        if "sample_rate" in table.get("privacy", {}):
-            table["privacy"]["sample_rate"] = table["training"]["batch_size"] / num_private(table["data"], arguments)
+        table["data"] = {**ground["data"], **public}
+        if "delta" in table.get("privacy", {}):
+            table["privacy"]["delta"] = ground["privacy"]["delta"]  # below 1/N of these images
     if arguments.data_root is not None:
         table["data"]["root"] = str(arguments.data_root)
     table = apply_overrides(table, plan.settings)
@@ -143,13 +163,9 @@ def cell_config(cell: Cell, arguments: argparse.Namespace) -> RunConfig:
     return build_config(table, f"the cell {tuple(cell)}")
 
 
-def num_private(data: dict[str, Any], arguments: argparse.Namespace) -> int:
-    """Return how many private positions a data set has."""
-    root = {} if arguments.data_root is None else {"root": str(arguments.data_root)}
-    found = describe(DataConfig(**data, **root))
-    if found is None:
-        raise SystemExit(f"{data['name']} is not there. Name the folder of its files with --data-root.")
-    return found.num_private
+def ground_table(data: str) -> dict[str, Any]:
+    """Return the config whose [data] all methods of a figure have."""
+    return load_table(CONFIGS / f"{DATA.get(data, f'{data}-gaussian')}.toml")
 
 
 def budget(cell: Cell) -> dict[str, Any]:
@@ -235,9 +251,8 @@ def trained(cell: Cell, run: Path, arguments: argparse.Namespace) -> dict[str, A
 
 def real(cell: Cell, arguments: argparse.Namespace) -> dict[str, Any]:
     """Judge as many real private images in the same way; no picture of them is made."""
-    table = load_table(CONFIGS / f"{PLANS[cell.data]['gaussian'].config}.toml")["data"]
     root = {} if arguments.data_root is None else {"root": str(arguments.data_root)}
-    split = load(DataConfig(**table, **root))
+    split = load(DataConfig(**ground_table(cell.data)["data"], **root))
     private = split.existing().private
     chosen = torch.randperm(len(private), generator=torch.Generator().manual_seed(0))[: arguments.samples]
     evaluation = evaluate_images(

@@ -51,7 +51,7 @@ def main() -> None:
     path = AUDITS / f"eps{arguments.epsilon:g}.json"
     kept = json.loads(path.read_text(encoding="utf-8"))["methods"] if path.exists() else {}
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    names = [*methods_of("gan", "classifier"), *publish.METHODS]
+    names = [*methods_of("generator", "classifier"), *publish.METHODS]
     for name in arguments.only or names:
         if name not in arguments.only and kept.get(name, {}).get("commit") == commit.strip():
             continue

@@ -197,7 +197,7 @@ def cell(row: str, arguments: argparse.Namespace, *, compute: bool = True) -> di
     files = [PACKAGE / "attacks" / "inference.py"]
     if name in METHODS:
         shared = [PACKAGE / "obfuscate" / "networks.py"] if name in TRAINED else []
-        files += [*shared, PACKAGE / "obfuscate" / name.replace("-", "_") / "method.py"]
+        files += [*shared, PACKAGE / f"{METHODS[name].code.partition(':')[0].replace('.', '/')}.py"]
     digest = code_digest(sorted(files))
 
     def measure(seed: int) -> dict[str, Any]:

@@ -139,11 +139,11 @@ def _kinds(annotation: Any) -> list[Any]:
     return [annotation]
 
 
-def nearest_hint(word: str, known: Iterable[str]) -> str:
-    """Return the sentence that helps after an unknown `word`: the nearest known one, else all of them."""
+def nearest_hint(word: str, known: Iterable[str], in_words: str | None = None) -> str:
+    """Return the sentence that helps after an unknown `word`: the nearest known one, else all of them, ``in_words``."""
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1)
-    return f"Did you mean '{close[0]}'?" if close else f"Known: {', '.join(names) or 'none'}."
+    return f"Did you mean '{close[0]}'?" if close else f"Known: {in_words or ', '.join(names) or 'none'}."
 
 
 def config_names() -> list[str]:

@@ -14,9 +14,9 @@ class MethodInfo:
     """One row of ``idpgan methods``.
 
     Attributes:
-        name: As written in ``method.name`` (a GAN or a classifier), or passed to `idpgan.publish.release` (a publisher)
-            or `idpgan.obfuscate.make_obfuscator` (an obfuscator).
-        family: "gan", "classifier", "publisher" or "obfuscator".
+        name: As written in ``method.name`` (a generator or a classifier), or passed to `idpgan.publish.release` (a
+            publisher) or `idpgan.obfuscate.make_obfuscator` (an obfuscator).
+        family: "generator", "classifier", "publisher" or "obfuscator".
         code: Where it is, below `idpgan`: the module and the class, whose ``Config`` has its settings (a publisher's
             mapping holds it). `load_audit` finds how it is audited; a generator with a ``suggest`` is proposed by
             ``idpgan init``.
@@ -53,35 +53,38 @@ class MethodInfo:
 
 # fmt: off
 _TRAINED = (  # name, family, code, units, relation, sound, claimed, proven, reason
-    ("wgan-gp", "gan", "synthesis.wgan_gp:WganGp",
+    ("wgan-gp", "generator", "synthesis.wgan_gp:WganGp",
      ("image",), "replace-one", None, None, "inf",
      "wgan-gp trains on the raw images without noise"),
-    ("idp-gan-aggregate", "gan", "synthesis.aggregate.method:IdpAggregate",
+    ("idp-gan-aggregate", "generator", "synthesis.aggregate.method:IdpAggregate",
      ("image", "person", "photo"), "zero-out-one or replace-one", True, "privacy.epsilon", "privacy.epsilon",
      "one release of noisy sums of features of bounded norm; training on them costs nothing"),
-    ("idp-gan-published", "gan", "synthesis.published.method:IdpPublished",
+    ("idp-gan-published", "generator", "synthesis.published.method:IdpPublished",
      ("image",), "replace-one", False, "eps1 + eps2",
      "n R / b0 where noise is drawn once, that per access where drawn at each, inf where a batch shares it",
      "the paper sizes its noise by the first layer and the batch, and charges eps1 + eps2 for any training"),
-    ("idp-gan-local", "gan", "synthesis.local:IdpLocal",
+    ("idp-gan-local", "generator", "synthesis.local:IdpLocal",
      ("image",), "replace-one", True, None, "privacy.epsilon",
      "each image and its label are perturbed by themselves, once; all else is computed from the result"),
-    ("dp-gan", "gan", "synthesis.dp_gan.method:DpGan",
+    ("dp-gan", "generator", "synthesis.dp_gan.method:DpGan",
      ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "DP-SGD on the critic: gradients clipped per image, Poisson sampling, Gaussian noise on their sum"),
-    ("hybrid", "gan", "synthesis.hybrid:Hybrid",
+    ("dp-gan-zhang", "generator", "synthesis.dp_gan.zhang:DpGanZhang",
+     ("image",), "zero-out-one", False, "privacy.epsilon", "privacy.epsilon at sqrt(groups / tensors) of its noise",
+     "every weight tensor is clipped to its group's bound by itself, and one term a group is accounted"),
+    ("hybrid", "generator", "synthesis.hybrid:Hybrid",
      ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "one release of noisy sums, then DP-SGD on a critic; both are charged to one ledger"),
-    ("gaussian", "gan", "synthesis.gaussian:GaussianMoments",
+    ("gaussian", "generator", "synthesis.gaussian:GaussianMoments",
      ("image", "person", "photo"), "zero-out-one or replace-one", True, "privacy.epsilon", "privacy.epsilon",
      "one release of noisy first and second moments of bounded vectors; sampling from them costs nothing"),
-    ("diffusion", "gan", "synthesis.diffusion.method:Diffusion",
+    ("diffusion", "generator", "synthesis.diffusion.method:Diffusion",
      ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "one release of noisy moments, then DP-SGD on a denoiser that starts at them; both are charged to one ledger"),
-    ("edm", "gan", "synthesis.diffusion.edm:Edm",
+    ("edm", "generator", "synthesis.diffusion.edm:Edm",
      ("image",), "replace-one", None, None, "inf",
      "edm trains on the raw images without noise"),
-    ("evolution", "gan", "synthesis.evolution.method:Evolution",
+    ("evolution", "generator", "synthesis.evolution.method:Evolution",
      ("image", "person", "photo"), "zero-out-one or replace-one", True, "privacy.epsilon", "privacy.epsilon",
      "a noisy histogram of votes at each iteration, one vote a record; nothing else reads a private image"),
     ("scattering-linear", "classifier", "classify.scattering_linear:ScatteringLinear",
@@ -110,8 +113,17 @@ _PUBLISHERS = (  # name, units, sound, claimed, proven, code, reason
      "lap, then the best linear estimate under a model of drawn faces at the known noise level: post-processing"),
     ("dct", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "discrete noise on the lowest frequencies, sized by the public cosines; the estimate is post-processing"),
+    ("fourier", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
+     "discrete noise on the lowest Fourier coefficients, sized by the public waves; the estimate is post-processing"),
+    ("wavelet", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
+     "discrete noise on Haar's differences of halves, sized by the pixel range; the estimate is post-processing"),
     ("pix", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "discrete noise on sums over public blocks, sized by the pixel range; the estimate is post-processing"),
+    ("quadtree", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
+     "discrete noise on sums over the blocks of a public quadtree, weighted by level; the estimate is post-processing"),
+    ("face-parts", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
+     "discrete noise on sums over public blocks, more where eyes, nose and mouth of an aligned face are; the estimate "
+     "is post-processing"),
     ("eigenfaces", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "discrete noise on coefficients in a basis of drawn faces, clipped to a public norm or sized by the basis"),
     ("codebook", ("image",), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
@@ -151,6 +163,9 @@ _OBFUSCATORS = (  # name, code, reason
     ("pixelate", "obfuscate.filters:Pixelate",
      "block means without noise: two images are told apart by what comes out, and a network that is trained on "
      "coarse faces recognizes them"),
+    ("k-same", "obfuscate.k_same:KSame",
+     "means of k images without noise: they hide who is in the set once, and of somebody with several images they "
+     "are his own mean; who knows the others subtracts them"),
     ("disguise", "obfuscate.filters:Disguise",
      "one key for all images and noise that no sensitivity sizes: a few known images give the key away by "
      "least squares"),
@@ -195,6 +210,11 @@ def methods_of(*families: str) -> Mapping[str, MethodInfo]:
     """Return the rows of some families by name, one family after the other."""
     rows = [row for family in families for row in METHODS.values() if row.family == family]
     return MappingProxyType({row.name: row for row in rows})
+
+
+def names_of(*families: str) -> str:
+    """Name the methods of some families as a message does: "generator: a, b; classifier: c"."""
+    return "; ".join(f"{family}: {', '.join(methods_of(family))}" for family in families)
 
 
 def load(name: str) -> Any:

@@ -40,9 +40,10 @@ def with_releases(table: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(data, Mapping) or not isinstance(model, Mapping):
         return table
     path, root = data.get("public_generator"), data.get("public_root")
-    if isinstance(path, str) and model.get("simulator") != "generator":
+    if isinstance(path, str) and model.get("simulator") != "generator" and not model.get("cleaned"):
         raise ConfigError(
-            f"data.public_generator = '{path}' is for model.simulator = \"generator\". Set that, or leave it out."
+            f"data.public_generator = '{path}' is for model.simulator = \"generator\" or model.cleaned = true. Set one "
+            "of them, or leave it out."
         )
     if "contained" in table and (path is None or "origin" in model):
         return table
@@ -73,6 +74,7 @@ def of_generator(path: Path) -> tuple[dict[str, Any], tuple[Contained, ...]]:
         "unit": str(proven.unit),
         "relation": str(proven.relation),
     }
+    origin |= {"license": settings.data_license} if settings.data_license else {}
     return origin | ({"epsilon": proven.epsilon} if proven.finite else {}), _contained(path, found)
 
 

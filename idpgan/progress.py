@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar, runtime_checkable
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 REFRESH_SECONDS = 0.2  # between two updates of a bar on a terminal
 LINE_SECONDS = 10.0  # between two lines where stderr is not a terminal
+_SAMPLED, _SAMPLES = 1.0, 60  # seconds between two samples of the speed, and how many are kept
 
 
 @runtime_checkable
@@ -39,6 +41,11 @@ def renamed(progress: Progress, what: str) -> Progress:
     return lambda _, done, total, note="": progress(what, done, total, note)
 
 
+def within(progress: Progress, whole: str) -> Progress:
+    """Return `progress` that names the whole before the part, so that a count says of what it is."""
+    return lambda what, done, total, note="": progress(f"{whole}, {what}", done, total, note)
+
+
 def counted(
     parts: Iterable[T], progress: Progress, what: str, total: int, size: Callable[[T], int] = lambda part: 1
 ) -> Iterator[T]:
@@ -51,11 +58,11 @@ def counted(
 
 
 def duration(seconds: float) -> str:
-    """Write how long something takes, to two digits at most."""
+    """Write how long something takes, to two digits at most, and at least a second."""
     for name, length in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
         if seconds >= 2 * length:
             return f"{seconds / length:.2g} {name}" if seconds < 100 * length else f"{seconds / length:,.0f} {name}"
-    return f"{seconds:.0f} s"
+    return f"{max(seconds, 1):.0f} s"
 
 
 def shown(off: bool = False) -> contextlib.AbstractContextManager[Progress]:
@@ -69,16 +76,29 @@ def shown(off: bool = False) -> contextlib.AbstractContextManager[Progress]:
 
 
 class _Work:
-    """One piece of work since its first call."""
+    """One piece of work: how far it is, and how fast it has been lately.
+
+    Its clock starts when the first part is done: what comes before is start-up, which no later part has.
+    """
 
     def __init__(self, first: int) -> None:
-        self._first, self._started = first, time.monotonic()
         self.done = first
+        self._seen: deque[tuple[float, int]] = deque(maxlen=_SAMPLES)  # when, and what was done by then
+
+    def reach(self, done: int) -> None:
+        """Note that so much is done now."""
+        now = time.monotonic()
+        if done > self.done and (not self._seen or now - self._seen[-1][0] >= _SAMPLED):
+            self._seen.append((now, done))
+        self.done = done
 
     @property
     def speed(self) -> float:
-        """Steps, images or runs per second."""
-        return (self.done - self._first) / max(time.monotonic() - self._started, 1e-9)
+        """Steps, images or runs per second; 0 until the second part is done."""
+        if not self._seen:
+            return 0.0
+        since, before = self._seen[0]
+        return (self.done - before) / max(time.monotonic() - since, 1e-9)
 
     def remaining(self, total: int) -> str:
         """How long the rest will take at this speed; empty where that is not known yet, or nothing is left."""
@@ -119,7 +139,8 @@ class Bars:
         if what not in self._work:
             self._work[what] = self._bars.add_task(what, total=total, speed=0.0, note=note), _Work(done)
         bar, work = self._work[what]
-        work.done, now = done, time.monotonic()
+        work.reach(done)
+        now = time.monotonic()
         if note or done == total or now - self._drawn_at >= REFRESH_SECONDS:
             self._drawn_at = now
             fields: dict[str, Any] = {"note": note} if note else {}
@@ -140,7 +161,8 @@ class Lines:
     def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
         """See `Progress`."""
         work = self._work.setdefault(what, _Work(done))
-        work.done, now = done, time.monotonic()
+        work.reach(done)
+        now = time.monotonic()
         if note or now - self._written_at >= LINE_SECONDS:
             self._written_at = now
             speed = f"{work.speed:.3g}/s" if work.speed else ""

@@ -24,6 +24,7 @@ from idpgan.files import append_line, check_writable
 from idpgan.host import own_state
 from idpgan.models.generator import Generator
 from idpgan.origin import check_total, with_releases
+from idpgan.own_code import is_own_code
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
@@ -78,6 +79,15 @@ def plan(config: RunConfig, out: Path | None = None) -> RunPlan:
     check_total(planned)
     refuse_beyond_limits(planned)
     return planned
+
+
+def sources(config: RunConfig) -> list[str]:
+    """Return what a run takes from elsewhere, with its license as it is stated, one phrase each; no image is read."""
+    planned: RunPlan = plan_run(config, known_shape(config.data))
+    model, stated = config.model, list(planned.declared)
+    if (model.generator == "population" or model.moved) and is_own_code(model.simulator):
+        stated.append(f"the simulator {model.simulator}, license {model.license or 'not stated'}")
+    return stated
 
 
 @dataclass(frozen=True)
@@ -268,9 +278,12 @@ def _train_and_release(
         if isinstance(tick.generator, Generator):  # a classifier draws nothing
             grid(tick)
 
-    with contextlib.closing(TensorBoard(run.tensorboard, grid)) as tensorboard:
+    optimizers = getattr(method, "generator_optimizers", ())
+    with contextlib.closing(TensorBoard(run.tensorboard, grid, optimizers)) as tensorboard:
         outcome = _steps(split, method, run, ledger, progress, on_tick=[show, tensorboard], ranks=ranks)
         released = outcome.ended != "interrupted"
+        if released:
+            tensorboard.end(config.model_dump(mode="json"))
         privacy = method.privacy() if released else None
         kept = (run.release / PRIVACY).exists()  # an existing release may hold an audited value
         if privacy is not None and not kept:

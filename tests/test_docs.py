@@ -25,7 +25,7 @@ def test_the_readme_has_both_commands_and_at_most_a_thousand_words():
 
 def test_the_overview_names_every_method():
     text = (ROOT / "docs" / "methods" / "overview.md").read_text(encoding="utf-8")
-    known = *methods_of("gan", "classifier"), *publish.METHODS, *obfuscate.METHODS
+    known = *methods_of("generator", "classifier"), *publish.METHODS, *obfuscate.METHODS
     assert [name for name in known if f"`{name}`" not in text] == []
 
 
@@ -74,7 +74,9 @@ def test_the_index_has_every_page_and_every_method_has_one():
     pages = {path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".ipynb")} - {index}
     assert pages - set(links(index)) == set()
     text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
-    assert [name for name in (*methods_of("gan", "classifier"), *publish.METHODS) if f"`{name}`" not in text] == []
+    assert [
+        name for name in (*methods_of("generator", "classifier"), *publish.METHODS) if f"`{name}`" not in text
+    ] == []
 
 
 ROOMS = "|".join(path.stem for path in (ROOT / "idpgan").iterdir() if not path.name.startswith("_"))

@@ -23,7 +23,7 @@ from idpgan.checks import typed
 from idpgan.commands import process_ledger
 from idpgan.data.images import Images
 from idpgan.data.load import Split
-from idpgan.privacy import Event, Noise, Relation, Unit, smooth_sensitivity
+from idpgan.privacy import Event, Noise, Relation, Unit, local_sensitivity, smooth_sensitivity
 from idpgan.privacy.sums import CellSums
 from idpgan.privacy.tiles import Tiles
 
@@ -152,6 +152,7 @@ def calls(folder):
         "idpgan.privacy.PermuteAndFlip": lambda: m.PermuteAndFlip(1, 5, *OURS)(WHOLE, noise),
         "idpgan.privacy.SparseVector": lambda: m.SparseVector(1, 5, 5, 2, *OURS)(WHOLE, noise),
         "idpgan.privacy.SmoothMedian": lambda: m.SmoothMedian(0.0, 1.0, 1.0, *OURS)(NUMBERS, noise),
+        "idpgan.privacy.local_sensitivity": lambda: local_sensitivity(NUMBERS, 0.0, 1.0),
         "idpgan.privacy.smooth_sensitivity": lambda: smooth_sensitivity(NUMBERS, 0.0, 1.0, 0.1),
         "idpgan.privacy.Grid": lambda: m.Grid.fine(1.0, 9, norm=2).round(NUMBERS),
         "idpgan.privacy.Noise": lambda: (

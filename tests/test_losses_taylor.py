@@ -9,6 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from idpgan.models.losses import (
+    ORDERS,
+    OUTPUT_LOSSES,
+    squared_error,
     taylor_coefficients,
     taylor_cross_entropy,
     taylor_curvature,
@@ -67,12 +70,12 @@ def record(seed, batch=5, outputs=3, features=4):
 
 
 @settings(max_examples=20, deadline=None)
-@given(st.integers(0, 1000))
-def test_the_loss_is_the_polynomial_of_its_coefficients(seed):
+@given(st.integers(0, 1000), st.sampled_from([("cross-entropy", math.log(2)), ("squared-error", 0.5)]))
+def test_the_loss_is_the_polynomial_of_its_coefficients(seed, loss):
     h, y, w = record(seed)
-    first, second = taylor_coefficients(h, y)
+    first, second = taylor_coefficients(h, y, loss[0])
     polynomial = taylor_polynomial(first.sum(0), second.sum(0).expand(3, 4, 4), w)
-    assert torch.allclose(taylor_cross_entropy(h @ w.T, y).sum(), polynomial + 5 * 3 * math.log(2))
+    assert torch.allclose(OUTPUT_LOSSES[loss[0]](h @ w.T, y).sum(), polynomial + 5 * 3 * loss[1])
     # Linear in the coefficients: noise on them is the same polynomial of the noise.
     noise = torch.randn(3, 4), torch.randn(3, 4, 4)
     noise = noise[0].double(), (noise[1] + noise[1].mT).double()
@@ -80,8 +83,16 @@ def test_the_loss_is_the_polynomial_of_its_coefficients(seed):
     assert torch.allclose(both, polynomial + taylor_polynomial(*noise, w))
 
 
+def test_the_squared_error_is_exact_far_from_zero_where_the_expansion_is_not():
+    z, y = torch.tensor([[6.0, -6.0]], dtype=torch.float64), torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    assert squared_error(z, y).item() == 2 * (6 - 1) ** 2 / 2
+    assert derivatives(squared_error, torch.tensor([0.5]))[1].item() == 0  # without a label order 1 vanishes
+    assert taylor_cross_entropy(z, y).item() > true_cross_entropy(z, y).item() + 1
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "squared-error"])
 @pytest.mark.parametrize(("outputs", "features"), [(1, 1), (1, 2), (2, 1), (2, 2)])
-def test_no_replaced_record_moves_the_coefficients_further_than_the_sensitivity(outputs, features):
+def test_no_replaced_record_moves_the_coefficients_further_than_the_sensitivity(outputs, features, loss):
     levels = torch.linspace(-1, 1, 5, dtype=torch.float64).tolist()
     records = [
         (torch.tensor([h], dtype=torch.float64), torch.tensor([y], dtype=torch.float64))
@@ -90,18 +101,20 @@ def test_no_replaced_record_moves_the_coefficients_further_than_the_sensitivity(
     ]
     vectors = []
     for h, y in records:
-        first, second = taylor_coefficients(h, y)
+        first, second = taylor_coefficients(h, y, loss)
         vectors.append(torch.cat([first.flatten(), second.expand(outputs, features, features).flatten()]))
     stacked = torch.stack(vectors)
     worst = torch.cdist(stacked, stacked, p=1).max().item()
-    bound = taylor_sensitivity(outputs, features)
+    bound = taylor_sensitivity(outputs, features, loss)
     assert worst <= bound
-    assert worst > 0.6 * bound  # so a bound that forgets a factor 2 would be caught
-    # What the proof for labels uses: with h fixed, another class moves 2 d numbers by at most 1 each.
+    assert (worst > taylor_sensitivity(outputs, features)) == (loss == "squared-error")  # the other's is too small
+    assert worst > 0.55 * bound  # so a bound that forgets a factor 2 would be caught
+    # What the proof for labels uses: with h fixed, another class moves 2 d numbers by at most a each.
     h = torch.ones(1, features, dtype=torch.float64)
-    old, new = (taylor_coefficients(h, torch.tensor([row], dtype=torch.float64)) for row in ([1.0, 0.0], [0.0, 1.0]))
+    rows = (torch.tensor([row], dtype=torch.float64) for row in ([1.0, 0.0], [0.0, 1.0]))
+    old, new = (taylor_coefficients(h, row, loss) for row in rows)
     change = (old[0] - new[0]).abs()
-    assert change.max() == 1
+    assert change.max() == ORDERS[loss][0]
     assert int((change > 0).sum()) == 2 * features
     assert torch.equal(old[1], new[1])
 
@@ -109,6 +122,7 @@ def test_no_replaced_record_moves_the_coefficients_further_than_the_sensitivity(
 def test_the_sensitivity_is_the_papers():
     assert taylor_sensitivity(1, 8) == 8 + 16
     assert taylor_sensitivity(11, 32) == 11 * (32 + 256)
+    assert taylor_sensitivity(11, 32, "squared-error") == 11 * (64 + 1024)
 
 
 def test_curvature_tells_whether_the_loss_has_a_lower_bound():

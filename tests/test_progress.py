@@ -6,7 +6,7 @@ import pytest
 from rich.console import Console
 
 from idpgan import progress
-from idpgan.progress import Bars, Lines, renamed, shown, silent
+from idpgan.progress import Bars, Lines, renamed, shown, silent, within
 
 
 class Terminal(io.StringIO):
@@ -75,6 +75,40 @@ def test_lines_are_written_at_notes_and_otherwise_every_ten_seconds(monkeypatch)
     ]
 
 
+def lines_of(times, total, monkeypatch):
+    """What a file gets of work that has done 0, 1, 2, ... parts at these seconds."""
+    clock, text = [0.0], io.StringIO()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
+    told = Lines(text)
+    for done, seconds in enumerate(times):
+        clock[0] = seconds
+        told("steps", done, total)
+    return text.getvalue().splitlines()
+
+
+def test_the_start_up_is_not_taken_for_the_speed(monkeypatch):
+    """A minute of start-up, then a step a second: 90 s were once told to be 17 minutes."""
+    lines = lines_of([0.0, *(60.0 + step for step in range(31))], 90, monkeypatch)
+    assert lines[0] == "steps: 1 of 90"  # how fast is not known yet
+    assert lines[1:] == [
+        "steps: 11 of 90, 1/s, 79 s left",
+        "steps: 21 of 90, 1/s, 69 s left",
+        "steps: 31 of 90, 1/s, 59 s left",
+    ]
+
+
+def test_the_time_left_follows_a_speed_that_changes(monkeypatch):
+    """100 steps in 100 s, then one every 10 s: the last minute counts, not the mean since the start."""
+    slow = [100.0 + 10 * step for step in range(1, 100)]
+    assert lines_of([*map(float, range(101)), *slow], 1000, monkeypatch)[-1] == "steps: 199 of 1,000, 0.1/s, 2.2 h left"
+
+
+def test_a_part_of_the_work_is_named_after_the_whole():
+    heard = []
+    within(lambda *call: heard.append(call), "nearest-sample")("distances", 3, 7)
+    assert heard == [("nearest-sample, distances", 3, 7, "")]
+
+
 def test_a_terminal_gets_bars_a_file_lines_and_off_nothing(monkeypatch):
     monkeypatch.setattr("sys.stderr", Terminal())
     assert isinstance(shown(), Bars)
@@ -93,7 +127,7 @@ def test_a_part_of_the_work_goes_by_the_name_of_the_whole():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.4, "0 s"), (119, "119 s"), (120, "2 min"), (150, "2.5 min"), (3000, "50 min"), (7200, "2 h"), (2e5, "2.3 d")],
+    [(0.4, "1 s"), (119, "119 s"), (120, "2 min"), (150, "2.5 min"), (3000, "50 min"), (7200, "2 h"), (2e5, "2.3 d")],
 )
 def test_how_long_something_takes_is_written_in_a_unit_that_fits(seconds, text):
     assert progress.duration(seconds) == text

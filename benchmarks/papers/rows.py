@@ -15,11 +15,13 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SOURCE, PAGE = Path(__file__).with_suffix(".toml"), ROOT / "docs" / "results" / "rows.md"
+SLOWEST = 5  # commands that are named at the end
 VERDICTS = ("works", "partial", "missing", "departs")
 PAPERS = {
     "000": "Zhang, Fu and Meng (2020): matrix publishers",
@@ -71,48 +73,57 @@ def counted(rows: list[dict[str, Any]]) -> str:
 
 
 def call(command: str, out: Path) -> list[str]:
-    """Return the arguments of a command: pytest and idpgan are those of this Python."""
+    """Return the arguments of a command: pytest and idpgan are those of this Python, marks those of the suite."""
     words = [word.replace("OUT", str(out)) for word in shlex.split(command)]
     if words[0] == "pytest":
-        return [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", *words[1:]]
+        return [sys.executable, "-m", "pytest", "-q", "-x", *words[1:]]
     if words[0] == "idpgan":
         return [sys.executable, "-m", *words]
     return [sys.executable, *words[1:]]
 
 
-def run(rows: list[dict[str, Any]], seconds: float) -> int:
-    """Run each command once; say of which rows it is, and return how many failed or were not reached in time."""
+def run(rows: list[dict[str, Any]], seconds: float, jobs: int = 1) -> int:
+    """Run each command once; say of which rows it is and how long it took, and return how many failed or were too late.
+
+    Args:
+        rows: As of `read`.
+        seconds: For all of them.
+        jobs: Commands at once, each on one thread.
+    """
     commands: dict[str, list[int]] = {}
     for row in rows:
         if row["command"]:
             commands.setdefault(row["command"], []).append(row["row"])
-    started, bad = time.monotonic(), 0
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    with tempfile.TemporaryDirectory() as folder:
-        for command, numbers in commands.items():
-            left = seconds - (time.monotonic() - started)
-            try:
-                arguments = call(command, Path(folder))
-                done = subprocess.run(
-                    arguments,
-                    cwd=ROOT,
-                    env=environment,
-                    capture_output=True,
-                    text=True,
-                    timeout=max(left, 0.1),
-                    check=False,
-                )
-                said = (
-                    "shown"
-                    if done.returncode == 0
-                    else f"FAILED ({done.returncode}) {done.stderr[-500:]}{done.stdout[-500:]}"
-                )
-            except subprocess.TimeoutExpired:
-                said = "NOT REACHED in time"
+    started, bad, took = time.monotonic(), 0, dict[str, float]()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+
+        def shown(command: str) -> tuple[str, float]:
+            begun = time.monotonic()
+            said = said_of(call(command, Path(folder)), started + seconds - begun)
+            return said, time.monotonic() - begun
+
+        for command, (said, lasted) in zip(commands, pool.map(shown, commands), strict=True):
             bad += said != "shown"
-            print(f"{said}: rows {', '.join(map(str, numbers))}: {command}", flush=True)
-    print(f"{len(commands) - bad} of {len(commands)} commands in {time.monotonic() - started:.0f} s")
+            took[command] = lasted
+            print(f"{said}, {lasted:.0f} s: rows {', '.join(map(str, commands[command]))}: {command}", flush=True)
+    slowest = sorted(took, key=lambda command: -took[command])[:SLOWEST]
+    print(f"{len(commands) - bad} of {len(commands)} commands in {time.monotonic() - started:.0f} s, the slowest:")
+    for command in slowest:
+        print(f"{took[command]:5.0f} s  {command}")
     return bad
+
+
+def said_of(arguments: list[str], left: float) -> str:
+    """Run one command in the seconds that are left; return whether it showed its thing, and why not."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    kept: Any = {"cwd": ROOT, "env": environment, "capture_output": True, "text": True, "check": False}
+    if left <= 0:
+        return "NOT REACHED in time"
+    try:
+        done = subprocess.run(arguments, timeout=left, **kept)
+    except subprocess.TimeoutExpired:
+        return "NOT FINISHED in time"
+    return "shown" if done.returncode == 0 else f"FAILED ({done.returncode}) {done.stderr[-500:]}{done.stdout[-500:]}"
 
 
 def main() -> int:
@@ -120,12 +131,15 @@ def main() -> int:
     parser.add_argument("do", choices=("table", "run"))
     parser.add_argument("--paper", choices=PAPERS)
     parser.add_argument("--seconds", type=float, default=900.0, help="of all commands together")
+    parser.add_argument("--jobs", type=int, default=2, help="commands at once, each on one thread")
     arguments = parser.parse_args()
     rows = read()
     if arguments.do == "table":
         PAGE.write_text(page(rows), encoding="utf-8")
         return 0
-    return min(run([row for row in rows if arguments.paper in (None, row["paper"])], arguments.seconds), 1)
+    return min(
+        run([row for row in rows if arguments.paper in (None, row["paper"])], arguments.seconds, arguments.jobs), 1
+    )
 
 
 if __name__ == "__main__":

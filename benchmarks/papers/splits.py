@@ -37,6 +37,14 @@ def first_images(identities: Tensor, num: int = 5) -> tuple[Tensor, Tensor]:
 
 
 @typed
+def random_images(identities: Tensor, num: int = 5, *, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Split as `first_images` does, with ``num`` images of each person that are drawn."""
+    order = torch.randperm(len(identities), generator=torch.Generator().manual_seed(torch_seed(seed)))
+    train, test = first_images(identities[order], num)
+    return order[train].sort().values, order[test].sort().values
+
+
+@typed
 def picture_disjoint(identities: Tensor, share: float = 0.5) -> tuple[Tensor, Tensor]:
     """Split within each person, evenly in order: both parts show the same people on different pictures.
 

@@ -21,7 +21,7 @@ from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.memory import cat
 from idpgan.models.generator import Generator
-from idpgan.progress import Progress, renamed, silent
+from idpgan.progress import Progress, renamed, silent, within
 from idpgan.ranks import ALONE, Ranks
 from idpgan.training.method import CriticScores, ReleasedSums
 
@@ -241,7 +241,7 @@ def run_attack(
     num = min(len(images.members), most_costly if attack.costly else len(images.members))
     index = torch.arange(num)
     both = joined(images.members.select(index), images.non_members.select(index)).to(device)
-    scores = knowledge.scores(attack.score, both, renamed(progress, attack.name)).float().cpu()
+    scores = knowledge.scores(attack.score, both, within(progress, attack.name)).float().cpu()
     sides, people = (scores[:num], scores[num:]), images.people
     groups = None if people is None else (people[0][:num], people[1][:num])
     if attack.by_person and groups is not None:

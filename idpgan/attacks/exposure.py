@@ -4,7 +4,8 @@ r"""Secret-sharer exposure: how much better a model knows canaries that it was t
 drawn at random from a declared space R and put into the training data; scores (higher = known better, such as minus the
 loss) of canaries are compared with those of other members of R that no model has seen. Exposure is
 ``log2 |R| - log2 rank``, in bits: ``log2 |R|`` for the best known of all, and 1.44 on average where nothing was
-memorized (`FLOOR`).
+memorized (`FLOOR`). A secret is *extracted* where a search finds it: of all members that agree with what the attacker
+knows, it is the best known (`Extraction`).
 
 Nothing is trained here: `idpgan.commands.canaries` does that.
 """
@@ -63,6 +64,40 @@ class Exposure:
         lists = {name: facts[name].tolist() for name in ("by_rank", "extrapolated")}
         most = math.log2(self.references + 1)
         return {**facts, **lists, "shape": list(self.shape), "most_by_rank": most, "floor": FLOOR, "fits": self.fits}
+
+
+@dataclass(frozen=True)
+class Extraction:
+    """A search for secrets of which all but some bits are known: all ways to complete them, best known first.
+
+    The paper follows the likeliest tokens by a shortest path. An image has no order of tokens, so that every completion
+    is scored.
+
+    Attributes:
+        unknown_bits: b; there are 2^b completions of each secret.
+        ranks: (m,) int64, places of the secrets among their completions, from 1; 1 is extracted.
+        never_seen: (m,) int64, the same of members that were not in the training: the control, uniform on 1 .. 2^b.
+    """
+
+    unknown_bits: int
+    ranks: Tensor
+    never_seen: Tensor
+
+    @property
+    def extracted(self) -> tuple[int, int]:
+        """How many secrets come first, and how many of the control."""
+        return int((self.ranks == 1).sum()), int((self.never_seen == 1).sum())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return a JSON-able dict."""
+        lists = {name: getattr(self, name).tolist() for name in ("ranks", "never_seen")}
+        first = dict(zip(("extracted", "extracted_never_seen"), self.extracted, strict=True))
+        return {"unknown_bits": self.unknown_bits, **lists, **first}
+
+
+def rank_of_first(scores: Tensor) -> int:
+    """Return the place, from 1, of the first of scores (n,), higher = earlier; ties count against it."""
+    return int((scores >= scores[0]).sum())
 
 
 def _check(scores: Tensor, references: Tensor, least: int) -> tuple[np.ndarray, np.ndarray]:

@@ -241,7 +241,7 @@ def nearest_in_features(
         coordinates = []
         for batch in part.split(_FEATURE_BATCH):
             coordinates.append(projected(features(batch.to(images.device)), space))
-            progress("features", sum(map(len, coordinates)), len(part))
+            progress("features of images", sum(map(len, coordinates)), len(part))
         clouds.append(torch.cat(coordinates))
     return -shared("nearest", clouds[1], clouds[0], 1, ranks=ranks)
 

@@ -53,14 +53,17 @@ class CanaryNetwork(nn.Module):
     Args:
         canaries: How many; one weight each.
         slope: Score per weight.
+        copies: Weights of each canary, in tensors of their own.
     """
 
     num_classes = 0
     image_shape = SHAPE
 
-    def __init__(self, canaries: int, slope: float) -> None:
+    def __init__(self, canaries: int, slope: float, copies: int = 1) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(canaries))
+        for copy in range(1, copies):
+            self.register_parameter(f"copy{copy}", nn.Parameter(torch.zeros(canaries)))
         self.slope = slope
 
     def forward(self, images: Tensor) -> Tensor:
@@ -69,7 +72,8 @@ class CanaryNetwork(nn.Module):
         canary = (pixels.abs() == 1).all(1)  # other images are never all black and white
         places = 2 ** torch.arange(_BITS, device=images.device)  # no buffer: Opacus refuses layers that have one
         number = ((pixels[:, :_BITS] > 0).long() * places).sum(1) % len(self.weight)
-        return torch.where(canary, self.slope * self.weight[number], 0.0)
+        scores = torch.stack([weight[number] for weight in self.parameters()]).sum(0)
+        return torch.where(canary, self.slope * scores, 0.0)
 
 
 def canary_images(canaries: int) -> Images:

@@ -33,7 +33,7 @@ from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
 from idpgan.data import images, load
 from idpgan.errors import ConfigError, InputError
 from idpgan.models import initialize, optimizers
-from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
+from idpgan.models.private_classifier import PrivateClassifier, ReluCnn, ReluMlp
 from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Noise, Relation, SparseVector, Unit
 from idpgan.privacy.collaborative import SharingScales, sharing_epsilon, sharing_scales
 from idpgan.privacy.noise import Source
@@ -52,7 +52,8 @@ class DssgdConfig(MethodConfig):
 
     Attributes:
         participants: Each holds an equal share of the positions, dealt in turn; never fewer than one image.
-        width: Feature maps of the first convolution.
+        network: "cnn" has two convolutions, "mlp" two hidden layers, which are the paper's at width 8.
+        width: Feature maps of the first convolution; of "mlp", an eighth of the last hidden layer.
         upload_share: theta_u, share of the parameters that a participant uploads in a round.
         download_share: theta_d, share of the parameters that it takes from the server before; the rest stay its own.
         selection: Without noise: "largest" changes, or a "random" choice among those above `threshold`.
@@ -65,6 +66,7 @@ class DssgdConfig(MethodConfig):
 
     name: Literal["dssgd"] = "dssgd"
     participants: int = Field(30, ge=1, le=10_000)
+    network: Literal["cnn", "mlp"] = "cnn"
     width: int = Field(8, ge=1, le=1024)
     upload_share: float = Field(0.1, gt=0, le=1)
     download_share: float = Field(1.0, gt=0, le=1)
@@ -230,8 +232,9 @@ class DssgdPlan(ClassifierPlan):
         return "which positions lie with which participant", "the settings"
 
     def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
-        """Return a convolutional network without normalization."""
-        return ReluCnn(image_shape, classes, width=self.config.method.width, seed=self.config.training.seed)
+        """Return a network without normalization."""
+        kind = ReluMlp if self.config.method.network == "mlp" else ReluCnn
+        return kind(image_shape, classes, width=self.config.method.width, seed=self.config.training.seed)
 
     def check(self) -> None:
         """Refuse what no classifier supports, and participants without an image."""

@@ -39,7 +39,8 @@ from idpgan.memory import LARGEST, check_room, let_go, zeros
 from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.privacy import Noise
-from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, Features
+from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan
+from idpgan.privacy.layer_gradients import Features
 from idpgan.privacy.tiles import Rows, Tiles, alike, sizes, threads_of
 from idpgan.private.steps import PrivateSteps, steps_entry
 from idpgan.progress import counted
@@ -236,7 +237,7 @@ class ScatteringLinear(PrivateSteps, GivesClassifier):
                 torch.ones(len(self._null), dtype=torch.float64, device=self.device),
             )
             needed = torch.arange(len(self._images))[self.dpsgd.ranks.share(len(self._images))]  # always the same
-            for index in counted(needed.split(_ROWS), self.progress, "features", len(needed), len):
+            for index in counted(needed.split(_ROWS), self.progress, "features of images", len(needed), len):
                 pixels = self._images.select(index).to(self.device).images
                 with torch.no_grad():
                     found = self.dpsgd.features(self.newest.features(images.to_float(pixels)))

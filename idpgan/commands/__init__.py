@@ -6,7 +6,6 @@ Heavy imports wait inside the functions, so that ``--help`` is there at once.
 from __future__ import annotations
 
 import importlib
-import importlib.metadata
 import io
 import logging
 import sys
@@ -15,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from idpgan.commands.command import Command
 from idpgan.commands.faults import (
     BAD,
     TERMINATED,
@@ -32,14 +32,15 @@ from idpgan.host import own_state
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        print(f"idpgan {importlib.metadata.version('idpgan')}")
+        from idpgan.version import made_with
+
+        print(f"idpgan {made_with()}")
         raise typer.Exit
 
 
 app = typer.Typer(
     name="idpgan",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -48,7 +49,13 @@ app = typer.Typer(
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version)
+        bool,
+        typer.Option(
+            "--version",
+            help="Print the version, as cards name it.",
+            is_eager=True,
+            callback=_print_version,
+        ),
     ] = False,
 ) -> None:
     """Publish and generate images under differential privacy: claimed, proven and audited."""
@@ -59,7 +66,7 @@ _COMMANDS = (
     "publish", "obfuscate", "stream", "ledger", "methods", "verify", "doctor",
 )  # fmt: skip
 for _name in _COMMANDS:  # each is a function in the file of its name; the package's attribute stays the file
-    app.command()(guarded(getattr(importlib.import_module(f"{__name__}.{_name}"), _name)))
+    app.command(cls=Command)(guarded(getattr(importlib.import_module(f"{__name__}.{_name}"), _name)))
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
 
 

@@ -33,7 +33,7 @@ from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable, write_private_json
 from idpgan.host import own_state
-from idpgan.progress import Progress, silent
+from idpgan.progress import Progress, counted, silent
 from idpgan.ranks import ALONE, Ranks, refuse_several
 from idpgan.run import RunFolder, describe_environment
 
@@ -176,6 +176,7 @@ def attack_run(
     from idpgan.attacks.attack import best_of, choose_members
     from idpgan.attacks.riskiest import most_exposed
     from idpgan.attacks.shadow_runs import train_shadows
+    from idpgan.commands.attack_images import expected_time
     from idpgan.models.checkpoint import is_classifier
     from idpgan.release.outputs import check_output
     from idpgan.report.attacked_images import CAUTION, FORMAT, AttackReport
@@ -201,7 +202,11 @@ def attack_run(
     knowledge = dataclasses.replace(knowledge, ranks=ranks)
     judging: Any = {name: getattr(options, name) for name in ("most_costly", "confidence")}
     judging |= {"device": device, "progress": progress}
-    outcomes = tuple(attacks.run_attack(attack, knowledge, images, **judging) for attack in rows)
+    if knowledge.samples is not None:
+        long = expected_time(images, knowledge, device)
+        progress("attacks", 0, len(rows), f"{long} to compare images, besides what is trained")
+    judged = (attacks.run_attack(attack, knowledge, images, **judging) for attack in rows)
+    outcomes = tuple(counted(judged, progress, "attacks", len(rows)))
     facts = {
         "run": str(run.path),
         "method": target.config.method.name,
@@ -256,7 +261,7 @@ class _Target(NamedTuple):
 
 def _open(run: RunFolder, kind: str, options: AttackOptions, progress: Progress) -> _Target:
     """Read the run under attack and its data, and refuse what does not belong together."""
-    from idpgan.data.load import load
+    from idpgan.data.load import load_again
     from idpgan.models.checkpoint import WEIGHTS
     from idpgan.release.classifier import load_classifier
     from idpgan.release.generator import load_generator
@@ -276,7 +281,7 @@ def _open(run: RunFolder, kind: str, options: AttackOptions, progress: Progress)
             "Train again with a holdout_share above 0."
         )
     product = load_classifier(path) if classifies else load_generator(path, _code(config))
-    split, state = load(config.data, progress), saved_state(run)
+    split, state = load_again(config.data, progress), saved_state(run)
     if state is not None and state["fingerprint"].get("private data") != split.digest:
         raise InputError(
             f"The private images of '{config.data.name}' are not those that {path} was trained on, so that members and "
@@ -383,12 +388,12 @@ def _train_shadow(config: RunConfig, split: Split, progress: Progress) -> Genera
 
 def other_generator(path: Path, images: Membership) -> Generator:
     """Load the generator of another finished run; refuse one that was trained on the images under attack."""
-    from idpgan.data.load import load
+    from idpgan.data.load import load_again
     from idpgan.release.generator import load_generator
     from idpgan.trainer import load_config
 
     other = load_config(RunFolder.open(path).config)
-    trained_on = load(other.data).private.existing()
+    trained_on = load_again(other.data).private.existing()
     known = set(trained_on.digests())
     judged = (images.members, images.non_members)
     shared = [sum(digest in known for digest in part.digests()) for part in judged]

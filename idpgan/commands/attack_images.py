@@ -121,7 +121,7 @@ def attack(
     if images.people is None:
         check_independent(images.members.images, images.non_members.images, seed=seed)
     judging: Any = {"confidence": corrected(len(possible), confidence, COPIES), "device": where, "progress": progress}
-    progress("attacks", 0, len(rows) + 1, f"{_expected(images, knowledge, where)} in all")
+    progress("attacks", 0, len(rows) + 1, f"{expected_time(images, knowledge, where)} in all")
     outcomes = tuple(
         run_attack(row, knowledge, images, **judging) for row in counted(rows, progress, "attacks", len(rows) + 1)
     )
@@ -151,8 +151,8 @@ def attack(
     return ImagesAttack(outcomes, best, facts, (*notes, *CAUTION), riskiest=risky)
 
 
-def _expected(images: Membership, knowledge: Knowledge, device: torch.device) -> str:
-    """Say how long all attacks take, from some images that are compared with few and with more synthetic ones.
+def expected_time(images: Membership, knowledge: Knowledge, device: torch.device) -> str:
+    """Say how long all attacks that compare images take, from some that are compared with few and more synthetic ones.
 
     Each pair of an image in question and a synthetic one is compared three times as a whole (distances, and those of
     the next attack and of near copies) and once as a copy; features are computed of all images.

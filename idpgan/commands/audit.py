@@ -60,6 +60,7 @@ class AuditOptions:
         None, "Default: of --one-run 5000 gradients or sums, or 500 images; of --exposure 20."
     )
     repeats: int = option(1, "How often each secret of --exposure is in the training.")
+    extract: int = option(0, "Of --exposure: also search for each secret, all but so many of its blocks known.")
     threads: int = option(1, "Threads, each with its own noise.")
     device: Device = "cpu"
 
@@ -75,8 +76,8 @@ class AuditOptions:
             whole(self.seed, "--seed")
         if self.exposure and (unfit := given(self, "runs", "release", "one_run", *_ASKED)):
             raise InputError(f"{unfit[0]} does not go with --exposure.")
-        if self.repeats != 1 and not self.exposure:
-            raise InputError("--repeats belongs to --exposure.")
+        if (own := given(self, "repeats", "extract")) and not self.exposure:
+            raise InputError(f"{own[0]} belongs to --exposure.")
         if self.canaries is not None and not self.one_run and not self.exposure:
             raise InputError("--canaries belongs to --one-run and --exposure.")
         if self.one_run and (unfit := given(self, "release", "runs")):
@@ -148,7 +149,9 @@ def _canaries(what: str, options: AuditOptions, progress: Progress) -> Answer:
         raise InputError(f"{asked[0]} is for methods; {what} is trained with its own settings. Leave it out.")
     if options.exposure:
         num = 20 if options.canaries is None else options.canaries
-        found = canaries.exposure_of(config, canaries=num, repeats=options.repeats, seed=seed or 0, progress=progress)
+        found = canaries.exposure_of(
+            config, canaries=num, repeats=options.repeats, unknown=options.extract, seed=seed or 0, progress=progress
+        )
         return Answer(found, lambda: print_lines(found.lines()))
     once = canaries.images_once(config, options.canaries, confidence=confidence, seed=seed, progress=progress)
     return Answer(once, lambda: print_lines(once.lines()), code=int(once.violation))

@@ -15,6 +15,7 @@ the nearest sample.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idpgan.attacks.exposure import FLOOR, LEAST_REFERENCES, Exposure, exposure
+from idpgan.attacks.exposure import FLOOR, LEAST_REFERENCES, Exposure, Extraction, exposure, rank_of_first
 from idpgan.attacks.membership import nearest_sample
 from idpgan.audit.cases import AuditCase, doubt
 from idpgan.audit.one_run import CanaryKind, OneRunResult, appended, audit_one_run, make_canaries
@@ -45,6 +46,7 @@ from idpgan.training.method import Method, NoCriticError
 FORMAT = "idpgan exposure 1"
 _GRADIENTS, _IMAGES = 5000, 500  # canaries, unless told
 _BLOCKS = 8  # blocks per side of a canary
+MOST_UNKNOWN = 16  # bits of a secret that a search completes
 _SAMPLES = 5000  # samples among which the nearest is searched
 _READ = "Private images were read: this result is for the curator."
 _NOT_FOR_RELEASE = "what was trained holds constructed secrets: it is not a product, was never released, and is dropped"
@@ -238,20 +240,45 @@ class CanarySpace:
     @property
     def bits(self) -> float:
         """log2 of the number of members."""
-        _, height, width = self.image_shape
-        return min(_BLOCKS, height) * min(_BLOCKS, width) + math.log2(max(len(self.classes), 1))
+        return math.prod(self._blocks) + math.log2(max(len(self.classes), 1))
 
     def draw(self, num: int, seed: int) -> Images:
         """Draw different members, uniformly."""
-        rng, (channels, height, width) = torch.Generator().manual_seed(seed), self.image_shape
-        rows, columns = min(_BLOCKS, height), min(_BLOCKS, width)
-        blocks = torch.randint(2, (num, rows, columns), generator=rng, dtype=torch.uint8)
+        rng = torch.Generator().manual_seed(seed)
+        blocks = torch.randint(2, (num, *self._blocks), generator=rng, dtype=torch.uint8)
         while len(blocks.flatten(1).unique(dim=0)) < num:
-            blocks = torch.randint(2, (num, rows, columns), generator=rng, dtype=torch.uint8)
-        down, across = torch.arange(height) * rows // height, torch.arange(width) * columns // width
-        images = (255 * blocks)[:, None, down][..., across].expand(num, channels, height, width).contiguous()
+            blocks = torch.randint(2, (num, *self._blocks), generator=rng, dtype=torch.uint8)
         labels = torch.randint(len(self.classes), (num,), generator=rng) if self.classes else None
-        return Images(images, labels, self.classes)
+        return Images(self._painted(blocks), labels, self.classes)
+
+    def completions(self, member: Images, unknown: int, seed: int) -> Images:
+        """Return all 2^unknown members that differ from one at most in so many blocks, drawn by seed; itself first.
+
+        Raises:
+            InputError: If there are fewer blocks.
+        """
+        rows, columns = self._blocks
+        if not 1 <= unknown <= min(MOST_UNKNOWN, rows * columns):
+            raise InputError(
+                f"{unknown} unknown blocks must be in 1 .. {min(MOST_UNKNOWN, rows * columns)}: all ways to fill them "
+                f"are tried, and a secret has {rows} x {columns}."
+            )
+        places = torch.randperm(rows * columns, generator=torch.Generator().manual_seed(seed))[:unknown]
+        flips = torch.zeros(1 << unknown, rows * columns, dtype=torch.uint8)
+        flips[:, places] = (torch.arange(1 << unknown)[:, None] >> torch.arange(unknown) & 1).to(torch.uint8)
+        labels = None if member.labels is None else member.labels.expand(len(flips))
+        return Images(member.images ^ self._painted(flips.view(-1, rows, columns)), labels, member.classes)
+
+    @property
+    def _blocks(self) -> tuple[int, int]:
+        """Rows and columns of blocks."""
+        return min(_BLOCKS, self.image_shape[1]), min(_BLOCKS, self.image_shape[2])
+
+    def _painted(self, blocks: Tensor) -> Tensor:
+        """Return images of blocks, 0 or 1, uint8 (n, rows, columns): black and white, (n, C, H, W)."""
+        (rows, columns), (channels, height, width) = self._blocks, self.image_shape
+        down, across = torch.arange(height) * rows // height, torch.arange(width) * columns // width
+        return (255 * blocks)[:, None, down][..., across].expand(len(blocks), channels, height, width).contiguous()
 
 
 def with_canaries(split: Split, canaries: Images, repeats: int) -> Split:
@@ -280,6 +307,7 @@ class ExposureReport:
         results: Exposure by score.
         canaries: m.
         repeats: How often each was in.
+        extractions: What a search found, by score; empty where none was asked for.
         notes: What a reader has to know.
     """
 
@@ -288,6 +316,7 @@ class ExposureReport:
     results: Mapping[str, Exposure]
     canaries: int
     repeats: int
+    extractions: Mapping[str, Extraction] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = (_NOT_FOR_RELEASE,)
 
     def to_json(self) -> dict[str, Any]:
@@ -301,6 +330,7 @@ class ExposureReport:
             "canaries": self.canaries,
             "repeats": self.repeats,
             "exposure": {name: result.to_json() for name, result in self.results.items()},
+            "extraction": {name: found.to_json() for name, found in self.extractions.items()},
             "floor": FLOOR,
             "notes": list(self.notes),
         }
@@ -315,6 +345,12 @@ class ExposureReport:
                 f"seen: {FLOOR:.2f}), most {result.by_rank.max():.2f}; {result.extrapolated.mean():.2f} by a "
                 f"skew-normal law{fit}"
             )
+        for name, search in self.extractions.items():
+            ours, others = search.extracted
+            lines.append(
+                f"{name}: {ours} of {len(search.ranks)} secrets extracted, each out of {2**search.unknown_bits:,} ways "
+                f"to fill its {search.unknown_bits} unknown blocks (never seen: {others} of {len(search.never_seen)})"
+            )
         if not self.results:
             lines.append("No score tells one image from another, so nothing was measured.")
         return [*lines, *(f"note: {note}" for note in self.notes), _READ]
@@ -328,9 +364,10 @@ def expose(
     canaries: int = 20,
     references: int = 1000,
     repeats: int = 1,
+    unknown: int = 0,
     seed: int = 0,
-) -> tuple[Any, dict[str, Exposure]]:
-    """Train with canaries and return what was trained, and the exposure by each score that says anything.
+) -> tuple[Any, dict[str, Exposure], dict[str, Extraction]]:
+    """Train with canaries; return what was trained, and exposure and extraction by each score that says anything.
 
     Args:
         split: Data set.
@@ -339,12 +376,15 @@ def expose(
         canaries: m, 1 .. 1000.
         references: n, other members of the space: 100 .. 100,000.
         repeats: How often each canary is in the training data, 1 .. 1000.
+        unknown: Blocks of a canary that a search completes, at most 16; 0: none is made.
         seed: Of the draw from the space; public.
     """
     whole(canaries, "canaries", 1, 1000)
     whole(references, "references", LEAST_REFERENCES, 100_000)
     whole(repeats, "repeats", 1, 1000)
     space = CanarySpace(split.image_shape, split.classes)
+    if unknown:
+        space.completions(space.draw(1, seed), unknown, seed)  # refused before the training
     drawn = space.draw(canaries + references, seed)
     trained = train(with_canaries(split, drawn.select(torch.arange(canaries)), repeats))
     found: dict[str, Exposure] = {}
@@ -352,7 +392,21 @@ def expose(
         given = score(trained, drawn)
         if bool((given != given[0]).any()):
             found[name] = exposure(given[:canaries], given[canaries:], space.bits)
-    return trained, found
+    both = drawn.select(torch.arange(min(2 * canaries, len(drawn))))
+    searched = {}
+    for name in found if unknown else ():
+        ranks = search(space, both, functools.partial(scores[name], trained), unknown, seed)
+        searched[name] = Extraction(unknown, ranks[:canaries], ranks[canaries:])
+    return trained, found, searched
+
+
+def search(space: CanarySpace, members: Images, score: Callable[[Images], Tensor], unknown: int, seed: int) -> Tensor:
+    """Return the place of each member, int64 (n,), among all ways to fill so many of its blocks, best known first."""
+    places = []
+    for place in range(len(members)):
+        member = members.select(torch.tensor([place]))
+        places.append(rank_of_first(score(space.completions(member, unknown, seed + place))))
+    return torch.tensor(places)
 
 
 @own_state()
@@ -362,6 +416,7 @@ def exposure_of(
     canaries: int = 20,
     references: int = 1000,
     repeats: int = 1,
+    unknown: int = 0,
     seed: int = 0,
     progress: Progress = silent,
 ) -> ExposureReport:
@@ -373,14 +428,15 @@ def exposure_of(
         InputError: If the config cannot be run, or the data have attributes.
     """
     config = load_config(path)
-    trained, results = expose(
+    trained, results, extractions = expose(
         load(config.data, progress),
         lambda split: train_on(config, split, progress),
         SCORES,
         canaries=canaries,
         references=references,
         repeats=repeats,
+        unknown=unknown,
         seed=seed,
     )
     proven = trained.privacy().proven
-    return ExposureReport(config.method.name, proven, results, canaries, repeats)
+    return ExposureReport(config.method.name, proven, results, canaries, repeats, extractions)

@@ -16,6 +16,7 @@ from inspect import Parameter
 from typing import Annotated, Any, NamedTuple, TypeVar
 
 import typer
+from typer.core import TyperCommand
 
 from idpgan.errors import InputError
 from idpgan.progress import shown
@@ -36,6 +37,30 @@ class Answer(NamedTuple):
     value: Any
     show: Callable[[], None]
     code: int = 0
+
+
+class Command(TyperCommand):
+    """A command that asks at once for all that is missing, and says what each of it is."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raises `InputError` where an argument or an option is missing."""
+        try:
+            return super().parse_args(ctx, list(args))
+        except typer.BadParameter as error:
+            if type(error) is typer.BadParameter:  # a value that is wrong; the missing ones are a subclass
+                raise
+        given, *_ = self.make_parser(ctx).parse_args(args=list(args))
+        wanted = [each for each in self.get_params(ctx) if each.required]
+        missing = [each for each in wanted if each.value_is_missing(each.consume_value(ctx, given)[0])]
+        words = "; ".join(_what_it_is(each) for each in missing)
+        example = (self.help or "").partition("Example: ")[2].partition("Example: ")[0]
+        raise InputError(f"{ctx.info_name} needs {words}. Example: {example.strip()}")
+
+
+def _what_it_is(parameter: Any) -> str:
+    """Name an argument or an option, with its help where it has one."""
+    name = parameter.opts[0] if parameter.opts[0].startswith("-") else parameter.metavar
+    return f"{name} ({parameter.help.rstrip('.')})" if parameter.help else name
 
 
 def command(body: Callable[..., Answer | None]) -> Callable[..., None]:
@@ -111,10 +136,20 @@ def option(default: T, text: str, *flags: str, metavar: str | None = None) -> T:
     return found
 
 
+def completing(*values: str) -> Callable[[str], list[str]]:
+    """Return what a shell asks for the values of an option."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return complete
+
+
 def given(options: Any, *names: str) -> list[str]:
     """Return the flags of those fields of an options model that do not have their defaults."""
-    defaults = {field.name: field.default for field in dataclasses.fields(options)}
-    return [f"--{name.replace('_', '-')}" for name in names if getattr(options, name) != defaults[name]]
+    fields = {field.name: field for field in dataclasses.fields(options)}
+    changed = [fields[name] for name in names if getattr(options, name) != fields[name].default]
+    return [(field.metadata.get("flags") or [f"--{field.name.replace('_', '-')}"])[0] for field in changed]
 
 
 def refuse_below(options: Any, **least: int) -> None:
@@ -145,17 +180,15 @@ def print_table(
     title: str | None = None,
     *,
     frame: bool = True,
-    folded: Sequence[str] = (),
 ) -> None:
-    """Print a table; without a frame no column breaks its lines but those that are ``folded``."""
+    """Print a table; without a frame no column breaks its lines."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title) if frame else Table(title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     for heading in head:
-        no_wrap = not frame and heading not in folded
-        table.add_column(heading, no_wrap=no_wrap, overflow="fold" if folded else "ellipsis")
+        table.add_column(heading, no_wrap=not frame)
     for row in rows:
         table.add_row(*row)
     Console(markup=False).print(table)

@@ -129,7 +129,7 @@ def capabilities(progress: Progress = silent) -> list[Finding]:
             findings.append(Finding(what, f"about {duration(expected_seconds(config, shape))}", True))
         except InputError as error:
             findings.append(Finding(what, str(error), False))
-        progress("try", number + 1, len(_TASKS))
+        progress("methods tried", number + 1, len(_TASKS))
     return findings
 
 

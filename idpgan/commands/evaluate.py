@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     import torch
 
     from idpgan.data.config import DataConfig
+    from idpgan.data.load import Split
     from idpgan.metrics.evaluation import Evaluation
     from idpgan.models.private_classifier import PrivateClassifier
 
@@ -66,7 +67,9 @@ class EvaluateOptions:
     protocol: str = option("idpgan", "idpgan, or dpimagebench: the best of its three classifiers on 60,000 images.")
     full: bool = option(False, "dpimagebench in its published size: hours on a GPU, days on a CPU.")
     seeds: int | None = option(None, "Fits of each classifier; default: 3, and 1 by dpimagebench.")
-    classifier: tuple[str, ...] = option((), "Kind for utility: cnn, resnet, logistic; may be repeated. Default: all.")
+    classifiers: tuple[str, ...] = option(
+        (), "Kind for utility: cnn, resnet, logistic; may be repeated. Default: all.", "--classifier"
+    )
     splits: int = option(10, "Splits of the inception score.")
     features: str = option("auto", "Network of the fidelity: auto, classifier, autoencoder or inception-v3.")
     weights: Path | None = option(None, "Weights file of inception-v3.")
@@ -85,15 +88,15 @@ class EvaluateOptions:
             if getattr(self, name) not in values:
                 raise InputError(f"--{name} {getattr(self, name)} is unknown. Known: {', '.join(values)}.")
         refuse_below(self, seeds=1)
-        if len(set(self.classifier)) < len(self.classifier):
-            raise InputError(f"--classifier {', '.join(self.classifier)}: name none twice.")
+        if len(set(self.classifiers)) < len(self.classifiers):
+            raise InputError(f"--classifier {', '.join(self.classifiers)}: name none twice.")
         if (self.features == "inception-v3") != (self.weights is not None):
             raise InputError(
                 "--features inception-v3 and --weights FILE go together: nothing is downloaded. Give both."
             )
         if self.protocol == "idpgan" and self.full:
             raise InputError("--full is for --protocol dpimagebench: give both, or leave it out.")
-        ours = given(self, "only", "ceiling", "floor", "classifier", "splits", "features", "by")
+        ours = given(self, "only", "ceiling", "floor", "classifiers", "splits", "features", "by")
         if self.protocol == "dpimagebench" and ours:
             raise InputError(
                 f"{ours[0]} is not for --protocol dpimagebench, which measures the utility of its own three "
@@ -184,7 +187,6 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
     """
     from idpgan import kinds, metrics
     from idpgan.data.groups import load_groups
-    from idpgan.data.load import load
     from idpgan.metrics import cache, dpimagebench
     from idpgan.metrics.accuracy import measure_accuracy
     from idpgan.metrics.features import RECIPES
@@ -206,7 +208,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
             f"--num {options.num} is for generators, but {source} is a {kind}: all of its images are taken."
         )
     started, under_test = time.monotonic(), kinds.opened(source, options.module)
-    split, about = load(config, progress), dict[str, Any]()
+    split, about = _loaded(config, options, progress), dict[str, Any]()
     by = None if options.by is None else (options.by, load_groups(config, options.by, progress))
     num, wanted = split.num_private, _metrics(options, split.classes)
     if options.protocol == "dpimagebench":
@@ -224,7 +226,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         wanted,
         **same,
         num_seeds=options.seeds,
-        classifiers=options.classifier or tuple(RECIPES),
+        classifiers=options.classifiers or tuple(RECIPES),
         by=by,
         cache=cache.Cache(options.cache or cache.default_folder()),
         device=device,
@@ -257,7 +259,7 @@ def _check_names(options: EvaluateOptions) -> None:
 
     alone = [name for name, row in METRICS.items() if row.source == "images" and name != "dpimagebench"]
     only = [] if options.only is None else [options.only]
-    for flag, names, known in (("--only", only, alone), ("--classifier", options.classifier, [*RECIPES])):
+    for flag, names, known in (("--only", only, alone), ("--classifier", options.classifiers, [*RECIPES])):
         for name in names:
             if name not in known:
                 raise InputError(f"{flag} {name} is unknown. Known: {', '.join(known)}.")
@@ -291,7 +293,6 @@ def _benchmark_privacy(source: Path, kind: str, num_private: int) -> dict[str, A
 def _evaluate_classifier(source: Path, options: EvaluateOptions, device: torch.device, progress: Progress) -> Evaluated:
     """Measure how often a released classifier is right about the real held-out images."""
     from idpgan.data.groups import load_groups
-    from idpgan.data.load import load
     from idpgan.metrics.accuracy import measure_accuracy
     from idpgan.metrics.evaluation import CURATOR_NOTE, Evaluation
     from idpgan.metrics.groups import Grouped, judged_groups
@@ -304,7 +305,7 @@ def _evaluate_classifier(source: Path, options: EvaluateOptions, device: torch.d
     config, out = data_config(source, options), _checked_out(source, options.out)
     started, classifier = time.monotonic(), load_classifier(source).to(device)
     part: Any = options.part
-    judges = getattr(load(config, progress), part)
+    judges = getattr(_loaded(config, options, progress), part)
     accuracy = measure_accuracy(classifier, judges)
     results: dict[str, Any] = {"classifier": accuracy}
     if options.by is not None:
@@ -336,6 +337,14 @@ def _guarantee(source: Path | None, classifier: PrivateClassifier) -> dict[str, 
     proven = classifier.privacy.proven
     epsilon = number_to_json(proven.epsilon)
     return {"source": str(source), "epsilon": epsilon, "delta": proven.delta, "unit": str(proven.unit)}
+
+
+def _loaded(config: DataConfig, options: EvaluateOptions, progress: Progress) -> Split:
+    """Load the real images; those of the run itself were warned of when it was trained."""
+    from idpgan.data.load import load, load_again
+
+    others = given(options, "data", "data_root", "config", "settings")
+    return load(config, progress) if others else load_again(config, progress)
 
 
 def data_config(source: Path, options: EvaluateOptions) -> DataConfig:

@@ -248,7 +248,7 @@ def fit(
     """
     given = _Given(epsilon, delta, unit, people, public, out, device, classes, pixel_range, settings)
     with shown(off=not progress) as show:
-        about = _train(images, labels, method, "gan", given, show)
+        about = _train(images, labels, method, "generator", given, show)
     return FittedGenerator(**about, generator=load_generator(about["release"]))
 
 
@@ -360,9 +360,9 @@ def _check(method: str, family: str, given: _Given) -> None:
     """Refuse what names and numbers alone tell."""
     known = methods_of(family)
     if method != AUTO and method not in known:
-        call = "fit" if family == "gan" else "fit_classifier"
-        other = "fit_classifier" if family == "gan" else "fit"
-        elsewhere = method in methods_of("classifier" if family == "gan" else "gan")
+        call = "fit" if family == "generator" else "fit_classifier"
+        other = "fit_classifier" if family == "generator" else "fit"
+        elsewhere = method in methods_of("classifier" if family == "generator" else "generator")
         hint = f"`idpgan.{other}` does." if elsewhere else nearest_hint(method, known)
         raise InputError(f"method = '{method}' is not one that `{call}` trains. {hint}")
     if method != AUTO and not known[method].sound:
@@ -444,7 +444,7 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
     if suggest is not None:
         proposed = chosen.sections if chosen else suggest(facts)
         table = values_of(proposed)
-    elif family == "gan":
+    elif family == "generator":
         table["model"] = {"conditional": bool(facts.shape.classes)}
     delta = default_delta(facts.shape.num_private) if given.delta is None else given.delta
     table["privacy"] |= {"epsilon": given.epsilon, "delta": delta}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import logging
+import dataclasses
 import math
 import sys
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from idpgan.checks import typed
-from idpgan.commands.command import Answer, command
+from idpgan.commands.command import Answer, command, completing, given, option
 from idpgan.errors import InputError
 from idpgan.files import pasted, refuse_existing, write_text_atomic
+from idpgan.methods import METHODS, methods_of, names_of
 from idpgan.progress import duration
 
 if TYPE_CHECKING:
@@ -27,7 +28,35 @@ if TYPE_CHECKING:
     from idpgan.training.plan import RunPlan
 
 BEST = "best"
+_UNTRIED = "how long is not known (--no-probe)"
 _WIDTH, _LONGEST = 30, 120  # where comments begin, and where lines end
+
+
+@dataclass(frozen=True)
+class InitOptions:
+    """What is wanted of a config; None = as the source shows, or by a rule."""
+
+    data_root: Path | None = option(None, "Where the files of a built-in source lie.")
+    method: Annotated[
+        str,
+        typer.Option(
+            help="What to train: a generator, or best = by a rule from public facts.",
+            autocompletion=completing(BEST, *methods_of("generator")),
+        ),
+    ] = BEST
+    epsilon: float | None = option(None, "Of the whole run, per unit; default: 3. It sets how many numbers are kept.")
+    unit: str | None = option(
+        None, "What is protected. Default: the widest that the data names.", metavar="image|person"
+    )
+    label: str | None = option(None, "Column that makes the classes; none: no classes. Default: one with few values.")
+    channels: int | None = option(None, "1 grey, 3 color. Default: as the images are.")
+    no_probe: bool = option(False, "Do not try each method for two seconds to say how long it takes.")
+
+    def __post_init__(self) -> None:
+        if self.epsilon is not None and not 0 < self.epsilon < math.inf:
+            raise InputError(f"--epsilon {self.epsilon:g} must be above 0 and finite; 1 protects much, 10 little.")
+        if self.channels not in (None, 1, 3):
+            raise InputError(f"--channels {self.channels} must be 1 (grey) or 3 (color).")
 
 
 @dataclass(frozen=True)
@@ -52,25 +81,18 @@ def init(
     source: Annotated[
         str, typer.Argument(metavar="FOLDER|NAME", help="Folder of images, a built-in source, or a config.")
     ],
-    data_root: Annotated[Path | None, typer.Option(help="Where the files of a built-in source lie.")] = None,
-    method: Annotated[
-        str, typer.Option(help="What to train: a generator, or best = by a rule from public facts.")
-    ] = BEST,
-    no_probe: Annotated[
-        bool, typer.Option("--no-probe", help="Do not try each method for two seconds to say how long it takes.")
-    ] = False,
+    options: InitOptions,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the config there; default: stdout.")] = None,
 ) -> Answer:
     """Print a commented config for your images, ready to train, or one of the package's; or write it to a new file.
 
     Why this method, how long it takes on this machine, and the alternatives stand on stderr.
 
-    Example: idpgan init faces48 > config.toml && idpgan train config.toml
+    Example: idpgan init faces48 --epsilon 3 > config.toml && idpgan train config.toml
     """
     if out is not None:
         refuse_existing(out)
-    template = config_for(source, data_root, None if method == BEST else method, not no_probe)
-
+    template = config_for(source, options)
     if out is not None:
         write_text_atomic(out, template.text)
 
@@ -85,54 +107,48 @@ def init(
 
 
 @typed
-def config_for(source: str, data_root: Path | None = None, method: str | None = None, probe: bool = False) -> Template:
+def config_for(source: str, options: InitOptions | None = None) -> Template:
     """Write a config for a folder of images, or for a built-in source, or repeat one of the package's.
 
     Args:
         source: A folder, or a name of `idpgan.data.load.SOURCES` that needs none, or of `idpgan.config.config_names`;
             ``./faces`` is a folder.
-        data_root: Where the files of a built-in source lie.
-        method: What the config is for, one that has suggestions; None or "best" = by rule, see `synthesis.starter`.
-        probe: Try each method on random images for two seconds, to tell how long it takes here.
+        options: What is wanted; None = all by rule, and no method is tried. A method is one that has suggestions;
+            "best" = by rule, see `synthesis.starter`.
 
     Raises:
-        InputError: If the source is neither, or images have no size that networks are built for.
+        InputError: If the source is neither, lacks what is wanted, or images have no size that networks are built for.
     """
     from idpgan.config import config_names, load_table, packaged
+    from idpgan.data.source import unsaid
 
+    options = options or InitOptions(no_probe=True)
     if source in config_names():
-        if data_root is not None or method is not None:
-            raise InputError(f"{source} is a config of its own: give --data-root to train, and leave --method out.")
-        return Template(packaged(source), load_table(Path(source)), ())
-    log = logging.getLogger("idpgan.data")
-    level = log.level
-    log.setLevel(logging.ERROR)  # warnings about the data are kept back: the comments say what is wrong with it
-    try:
-        return _template(source, data_root, method or BEST, probe)
-    finally:
-        log.setLevel(level)
+        if flags := given(options, *(field.name for field in dataclasses.fields(options) if field.name != "no_probe")):
+            raise InputError(
+                f"{source} is a config of its own: leave {', '.join(flags)} out. `idpgan train` takes --data-root and "
+                "every key as section.key=value."
+            )
+        return Template(packaged(source), load_table(Path(source)), (), (_of_config(source, not options.no_probe),))
+    with unsaid():  # the comments say what is wrong with the data
+        return _template(source, options)
 
 
-def _template(source: str, data_root: Path | None, method: str, probe: bool) -> Template:
-    from idpgan.config import config_names
+def _template(source: str, options: InitOptions) -> Template:
     from idpgan.data.image_files import in_folders, leftovers
     from idpgan.data.load import BY_NAME
     from idpgan.synthesis.facts import facts_of, values_of
     from idpgan.synthesis.starter import Choice, best
-    from idpgan.training.config import load_method
 
-    suggest = None if method == BEST else getattr(load_method(method), "suggest", None)
-    if suggest is None and method != BEST:
-        raise InputError(
-            f"--method {method} has no config to begin with. Take one of the package's: {', '.join(config_names())}."
-        )
-    seen, facts = facts_of(source, data_root)
-    choice = best(facts) if suggest is None else Choice(method, suggest(facts), "")
+    suggest = None if options.method == BEST else _suggestion(options.method)
+    seen, shown = facts_of(source, options.data_root, options.label, options.channels)
+    facts = _wanted(shown, options)
+    choice = best(facts) if suggest is None else Choice(options.method, suggest(facts), "")
     sections = {"data": seen.settings, **choice.sections}
     _priced(sections, facts)
     counts = ", ".join(f"{name} {count:,}" for name, count in seen.counts.most_common())
     note = f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise."
-    notes = _notes(choice, facts, seen.settings, probe)
+    notes = [*_notes(choice, facts, seen.settings, not options.no_probe), *_unused(seen)]
     if facts.aligned and not facts.shape.sizes.public:
         notes.append(
             "Portraits of people who do not exist, moved onto what is released, have the edges that a release lacks: "
@@ -143,6 +159,51 @@ def _template(source: str, data_root: Path | None, method: str, probe: bool) -> 
         notes.append(f"Left out, in hidden folders and what systems leave behind: {where} image files.")
     text = _text(source, sections, seen, facts.shape, choice.why)
     return Template(text, values_of(sections), (note,) if counts else (), tuple(notes))
+
+
+def _suggestion(method: str) -> Callable[[Facts], Sections]:
+    """Return what proposes the settings of a method; refuse one that has no proposal."""
+    from idpgan.config import config_names, load_table, nearest_hint
+    from idpgan.methods import load
+
+    trained = "generator", "classifier"
+    if method not in (known := methods_of(*trained)):
+        raise InputError(f"--method {method} is unknown. {nearest_hint(method, (BEST, *known), names_of(*trained))}")
+    suggest: Callable[[Facts], Sections] | None = getattr(load(method), "suggest", None)
+    if suggest is None:
+        begun = [name for name in config_names() if load_table(Path(name))["method"]["name"] == method]
+        raise InputError(
+            f"--method {method} has no proposal for own images. Begin with a config of the package, such as "
+            f"idpgan init {begun[0]}."
+        )
+    return suggest
+
+
+def _wanted(facts: Facts, options: InitOptions) -> Facts:
+    """Return the facts of the budget and the unit that are wanted."""
+    if options.epsilon is not None:
+        facts = dataclasses.replace(facts, epsilon=options.epsilon)
+    named = "image" if facts.per_person is None else "photo" if facts.shape.of_photos else "person"
+    unit = options.unit or named
+    units = METHODS[options.method].units if options.method != BEST else ("image", named)
+    if unit not in ("image", named):
+        raise InputError(
+            f"--unit {unit}: the images name no {unit}. A column person, or idpgan prepare --folders person, says who "
+            f"is on each; or give --unit {named}."
+        )
+    if options.unit and unit not in units:
+        raise InputError(f"--unit {unit}: {options.method} protects one {units[0]}. Leave --unit out.")
+    return facts if unit != "image" else dataclasses.replace(facts, per_person=None)
+
+
+def _unused(seen: Shown) -> list[str]:
+    """Name the columns of the table that the config does not use."""
+    lines = []
+    if seen.others:
+        lines.append(f"Columns not used, which could make the classes: {', '.join(seen.others)} (--label COLUMN).")
+    if seen.unfit:
+        lines.append(f"Columns not used, with one value, too many, or few images of each: {', '.join(seen.unfit)}.")
+    return lines
 
 
 def _priced(sections: Sections, facts: Facts) -> tuple[RunConfig, RunPlan]:
@@ -159,8 +220,7 @@ def _priced(sections: Sections, facts: Facts) -> tuple[RunConfig, RunPlan]:
 
 def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe: bool) -> list[str]:
     """Say which method it is and why, how long it and the others take here, and from how many images on they serve."""
-    from idpgan.synthesis.starter import EPSILON, alternatives
-    from idpgan.training.probe import expected_seconds
+    from idpgan.synthesis.starter import alternatives
 
     lines = [f"Method by rule: {choice.method}. Why: {choice.why}."] if choice.why else []
     for each in (choice, *(alternatives(facts) if choice.why else ())):
@@ -169,17 +229,34 @@ def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe:
         except InputError:
             continue  # a method that such data does not suit is no alternative
         words = [each.method + (" with a teacher" if getattr(config.method, "teacher_share", 0) else "")]
-        if probe:
-            try:
-                words.append(f"about {duration(expected_seconds(config, facts.shape))} on this machine")
-            except InputError as error:
-                words.append(f"how long is not known ({str(error).rstrip('.')})")
+        words.append(_how_long(config, facts.shape, probe))
         signal = planned.signal
         if signal is not None and signal.figure > 0:
             least = math.ceil(facts.shape.num_private / signal.figure)
-            words.append(f"below {least:,} images nothing but noise at epsilon {EPSILON:g}")
+            words.append(f"below {least:,} images nothing but noise at epsilon {facts.epsilon:g}")
         lines.append(("" if each is choice else "Or --method ") + ", ".join(words))
     return lines
+
+
+def _how_long(config: RunConfig, shape: DataShape, probe: bool) -> str:
+    """Say how long a run takes here, or why that is not known."""
+    from idpgan.training.probe import expected_seconds
+
+    try:
+        return f"about {duration(expected_seconds(config, shape))} on this machine" if probe else _UNTRIED
+    except InputError as error:
+        return f"how long is not known ({str(error).rstrip('.')})"
+
+
+def _of_config(name: str, probe: bool) -> str:
+    """Say the same of a config of the package, whose data may not be here."""
+    from idpgan.data.load import describe
+    from idpgan.trainer import load_config
+
+    config = load_config(Path(name))
+    shape = describe(config.data)
+    absent = f"how long is not known ({config.data.name} is not here: idpgan doctor --all)"
+    return f"{config.method.name}, {absent if shape is None else _how_long(config, shape, probe)}"
 
 
 def _text(source: str, sections: Sections, seen: Shown, shape: DataShape, why: str) -> str:

@@ -37,7 +37,7 @@ def render() -> str:
     sections = [name for name in RunConfig.model_fields if name != "contained"]  # which `idpgan train` writes
     common = {name: _rows(name, RunConfig.model_fields[name].annotation) for name in sections}
     parts = [_HEAD, *(_table(f"## [{name}]", rows) for name, rows in common.items() if name not in _OWN)]
-    for method in methods_of("gan", "classifier"):
+    for method in methods_of("generator", "classifier"):
         parts.append(f"## {method}\n")
         for name in sections:
             rows = _rows(name, load(method).Config.model_fields[name].annotation)

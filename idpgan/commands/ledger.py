@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from idpgan.commands.command import Answer, command, print_table
+from idpgan.commands.command import Answer, command
 from idpgan.commands.folder import FolderLedgerFile
 from idpgan.commands.ledger_limit import new_limit, rows_of, set_limit
 from idpgan.errors import InputError
@@ -32,12 +32,15 @@ if TYPE_CHECKING:
     from idpgan.privacy.totals import Part, Total
     from idpgan.training.config import RunConfig
 
-UNKNOWN = (
-    "Not known here: copies of the folder, links to it and to its files, and what it cost under another name; other "
-    "machines; runs and streams that lie elsewhere (--runs DIR), were moved or deleted; ledgers under other names "
-    "(--ledger FILE); fits and releases of images in memory, from Python, which leave no trace; and who is on images "
-    "of other folders too."
+_UNKNOWN = (
+    "copies of the folder, links to it and to its files, and what it cost under another name",
+    "other machines",
+    "runs and streams that lie elsewhere (--runs DIR), were moved or deleted",
+    "ledgers under other names (--ledger FILE)",
+    "fits and releases of images in memory, from Python, which leave no trace",
+    "who is on images of other folders too",
 )
+UNKNOWN = f"Not known here: {'; '.join(_UNKNOWN[:-1])}; and {_UNKNOWN[-1]}."
 _MOST_BYTES = 1 << 27
 
 
@@ -154,25 +157,21 @@ def _set(folder: Path, limit: Limit, places: Sequence[Path]) -> None:
 
 
 def _print(found: Spent) -> None:
-    """Print a row for each expense, then the totals."""
-    rows = []
+    """Print each expense with its place on a line of its own, which no terminal cuts, then what they cost together."""
+    print(f"Spent on {found.folder}: {'' if found.spending else 'nothing was found.'}".rstrip())
     for row in found.spending:
-        item, proven = row.item, row.item.proven
-        epsilon = f"{proven.epsilon:.4g}" if proven.finite else "infinite"
-        what = " ".join(dict.fromkeys((row.kind, item.method)))
-        rows.append((item.date[:10], what, *item.pair, epsilon, f"{item.delta:.3g}", str(row.path)))
-    if rows:
-        head = ("when", "what", "unit", "relation", "epsilon", "delta", "where")
-        print_table(head, rows, f"Spent on {found.folder}", frame=False, folded=("what", "where"))
-    else:
-        print(f"Nothing was found that was spent on {found.folder}.")
+        what = " by ".join(dict.fromkeys((row.kind, row.item.method)))
+        print(f"  {row.item.date[:10]}  {what}, {row.item.proven}\n{'':14}{row.path}")
     for total in found.totals:
-        print(f"Total at the dearest place, {total.counted} of {len(found.spending)} rows: {total}")
+        print(f"Total, {total.counted} of {len(found.spending)} counted: {total}")
+    if found.totals:
+        print("What read the same images adds up; a total is that of the place in the folder that cost most.")
     for path, limit, cost in found.limits:
         since = f"since {limit.date[:10]}" + (f", raised: {limit.reason}" if limit.reason else "")
-        print(f"Limit on {path}: {limit.guarantee}, {since}; spent at the dearest place: {cost}")
-    for remark in (*found.remarks, UNKNOWN):
+        print(f"Limit on {path}: {limit.guarantee}, {since}; spent there: {cost}")
+    for remark in found.remarks:
         print(remark)
+    print("Not counted, because nothing here knows of it:", *(f"  {each}" for each in _UNKNOWN), sep="\n")
 
 
 def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ()) -> Spent:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import textwrap
+from typing import Any
 
 from idpgan.commands.command import Answer, command
 from idpgan.methods import methods_of
@@ -19,7 +20,7 @@ def methods() -> Answer:
 
     Example: idpgan methods --json
     """
-    rows = [row.to_json() for row in methods_of("classifier", "gan", "publisher", "obfuscator").values()]
+    rows = [row.to_json() for row in methods_of("classifier", "generator", "publisher", "obfuscator").values()]
     width, blocks = min(shutil.get_terminal_size().columns, _WIDEST), []
     for row in rows:
         sound = {True: "sound", False: "not sound", None: "no promise"}[row["sound"]]
@@ -31,6 +32,7 @@ def methods() -> Answer:
             "why": row["reason"],
         }
         for word, text in facts.items():
-            lines += textwrap.wrap(text, width, initial_indent=f"  {word:<9}", subsequent_indent=" " * 11)
+            indented: Any = {"initial_indent": f"  {word:<9}", "subsequent_indent": " " * 11}
+            lines += textwrap.wrap(text, width, break_on_hyphens=False, **indented)
         blocks.append("\n".join(lines))
     return Answer(rows, lambda: print("\n\n".join(blocks)))

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from idpgan.commands import folder
-from idpgan.commands.command import Answer, command, option
+from idpgan.commands.command import Answer, command, completing, option
 from idpgan.errors import DataError, InputError
 from idpgan.files import pasted
 from idpgan.host import own_state
-from idpgan.methods import METHODS
+from idpgan.methods import METHODS, methods_of
 from idpgan.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from idpgan.obfuscate.base import Obfuscator
     from idpgan.privacy.guarantee import Guarantee, PrivacyReport
 
+_NAMES = tuple(methods_of("obfuscator"))
 FORMAT = "idpgan obfuscation 1"
 _BYTES_PER_PIXEL = 16
 Labels = tuple[Sequence[str], Sequence[str]]  # for each image the value to be kept and the one to be hidden
@@ -39,7 +40,7 @@ class ObfuscateOptions(folder.FolderOptions):
     """What to obfuscate, and how; the images are all of the folder, or those that its metadata.csv names."""
 
     arguments: folder.FolderAndSettings
-    method: Annotated[str, Option(help="Obfuscator, see `idpgan methods`.")]
+    method: Annotated[str, Option(help=f"{', '.join(_NAMES)}.", autocompletion=completing(*_NAMES))]
     out: Annotated[Path, Option(help="Output folder: absent or empty.")]
     keep: str | None = option(None, "Of metadata.csv: what is to stay readable, to train on.", metavar="COLUMN")
     hide: str = option("person", "Of metadata.csv: what is to be hidden.", metavar="COLUMN")
@@ -149,6 +150,7 @@ def obfuscate_folder(options: ObfuscateOptions, progress: Progress = silent) -> 
     num, shape = len(files), shape_of_most(options.folder, files, 3 if options.color else 1)
     check_memory(_BYTES_PER_PIXEL * num * math.prod(shape), f"{num:,} images", "Take a part of them.")
     method = _method(options, shape, labels)
+    method.check_number(num)
     folder.check_room(options, base.ObfuscatedArtifact(num, shape))  # refuses what no release can hold
     public = {key: value for key, value in method.config.to_json().items() if key not in base.SECRET}
     table = {"data": "images", "method": options.method, "num": num, "shape": list(shape), "options": public}

@@ -79,8 +79,8 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
     from idpgan.data.people_mesh import read_head
     from idpgan.device import resolve_device
     from idpgan.memory import check_room
-    from idpgan.release.folder import made_with
     from idpgan.release.mark import DigitalSource, Mark
+    from idpgan.version import made_with
 
     files.refuse_existing(out)
     channels = 3 if options.color else 1

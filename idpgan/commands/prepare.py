@@ -53,8 +53,12 @@ class PrepareOptions:
     folders: str | None = option(
         None, "What the subfolders of SRC are; person:2: those in them.", metavar="label|person|none"
     )
-    labels: Path | None = option(
-        None, "Table of files, labels, maybe person; default: SRC/metadata.csv.", metavar="FILE.csv"
+    table: Path | None = option(
+        None,
+        "Table of files, labels, maybe person; default: SRC/metadata.csv. Formerly --labels.",
+        "--table",
+        "--labels",
+        metavar="FILE.csv",
     )
     file_column: str = option("file_name", "Its column of paths below SRC.", metavar="COLUMN")
     label_column: str | None = option(None, "Its one column to take; default: all.", metavar="COLUMN")
@@ -116,7 +120,7 @@ class PrepareOptions:
         from idpgan.data.photos import LabelTable
 
         columns = self.file_column, self.label_column, self.person_column
-        return LabelTable(self.labels, *columns, self.only_labelled, self.patients)
+        return LabelTable(self.table, *columns, self.only_labelled, self.patients)
 
 
 @dataclass(frozen=True)

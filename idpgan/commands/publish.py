@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from idpgan.commands import folder
-from idpgan.commands.command import Answer, command, option, processes
+from idpgan.commands.command import Answer, command, completing, option, processes
 from idpgan.errors import InputError
 from idpgan.files import pasted, printable
 from idpgan.host import own_state
-from idpgan.methods import METHODS
+from idpgan.methods import METHODS, methods_of
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, LostRankError, Ranks, refuse_several
 
@@ -41,6 +41,10 @@ BEST = "best"
 FORMAT = "idpgan publication 1"
 _SSIM_LEAST = 11  # least pixels per side for SSIM
 _BYTES_PER_PIXEL = 24  # memory during publication: bytes, float32, and the noisy grid with its noise
+_SOUND, _UNSOUND = (
+    [row.name for row in methods_of("publisher").values() if row.sound is wanted] for wanted in (True, False)
+)
+_NAMES = f"Sound: {', '.join(_SOUND)}; proving nothing: {', '.join(_UNSOUND)}"
 _GROUPS = (1, 2, 5, 10)  # example numbers of images of one person
 
 
@@ -49,7 +53,10 @@ class PublishOptions(folder.FolderOptions):
     """What to publish, and how."""
 
     arguments: folder.FolderAndSettings
-    method: Annotated[str, Option(help="Publisher, see `idpgan methods`; best = by tests on drawn faces.")]
+    method: Annotated[
+        str,
+        Option(help=f"best = by tests on drawn faces. {_NAMES}.", autocompletion=completing(BEST, *_SOUND, *_UNSOUND)),
+    ]
     epsilon: Annotated[float, Option(help="Of this publication, per unit.")]
     unit: Annotated[str, Option(help="What is protected: pixel, column or image.")]
     out: Annotated[Path, Option(help="Output folder: absent or empty.")]

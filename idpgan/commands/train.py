@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -84,7 +85,8 @@ def train(options: TrainOptions, progress: Progress) -> Answer | None:
         config = trainer.load_config(options.config, options.overrides)
         planned = trainer.plan(config, options.out)
         priced = {"config": config.model_dump(mode="json"), "plan": planned.to_json()}
-        return Answer(priced, lambda: print(dump_toml(config), *_describe(planned), sep="\n"))
+        lines = [*_describe(planned), *(f"# Taken as public: {phrase}." for phrase in trainer.sources(config))]
+        return Answer(priced, lambda: print(dump_toml(config), *lines, sep="\n"))
     with processes() as ranks:
         if not ranks.first:
             trainer.follow(ranks)
@@ -92,9 +94,10 @@ def train(options: TrainOptions, progress: Progress) -> Answer | None:
         if options.resume is not None:
             finished = trainer.resume(options.resume, options.data_root, progress, ranks)
         else:
-            finished = trainer.start(
-                trainer.load_config(options.config, options.overrides), options.out, progress, ranks
-            )
+            config = trainer.load_config(options.config, options.overrides)
+            for phrase in trainer.sources(config):
+                print(f"Taken as public: {phrase}.", file=sys.stderr)
+            finished = trainer.start(config, options.out, progress, ranks)
     outcome, run, privacy = finished.outcome, finished.run, finished.privacy
     value: dict[str, Any] = {
         "run": str(run.path),

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 SIDE = 48  # px: the side of the resized images, unless data.image_size is set
 ALIGNED, CUT = (178, 218), 148  # px: width and height of the original pictures; side of the crop
+EYES = (0.365, 0.628, 0.51)  # of that crop, as in `idpgan.data.eyes`: (69, 111) and (108, 111) of all original pictures
 PICTURES, ATTRIBUTES, IDENTITIES = "img_align_celeba", "list_attr_celeba.txt", "identity_CelebA.txt"
 LISTS = (
     ATTRIBUTES,

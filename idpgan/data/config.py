@@ -33,8 +33,8 @@ class DataConfig(Section):
     that contradicts them. Other sources know them as constants of their format.
 
     Attributes:
-        name: A source of `idpgan.data.load.SOURCES`: "digits", "mnist", "folder", "face-folder", "celeba", "faces",
-            "fonts", "arrays".
+        name: A source of `idpgan.data.load.SOURCES`: "digits", "mnist", "svhn", "folder", "face-folder", "celeba",
+            "faces", "fonts", "arrays".
         root: Where the files lie; None means the environment variable IDPGAN_DATA, else ./data. For "folder" it is the
             folder of images itself and must be given; for "arrays", the file that `idpgan.fit` wrote.
         public_share: Share, in [0, 1), of the training images that is made public. They get no protection at all.
@@ -47,8 +47,10 @@ class DataConfig(Section):
         public_root: A separate folder of public images (layout as in `folder.py`; same classes and size), or an npz.
             Nothing is then taken out of the private ones. Images that this package released or drew are known by the
             files beside them.
-        public_generator: Folder of a released generator of this package, the simulator of ``model.simulator =
-            "generator"``.
+        public_license: License of the images of ``public_root``, as whoever owns them states it: printed before they
+            are used, and on the card.
+        public_generator: Folder of a released generator of this package: the simulator of ``model.simulator =
+            "generator"``, or what cleans with ``model.cleaned``.
         public: "faces" draws the public images, in the size of the private ones: nobody's privacy, and nothing is taken
             out of the private ones. "people" are portraits of people who do not exist, as `idpgan people` draws them.
         public_images: Drawn public images, one of each person; None: 6,000.
@@ -88,6 +90,7 @@ class DataConfig(Section):
     confirm_public: bool = False
     public_disjoint: bool = False
     public_root: Path | None = None
+    public_license: License | None = None
     public_generator: Path | None = None
     public: Literal["faces", "people"] | None = None
     public_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
@@ -148,6 +151,8 @@ class DataConfig(Section):
         own = [key for key in keys if getattr(self, key) is not None]
         if own and self.public is None:
             raise ConfigError(f'{own[0]} is a key of public = "faces" or "people". Set that, or leave {own[0]} out.')
+        if self.public_license is not None and self.public_root is None:
+            raise ConfigError("public_license is that of the images of public_root. Set that, or leave it out.")
         if self.public == "people" and self.public_crop is not None:
             raise ConfigError('public_crop is for public = "faces": portraits of people are cut already. Leave it out.')
         if self.public is not None and (self.public_share > 0 or self.public_root is not None):

@@ -174,9 +174,14 @@ def warn_of_spellings(people: Iterable[str], where: str) -> None:
         )
 
 
-@functools.cache
 def warn_once(text: str) -> None:
     """Warn the curator on the terminal once per process, because several modules describe the same folder."""
+    if _LOG.isEnabledFor(logging.WARNING):  # what is kept back is not said yet
+        _warn(text)
+
+
+@functools.cache
+def _warn(text: str) -> None:
     _LOG.warning("%s", text)
 
 

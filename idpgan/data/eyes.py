@@ -24,7 +24,7 @@ from PIL import Image
 
 from idpgan.errors import InputError
 
-LEFT, RIGHT, HEIGHT = 0.29, 0.71, 0.38  # places of the eyes, as shares of width and height
+LEFT, RIGHT, HEIGHT = PLACES = 0.29, 0.71, 0.38  # of the eyes, as shares of width and height
 SEARCHED = (200, 600)  # px: a photo is searched with a shorter side in this range
 _MARGIN = 0.1  # of the shorter side, repeated outermost pixels around the photo: finds faces that fill it
 _SMALLEST = 1 / 6  # of the shorter side: the smallest face, of several 1 / 6 of that for each, down to 1 / 24
@@ -47,6 +47,7 @@ class Face(NamedTuple):
     seen: bool
 
 
+Places = tuple[float, float, float]  # of the eyes of all faces of a set, as `PLACES`
 Finder = Callable[[np.ndarray, int], list[Face]]  # grey uint8 (H, W) and the most faces -> faces, the clearest first
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ from idpgan.progress import Progress, silent
 NUM_IMAGES, NUM_PEOPLE, SIDE, CHANNELS = 10_000, 1_000, 48, 3  # values for None in the config
 SEED = 7_001  # seed of the data source: a constant of the package
 LEAST_SIDE = 16  # px; smaller faces would lose their features
-_FACE_CENTER = (0.48, 0.5)  # center of a crop, as shares of height and width
+FACE_CENTER = (0.48, 0.5)  # center of a crop, as shares of height and width
 _PIXELS = 1 << 17  # pixels of a batch, so that its planes stay in a core's cache
 _PIXELS_GPU = 1 << 23
 _GRAIN = 0.03  # largest standard deviation of the noise, for pixels in [0, 1]
@@ -71,6 +72,22 @@ def draw(
     rng = torch.Generator().manual_seed(seed)
     look, person, attributes = looks(num, people, channels, rng)
     key = int(torch.randint(1 << 62, (), generator=rng))
+    images = paint(look, (height, width), channels, key, device=device, batch_size=batch_size, progress=progress)
+    return Images(images, identities=person.to(device), attributes=attributes.to(device), attribute_names=ATTRIBUTES)
+
+
+def paint(
+    look: Mapping[str, Tensor],
+    size: tuple[int, int],
+    channels: int,
+    key: int,
+    *,
+    device: torch.device | str = "cpu",
+    batch_size: int | None = None,
+    progress: Progress = silent,
+) -> Tensor:
+    """Paint the pictures of looks, uint8 (B, C, H, W), with the grain of a key; see `draw` and `face_looks.looks`."""
+    (height, width), device, num = size, torch.device(device), len(look["tilt"])
     batch = batch_size or max(1, (_PIXELS if device.type == "cpu" else _PIXELS_GPU) // (height * width))
     images = zeros((num, channels, height, width), torch.uint8, device)
     for start in range(0, num, batch):
@@ -81,7 +98,7 @@ def draw(
         painted += grain * grain_noise(start, len(painted), height, width, key, device)
         images[part] = to_uint8(painted.mul_(2).sub_(1))
         progress("draw faces", min(start + batch, num), num)
-    return Images(images, identities=person.to(device), attributes=attributes.to(device), attribute_names=ATTRIBUTES)
+    return images
 
 
 def draw_landmarks(
@@ -181,16 +198,15 @@ def draw_cropped(
     channels: int,
     crop: float,
     *,
-    people: int | None = None,
     seed: int = 0,
     progress: Progress = silent,
 ) -> Images:
     """Draw larger pictures, and keep of each the part around the face, of this size: ``crop`` of the sides."""
     (height, width), whole = size, (round(size[0] / crop), round(size[1] / crop))
-    drawn = draw(num, whole, channels, people=people, seed=seed, progress=progress)
+    drawn = draw(num, whole, channels, seed=seed, progress=progress)
     top, left = (
         min(max(round(center * length - side / 2), 0), length - side)
-        for center, length, side in zip(_FACE_CENTER, whole, size, strict=True)
+        for center, length, side in zip(FACE_CENTER, whole, size, strict=True)
     )
     part = drawn.images[:, :, top : top + height, left : left + width].contiguous()
     return dataclasses.replace(drawn, images=part)

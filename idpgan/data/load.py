@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 from idpgan.config import nearest_hint
-from idpgan.data import arrays, celeba, digits, face_folder, faces, folder, fonts, intake, mnist
+from idpgan.data import arrays, celeba, digits, face_folder, faces, folder, fonts, intake, mnist, svhn
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import warn_once
 from idpgan.data.drawn import check_public_labels, count_public, draw_public
@@ -31,11 +32,13 @@ from idpgan.data.images import (
     numbered_by,
 )
 from idpgan.data.labels import NONE, places
-from idpgan.data.source import Found, Refused, Source
+from idpgan.data.source import Found, Refused, Source, unsaid
 from idpgan.device import free_bytes, is_gpu
 from idpgan.errors import ConfigError, DataError
 from idpgan.memory import check_room, take
 from idpgan.progress import Progress, silent
+
+_LOG = logging.getLogger(__name__)
 
 SOURCES: Mapping[str, Source] = {
     "arrays": arrays,
@@ -46,6 +49,7 @@ SOURCES: Mapping[str, Source] = {
     "folder": folder,
     "fonts": fonts,
     "mnist": mnist,
+    "svhn": svhn,
 }
 BY_NAME = tuple(name for name in SOURCES if name not in ("arrays", "folder", "face-folder"))  # no root says which
 GPU_SHARE = 0.5  # share of the free GPU memory that data may take; the rest is for the networks
@@ -208,6 +212,20 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
     return split.each(lambda part: dataclasses.replace(part, classes=classes if part.classes else ()))
 
 
+def load_again(config: DataConfig, progress: Progress = silent) -> Split:
+    """Load the data of a run that was trained: what is wrong with them was said then, and is counted here in one line.
+
+    Raises:
+        ConfigError: As `load`.
+        DataError: Likewise.
+    """
+    with unsaid():
+        split = load(config, progress)
+    if split.refused:
+        _LOG.warning("%d files stand as null records; log.txt of the run has the reasons.", len(split.refused))
+    return split
+
+
 def _released_classes(found: Found | None, classes: tuple[str, ...], config: DataConfig) -> tuple[str, ...]:
     """Return the names that classes have in a release: numbered ones where they are people's; see `names_people`."""
     if found is None or config.keep_names or not config.classes or not names_people(classes, found.person_names):
@@ -292,6 +310,13 @@ def describe(config: DataConfig) -> DataShape | None:
         "Take fewer, or make them smaller before training.",
     )
     return shape
+
+
+def per_person(config: DataConfig) -> float | None:
+    """Return the mean number of images of a person or photo, as declared; None where nobody is named."""
+    with _opened(config) as (source, _):
+        found = source.describe(config)
+    return sum(found.people) / len(found.people) if found is not None and found.people else None
 
 
 def known_shape(config: DataConfig) -> DataShape:

@@ -24,8 +24,7 @@ import torch
 from torch import Tensor
 
 from idpgan.data.config import DataConfig
-from idpgan.data.images import Images
-from idpgan.data.source import Found, Read, Refused, warn_of_null
+from idpgan.data.source import Found, Read, Refused, labeled, warn_of_null
 from idpgan.errors import DataError
 from idpgan.memory import check_memory
 from idpgan.progress import Progress, silent
@@ -59,12 +58,9 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
         images, labels = _read_idx(image_file, ndim=3), _read_idx(label_file, ndim=1).long()
         if len(images) != len(labels):
             raise DataError(f"{image_file} holds {len(images)} images, but {label_file} {len(labels)} labels.")
-        wrong = labels >= len(CLASSES)  # bytes
-        for place in wrong.nonzero()[:, 0].tolist():
-            reason = f"{label_file}: label {int(labels[place])} at position {place} is out of range."
-            refused.append(Refused(label_file, reason))
-        part = Images(images.unsqueeze(1), labels, CLASSES)
-        parts.append(part.zeroed_out(wrong) if bool(wrong.any()) else part)
+        part, wrong = labeled(images.unsqueeze(1), labels, CLASSES, label_file)
+        parts.append(part)
+        refused += wrong
     warn_of_null(refused, sum(map(len, parts)))
     return Read(parts[0], parts[1], tuple(refused))
 

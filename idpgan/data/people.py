@@ -22,7 +22,10 @@ from idpgan.errors import DataError
 from idpgan.memory import zeros
 from idpgan.progress import Progress, silent
 
-__all__ = ["COLUMNS", "NUMBERS", "PAPERS", "SIZES", "YES_OR_NO", "People", "draw", "render"]
+__all__ = [
+    "COLUMNS", "NUMBERS", "PAPERS", "SIZES", "YES_OR_NO", "People", "at_once", "draw", "read_head", "render",
+    "traits_of",
+]  # fmt: skip
 
 SIZES = (32, 128)  # px: least and largest side
 _FINER = 2  # pixels that are drawn for each one of the picture, in both directions
@@ -79,7 +82,7 @@ def draw(
     rng = torch.Generator().manual_seed(seed)
     numbers = torch.rand(num, NUMBERS + len(head.names), generator=rng)
     key = int(torch.randint(1 << 62, (), generator=rng))
-    batch = max(1, (_PIXELS if device.type == "cpu" else _PIXELS_GPU) // (_FINER * size) ** 2)
+    batch = at_once(size, device)
     images = zeros((num, channels, size, size), torch.uint8, device)
     for start in range(0, num, batch):
         part = slice(start, start + batch)
@@ -90,6 +93,11 @@ def draw(
     table = {name: column for name, column in traits_of(numbers[:, :NUMBERS])[0].items() if name in COLUMNS}
     bits = torch.stack([table[name] for name in YES_OR_NO], 1).to(torch.uint8).to(device)
     return People(Images(images, attributes=bits, attribute_names=YES_OR_NO), {name: table[name] for name in COLUMNS})
+
+
+def at_once(size: int, device: torch.device) -> int:
+    """Return how many portraits of a side are best drawn together."""
+    return max(1, (_PIXELS if device.type == "cpu" else _PIXELS_GPU) // (_FINER * size) ** 2)
 
 
 @torch.no_grad()

@@ -187,7 +187,7 @@ def _values(
         some = ", ".join(itertools.islice(dict.fromkeys(part[0] for part in parts if len(part) > 1), 3))
         raise DataError(
             f"{source} has subfolders ({some}, ...), and what they mean is not said. Give --folders label (a folder is "
-            "a class), --folders person (a folder is a person), --folders none, or a table with --labels."
+            "a class), --folders person (a folder is a person), --folders none, or a table with --table."
         )
     found = {} if labels.path is None else _columns_of(labels, tables, source, names)
     if folders not in (None, "none"):

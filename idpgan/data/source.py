@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from torch import Tensor
 
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
@@ -59,6 +62,17 @@ class Source(Protocol):
         """Return the facts known without reading images; None if the files are missing."""
 
 
+def labeled(images: Tensor, labels: Tensor, classes: tuple[str, ...], path: Path) -> tuple[Images, list[Refused]]:
+    """Return images (N, C, H, W) with the labels (N,) of a file; those whose label is out of range are null records."""
+    wrong = (labels < 0) | (labels >= len(classes))
+    refused = [
+        Refused(path, f"{path}: label {int(labels[place])} at position {place} is out of range.")
+        for place in wrong.nonzero()[:, 0].tolist()
+    ]
+    part = Images(images, labels.where(~wrong, 0), classes)
+    return part.zeroed_out(wrong) if refused else part, refused
+
+
 def warn_of_null(refused: Sequence[Refused], num: int) -> None:
     """Report on the terminal, to the curator only, which of ``num`` records are null records; never in a release."""
     if refused:
@@ -68,6 +82,18 @@ def warn_of_null(refused: Sequence[Refused], num: int) -> None:
             " ".join(file.reason for file in refused[:3]),
         )  # fmt: skip
         _explain_null()
+
+
+@contextlib.contextmanager
+def unsaid() -> Iterator[None]:
+    """Keep warnings about the data back, where they were said before or are said otherwise."""
+    log = logging.getLogger("idpgan.data")
+    level = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        log.setLevel(level)
 
 
 @functools.cache

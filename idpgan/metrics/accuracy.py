@@ -164,7 +164,7 @@ def measure_fairness(decided: Tensor, truth: Tensor, groups: Tensor) -> Fairness
     al., "Learning fair representations" (ICML 2013): fair is ``P(decided 1 | S = 1) = P(decided 1 | S = 0)``.
 
     Args:
-        decided: int64 (N,), 0 or 1.
+        decided: int64 (N,), 0 or 1; or float64 (N,) in [0, 1], the share of several classifiers that decide 1.
         truth: int64 (N,), 0 or 1: the right decisions.
         groups: int64 (N,), 0 or 1: the sensitive S; both occur.
 
@@ -177,12 +177,15 @@ def measure_fairness(decided: Tensor, truth: Tensor, groups: Tensor) -> Fairness
         {'accuracy': 1.0, 'discrimination': 0.5, 'delta': 0.5}
     """
     for name, values in (("decided", decided), ("truth", truth), ("groups", groups)):
-        if values.dtype != torch.int64 or values.ndim != 1 or values.shape != groups.shape or len(values) == 0:
+        kinds = (torch.int64, torch.float64) if name == "decided" else (torch.int64,)
+        if values.dtype not in kinds or values.ndim != 1 or values.shape != groups.shape or len(values) == 0:
             found = f"{values.dtype} {tuple(values.shape)}"
             raise InputError(f"decided, truth and groups must be int64 of one shape (N,), N >= 1; {name} is {found}.")
-        if int(values.min()) < 0 or int(values.max()) > 1:
-            raise InputError(f"{name} must hold 0 and 1, found {int(values.min())} to {int(values.max())}.")
+        low, high = (float(end) for end in values.aminmax())
+        if not (low >= 0 and high <= 1):  # also true for NaN
+            raise InputError(f"{name} must hold 0 and 1, found {low:g} to {high:g}.")
     if int(torch.bincount(groups, minlength=2).min()) == 0:
         raise InputError("groups holds one group only: there is nobody to be treated differently. Give both.")
     rates = [float(decided[groups == group].double().mean()) for group in (0, 1)]
-    return Fairness(float((decided == truth).double().mean()), abs(rates[1] - rates[0]))
+    right = torch.where(truth == 1, decided.double(), 1 - decided.double())
+    return Fairness(float(right.mean()), abs(rates[1] - rates[0]))

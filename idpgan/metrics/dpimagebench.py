@@ -162,7 +162,7 @@ def measure_dpimagebench(
 
     def fit(name: str, seed: int) -> tuple[nn.Module, TrainedModel]:
         model = build_residual(networks[name], images.image_shape, len(images.classes), seed=seed).to(device)
-        what = f"dpimagebench: {name}, seed {seed}"
+        what = f"dpimagebench: {name}, seed {seed}, epochs"
         progress(what, 0, settings.epochs)
         with own_random_state(truth.device):  # dropout draws from torch's state
             torch.manual_seed(torch_seed(seed, _DROPOUT))

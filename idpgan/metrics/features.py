@@ -190,7 +190,7 @@ def extract_features(
     def output(batch: Tensor) -> Tensor:
         nonlocal done
         done += len(batch)
-        progress("features", done, len(images))
+        progress("features of images", done, len(images))
         return network.features(batch).float()
 
     def compute() -> dict[str, Tensor]:
@@ -235,13 +235,14 @@ def fit_named(
         raise InputError(f"{what}: these images have no labels, and a classifier cannot be trained without them.")
     model = build_classifier(name, images.image_shape, len(images.classes), seed=seed).to(device)
     config = recipe(name, len(images), seed)
-    progress(what, 0, config.epochs)
+    told = f"{what}, epochs"
+    progress(told, 0, config.epochs)
     return model, fit_classifier(
         model,
         images.images,
         images.labels,
         config=config,
-        on_epoch=lambda epoch: progress(what, epoch.number, config.epochs),
+        on_epoch=lambda epoch: progress(told, epoch.number, config.epochs),
     )
 
 
@@ -325,7 +326,7 @@ def _fit_autoencoder(images: Images, seed: int, device: torch.device | str, prog
     scheduler = OneCycleLR(optimizer, _LEARNING_RATE, total_steps=steps)
     rng = torch.Generator().manual_seed(torch_seed(seed, 1))
     loss = torch.zeros(())
-    progress("feature autoencoder", 0, steps)
+    progress("feature autoencoder, steps", 0, steps)
     for step in range(1, steps + 1):
         index = torch.randint(len(images), (_BATCH,), generator=rng)
         batch = to_float(images.images[index.to(images.images.device)].to(device))
@@ -335,7 +336,7 @@ def _fit_autoencoder(images: Images, seed: int, device: torch.device | str, prog
         loss.backward()
         optimizer.step()
         scheduler.step()
-        progress("feature autoencoder", step, steps)
+        progress("feature autoencoder, steps", step, steps)
     let_go(images.images)
     if not bool(loss.isfinite()):
         raise InputError("The feature autoencoder diverged on these images. Take another network with --features.")

@@ -20,7 +20,7 @@ from torch import Tensor
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
 from idpgan.errors import InputError
-from idpgan.metrics.accuracy import CONFIDENCE, draws_of, share_interval
+from idpgan.metrics.accuracy import CONFIDENCE, Fairness, draws_of, measure_fairness, share_interval
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import (
     FeatureClassifier,
@@ -85,6 +85,7 @@ class GroupsResult(MetricResult):
     Attributes:
         column: Of the curator's table.
         unknown: Judging images without a value, which are left out.
+        fairness: Of decisions between two classes about two groups; None of other numbers of them.
         notes: What a reader has to know.
     """
 
@@ -93,6 +94,7 @@ class GroupsResult(MetricResult):
     num_images: int
     num_real: int
     unknown: int
+    fairness: Fairness | None = None
     notes: tuple[str, ...] = NOTES
 
 
@@ -134,7 +136,12 @@ class Grouped:
         """Return the share of hits (n,), in [0, 1] each, among some of the images, bool (n,); None among none."""
         return measured(hits[among], self.draws[among])
 
-    def result(self, num_images: int, row: Callable[[int, np.ndarray], dict[str, Measured | None]]) -> GroupsResult:
+    def result(
+        self,
+        num_images: int,
+        right: np.ndarray | None,
+        row: Callable[[int, np.ndarray], dict[str, Measured | None]],
+    ) -> GroupsResult:
         """Return the result; ``row`` measures a group, by its number and which images are of it, bool (n,)."""
         found = []
         for number, value in enumerate(self.values):
@@ -142,7 +149,18 @@ class Grouped:
             real = measured(mine.astype(float), self.draws)
             if real is not None:
                 found.append(Group(value, int(mine.sum()), real, **row(number, mine)))
-        return GroupsResult(self.column, tuple(found), num_images, len(self.group), self.unknown)
+        fairness = self._fairness(right)
+        return GroupsResult(self.column, tuple(found), num_images, len(self.group), self.unknown, fairness)
+
+    def _fairness(self, right: np.ndarray | None) -> Fairness | None:
+        """Return how fair decisions are of which each is right on the average of classifiers, (n,)."""
+        truth = self.images.labels
+        if right is None or truth is None or len(self.images.classes) != 2:
+            return None
+        if len(self.values) != 2 or len(self.group.unique()) != 2:
+            return None
+        decided = torch.from_numpy(np.where(truth.numpy() == 1, right, 1 - right))
+        return measure_fairness(decided, truth, self.group)
 
 
 def measured(hits: np.ndarray, draws: np.ndarray) -> Measured | None:
@@ -184,7 +202,7 @@ def measure_groups(judging: Judging, grouped: Grouped, groups: Split) -> GroupsR
             "share": corrected(read, found, mistaken),
         }
 
-    return grouped.result(len(images), row)
+    return grouped.result(len(images), right, row)
 
 
 def judged_groups(classifier: PrivateClassifier, grouped: Grouped) -> GroupsResult:
@@ -193,7 +211,7 @@ def judged_groups(classifier: PrivateClassifier, grouped: Grouped) -> GroupsResu
     if labels is None:
         raise InputError("There are no labeled images to judge by.")
     right = classifier.logits(grouped.images.images).argmax(1).cpu().eq(labels).double().numpy()
-    return grouped.result(len(labels), lambda _, mine: {"accuracy": grouped.share(right, mine)})
+    return grouped.result(len(labels), right, lambda _, mine: {"accuracy": grouped.share(right, mine)})
 
 
 def corrected(read: Measured | None, found: Measured | None, mistaken: Measured | None) -> Measured | None:
@@ -270,7 +288,13 @@ def table(found: Mapping[str, Any]) -> MetricTable | None:
         "right about 'reader right' of the real images of the group, and takes 'reader wrong' of the others for it; "
         "corrected: for both errors, if it reads these images as it reads real ones",
     )
-    read = lines if "read" in shown else ("accuracy: on the real images of the group",)
+    read: tuple[str, ...] = lines if "read" in shown else ("accuracy: on the real images of the group",)
+    if fair := result.get("fairness"):
+        less = fair["accuracy"] - fair["discrimination"]
+        read += (
+            f"decisions are right in {fair['accuracy']:.1%}, and {fair['discrimination']:.1%} apart between the two "
+            f"groups, whatever is right: {less:.1%} by Edwards and Storkey (2016)",
+        )
     missing = (f"without a value in the table, and left out: {result['unknown']:,} images",) * bool(result["unknown"])
     return MetricTable(
         f"By {result['column']}: {result['num_real']:,} real {found['part']} images; [95 % interval]",

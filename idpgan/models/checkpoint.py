@@ -295,7 +295,7 @@ def origin_weights(path: Path | None, origin: Origin) -> dict[str, Tensor]:
         InputError: If they are missing or damaged.
     """
     if path is None:
-        raise ConfigError('model.simulator = "generator" needs data.public_generator: the folder of its release.')
+        raise ConfigError("a config with model.origin needs data.public_generator: the folder of its release.")
     weights = find_weights(path.expanduser())
     described = weights.with_name(CONFIG)
     generator = describe_generator(read_plain(described, MOST_TEXT_BYTES, follow=True), described)

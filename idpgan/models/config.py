@@ -35,8 +35,8 @@ class Purpose(StrEnum):
 _LARGEST_START = 7  # px
 _FEWEST_DOUBLINGS = 2
 #: (height, width) in px of all images that networks are built for
-SIZES = (*((side, side) for side in (8, *range(28, 129, 4))), (112, 92))
-SIZES_IN_WORDS = "8 x 8, squares of 28, 32, 36, ... 128 (every multiple of 4), and 112 x 92 (height x width)"
+SIZES = (*((side, side) for side in range(8, 129, 4)), (112, 92))
+SIZES_IN_WORDS = "squares of 8, 12, 16, ... 128 (every multiple of 4), and 112 x 92 (height x width)"
 CHANNELS = (1, 3)
 _LONGEST_LICENSE = 200
 
@@ -44,7 +44,7 @@ _GENERATORS = ("dcgan", "warp", "gaussian", "refined", "diffusion", "population"
 _BENT = ("gaussian", "refined", "diffusion")  # draw texture and shape
 _LAWS = ("gaussian", "refined")  # onto which public images are moved
 _CRITICS = ("dcgan",)
-_SIMULATORS = ("faces", "fonts", "public", "generator")
+_SIMULATORS = ("faces", "fonts", "people", "public", "generator")
 _DROPPED = {"generator_norm": "batch", "critic_norm": "none"}  # keys of earlier versions, with all that is left
 
 
@@ -89,8 +89,9 @@ class ModelConfig(Section):
         codes: Codes per class of a "warp" generator; members per class of a "population".
         warp: Strength of the motions of a "warp" generator, and of the simulator "public": 1 is that of handwriting, 0
             none; faces and things move less.
-        simulator: What draws the members of a "population": "faces" and "fonts" are programs, "public" moves, bends and
-            tints the public images of [data], "generator" is the released generator of ``data.public_generator``; or
+        simulator: What draws the members of a "population": "faces" and "fonts" are programs, "people" draws
+            portraits (``pip install idpgan[people]``), "public" moves, bends and tints the public images of [data],
+            "generator" is the released generator of ``data.public_generator``; or
             your own, "package.module:name".
         license: Of your own simulator and its weights, as you state it; the card repeats it.
         origin: That generator; written by `idpgan train`, which reads its release.
@@ -104,7 +105,10 @@ class ModelConfig(Section):
         shape: Functions a direction of the smooth displacement by which a "gaussian", "refined" or "diffusion"
             generator bends each image, 0 = none: texture and shape are drawn together (`idpgan.models.registration`).
         moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
-            released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these.
+            released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these. With a ``simulator``
+            of your own, what that draws is moved.
+        cleaned: Whether moved images are cleaned by a denoiser that learned from public images, the released
+            "diffusion" generator of ``data.public_generator`` (`idpgan.synthesis.clean`).
         plain_share: Of the images to train on, the share that is drawn by the law as without `moved`.
     """
 
@@ -123,6 +127,7 @@ class ModelConfig(Section):
     truncation: float | None = Field(default=None, ge=0, le=10)
     shape: int = Field(default=0, ge=0, le=36)
     moved: int = Field(default=0, ge=0, le=65536)
+    cleaned: bool = False
     plain_share: float = Field(default=0.5, ge=0, lt=1)
 
     @model_validator(mode="before")
@@ -156,8 +161,16 @@ class ModelConfig(Section):
             raise ConfigError(
                 'simulator = "generator" needs a released generator: name its folder as data.public_generator.'
             )
-        if self.simulator != "generator" and self.origin is not None:
-            raise ConfigError(f'origin is for simulator = "generator", not for "{self.simulator}". Leave it out.')
+        if self.cleaned and (not self.moved or self.origin is None or self.origin.model.generator != "diffusion"):
+            raise ConfigError(
+                "cleaned = true cleans moved images by a diffusion generator: set moved, and name the folder of such a "
+                "release as data.public_generator, or set cleaned = false."
+            )
+        if self.simulator != "generator" and not self.cleaned and self.origin is not None:
+            raise ConfigError(
+                f'origin is for simulator = "generator", not for "{self.simulator}", or for cleaned = true. Leave it '
+                "out."
+            )
         if self.license and not is_own_code(self.simulator):
             raise ConfigError("license is for a simulator of your own. Leave it out.")
         return self
@@ -165,12 +178,14 @@ class ModelConfig(Section):
     @property
     def own_code(self) -> tuple[str, ...]:
         """Paths of the user's code that training runs."""
-        simulator = self.simulator if self.generator == "population" else ""
+        simulator = self.simulator if self.generator == "population" or self.moved else ""
         return tuple(path for path in (self.generator, self.critic, simulator) if is_own_code(path))
 
 
 class Origin(Section):
-    """[model.origin]: a released generator whose latent numbers are a simulator, and what its release proves.
+    """[model.origin]: a released generator that a run builds on, and what its release proves.
+
+    Its latent numbers are a simulator, or it cleans what was moved.
 
     Attributes:
         model: Its own [model].
@@ -182,6 +197,7 @@ class Origin(Section):
         delta: Where it is proven.
         unit: Of that guarantee, an `idpgan.privacy.Unit`.
         relation: Of that guarantee, an `idpgan.privacy.Relation`.
+        license: Of the images that it was trained on, as its release states it.
     """
 
     model: ModelConfig
@@ -193,6 +209,7 @@ class Origin(Section):
     delta: float = Field(ge=0, lt=1)
     unit: Literal["image", "column", "pixel", "window", "label", "event", "person", "photo"]
     relation: Literal["replace-one", "zero-out-one"]
+    license: Annotated[str, AfterValidator(_one_line)] = ""
 
     @model_validator(mode="before")
     @classmethod

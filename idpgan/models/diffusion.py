@@ -35,7 +35,7 @@ from torch.nn import functional
 from idpgan.models.config import ModelConfig
 from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.initialize import GROUPS, seeded_init, torch_seed
-from idpgan.models.registration import Registration, bent_back, displaced, shape_variance
+from idpgan.models.registration import Registration, bent_back, displaced, shape_unit
 
 LEAST, MOST = 0.1, 10.0  # levels s of noise on pixels in [-1, 1]
 _TYPICAL, _SPREAD = 0.6, 1.2  # exp of the mean, and standard deviation, of ln s in training
@@ -147,8 +147,8 @@ class DiffusionGenerator(GaussianGenerator):
 
     @property
     def unit(self) -> float:
-        """Half image sides of a displacement that weigh as much as 1 of a pixel."""
-        return math.sqrt(float(shape_variance(self.config.shape).sum()) / self._pixels) / _CONTRAST
+        """See `shape_unit`."""
+        return shape_unit(self.config.shape, self._pixels)
 
     def set_moments(self, mean: Tensor, factor: Tensor) -> None:
         """Set means (rows, q) and factors (rows, q, r), r <= q: any that have these products ``F F^T``.
@@ -164,8 +164,28 @@ class DiffusionGenerator(GaussianGenerator):
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
         """Draw images of noise ``z`` (B, D), standard normal, clamped."""
         rows = _rows(len(z), labels, z.device)
-        center, w = self._centers(rows), z
-        levels = torch.logspace(math.log10(MOST), math.log10(LEAST), _INTERVALS + 1, dtype=torch.float64).tolist()
+        return self._flowed(z, rows, MOST)
+
+    @torch.no_grad()
+    def cleaned(self, images: Tensor, labels: Tensor | None, level: float, normal: Tensor) -> Tensor:
+        """Add noise to images (B, C, H, W) in [-1, 1], and draw what they are without it.
+
+        Args:
+            labels: (B,) int64 if conditional, else None.
+            level: Standard deviation of the noise, between `LEAST` and `MOST`.
+            normal: (B, D), standard normal.
+        """
+        rows = _rows(len(images), labels, images.device)
+        noisy = self.states(images, self.shapes(images, labels)) + level * normal
+        return self._flowed(self._white(noisy - self._centers(rows), rows, level), rows, level)
+
+    def _flowed(self, w: Tensor, rows: Tensor, start: float) -> Tensor:
+        """Draw images of the numbers w at a level, clamped."""
+        center, intervals = (
+            self._centers(rows),
+            math.ceil(_INTERVALS * math.log(start / LEAST) / math.log(MOST / LEAST)),
+        )
+        levels = torch.logspace(math.log10(start), math.log10(LEAST), intervals + 1, dtype=torch.float64).tolist()
         for level, lower in itertools.pairwise(levels):
             step = math.log(level / lower)
             slope = self._slope(center, w, rows, level)
@@ -293,9 +313,12 @@ class DiffusionGenerator(GaussianGenerator):
 
     def _slope(self, center: Tensor, w: Tensor, rows: Tensor, level: float) -> Tensor:
         """Return by how much w rises as ln s falls: ``(S + s^2 I)^(-1/2)`` of the residual."""
-        residual = self._residual(center + self._colored(w, rows, level), rows, level)
+        return self._white(self._residual(center + self._colored(w, rows, level), rows, level), rows, level)
+
+    def _white(self, numbers: Tensor, rows: Tensor, level: float) -> Tensor:
+        """Return ``(S + s^2 I)^(-1/2)`` times numbers."""
         root = (self._variances() + level**2).sqrt()
-        return residual / level - self._along(residual, rows, (1 / (level * root * (root + level)))[rows])
+        return numbers / level - self._along(numbers, rows, (1 / (level * root * (root + level)))[rows])
 
 
 @functools.lru_cache(maxsize=2)  # every batch needs it

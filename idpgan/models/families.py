@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from idpgan.errors import ConfigError
 from idpgan.host import own_state
-from idpgan.models.config import ModelConfig, classes_of
+from idpgan.models.config import ModelConfig, Origin, classes_of
 from idpgan.models.dcgan import Critic, DcganGenerator
 from idpgan.models.diffusion import DiffusionGenerator
 from idpgan.models.gaussian import GaussianGenerator, RefinedGenerator
@@ -57,26 +57,35 @@ def build_critic(
 def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: int) -> Simulator:
     """Build the simulator of a population; "public" holds so many images, "generator" has arbitrary weights.
 
-    A population that a simulator of the user proposed holds the chosen images, as one of public images does.
+    A population that a simulator of the user or portraits of people proposed holds the chosen images, as one of public
+    images does: whoever receives it needs neither.
 
     Raises:
         ConfigError: If it does not draw such images.
     """
-    if model.simulator == "public" or is_own_code(model.simulator):
+    if model.simulator in ("public", "people") or is_own_code(model.simulator):
         return PhotoSimulator(image_shape, num_photos, model.warp)
     if model.origin is None:
         return DRAWN[model.simulator](image_shape)
-    origin = model.origin
+    generator = build_origin(model.origin, image_shape)
+    if generator.num_classes:
+        generator.classes = model.origin.classes
+    return GeneratorSimulator(generator)
+
+
+def build_origin(origin: Origin, image_shape: Sequence[int]) -> Generator:
+    """Build the released generator that a run builds on, with arbitrary weights.
+
+    Raises:
+        ConfigError: If it draws images of another shape.
+    """
     if tuple(image_shape) != origin.image_shape:
         known, given = (" x ".join(map(str, shape)) for shape in (origin.image_shape, image_shape))
         raise ConfigError(
             f"the generator of data.public_generator draws images of {known} (channels x height x width), and those of "
             f"the data have {given}. Name one of the same shape."
         )
-    generator = build_generator(origin.model, origin.image_shape, len(origin.classes))
-    if generator.num_classes:
-        generator.classes = origin.classes
-    return GeneratorSimulator(generator)
+    return build_generator(origin.model, origin.image_shape, len(origin.classes))
 
 
 def generator_bytes(model: ModelConfig, image_shape: Sequence[int], num_classes: int) -> int:
@@ -92,6 +101,12 @@ def critic_bytes(model: ModelConfig, image_shape: tuple[int, int, int], num_clas
     """Return the bytes of one copy of a critic's weights, without building it."""
     with contextlib.nullcontext() if is_own_code(model.critic) else without_weights():
         return _FLOAT * sum(weight.numel() for weight in build_critic(model, image_shape, num_classes).parameters())
+
+
+def critic_tensors(model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> int:
+    """Return how many weight tensors a critic has, without keeping one."""
+    with contextlib.nullcontext() if is_own_code(model.critic) else without_weights():
+        return len([*build_critic(model, image_shape, num_classes).parameters()])
 
 
 def batch_bytes(model: ModelConfig, image_shape: Sequence[int], batch_size: int) -> int:

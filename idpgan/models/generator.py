@@ -207,7 +207,7 @@ class Generator(nn.Module):
                 best = odds.view(len(drawn), -1).argmax(1).cpu()
             yield slice(done, done + len(drawn)), drawn[torch.arange(len(drawn)), best]
             done += len(drawn)
-            progress("sample", done, num)
+            progress("images drawn", done, num)
 
     @own_state()
     def sample_candidates(self, num: int, seed: int | None = None) -> Tensor:

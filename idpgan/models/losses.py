@@ -6,10 +6,17 @@ Those of IDP-GAN are from Yang Yunlu, Zhou Yajian, Ning Hua, "Image Data Mining 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor
+
+OutputLoss = Literal["cross-entropy", "squared-error"]  # of an output z with target y, as far as order 2
+ORDERS: Mapping[OutputLoss, tuple[float, float]] = {  # weights of (1/2 - y) z and of z^2
+    "cross-entropy": (1.0, 1 / 8),
+    "squared-error": (2.0, 1 / 2),
+}
 
 
 def critic_wasserstein(real_scores: Tensor, fake_scores: Tensor) -> Tensor:
@@ -60,18 +67,36 @@ def taylor_cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
     return (math.log(2) + (0.5 - targets) * outputs + outputs.square() / 8).sum(1)
 
 
-def taylor_coefficients(features: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the coefficients of `taylor_cross_entropy` as a polynomial in the last weights (eq. 11).
+def squared_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Return the squared error of M outputs, ``sum_l (z_l - (2 y_l - 1))^2 / 2``, per record, in that same form.
+
+    A polynomial already (Yang, Zhou and Ning, below eq. 9: "such as the squared error"), so no expansion leaves an
+    error: ``sum_l [ (2 y_l - 1)^2 / 2 + 2 (1/2 - y_l) z_l + z_l^2 / 2 ]``. Its minimum lies at ``z = 2 y - 1``.
+    Arguments are those of `taylor_cross_entropy`.
+    """
+    return (outputs - (2 * targets - 1)).square().sum(1) / 2
+
+
+OUTPUT_LOSSES: Mapping[OutputLoss, Callable[[Tensor, Tensor], Tensor]] = {
+    "cross-entropy": taylor_cross_entropy,
+    "squared-error": squared_error,
+}
+
+
+def taylor_coefficients(features: Tensor, targets: Tensor, loss: OutputLoss = "cross-entropy") -> tuple[Tensor, Tensor]:
+    """Return the coefficients of a loss as a polynomial in the last weights (eq. 11).
 
     Args:
         features: h, (B, d) in [-1, 1].
         targets: y, (B, M).
 
     Returns:
-        Order 1, ``(1/2 - y_il) h_i``: (B, M, d). Order 2, ``h_i h_i^T / 8``: (B, d, d), the same for every output.
+        Order 1, ``a (1/2 - y_il) h_i``: (B, M, d). Order 2, ``b h_i h_i^T``: (B, d, d), the same for every output; a
+        and b are the loss' `ORDERS`.
     """
-    first = (0.5 - targets).unsqueeze(2) * features.unsqueeze(1)
-    return first, features.unsqueeze(2) * features.unsqueeze(1) / 8
+    a, b = ORDERS[loss]
+    first = a * (0.5 - targets).unsqueeze(2) * features.unsqueeze(1)
+    return first, b * features.unsqueeze(2) * features.unsqueeze(1)
 
 
 def taylor_polynomial(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
@@ -83,13 +108,15 @@ def taylor_polynomial(first: Tensor, second: Tensor, weight: Tensor) -> Tensor:
     return (first * weight).sum() + torch.einsum("ma,mab,mb->", weight, second, weight)
 
 
-def taylor_sensitivity(num_outputs: int, num_features: int) -> float:
-    """Return DF of the paper, ``M (|h_k| + |h_k|^2 / 4)`` (below eq. 11).
+def taylor_sensitivity(num_outputs: int, num_features: int, loss: OutputLoss = "cross-entropy") -> float:
+    """Return DF, ``M (a d + 2 b d^2)``: the paper's ``M (|h_k| + |h_k|^2 / 4)`` (below eq. 11) of the cross-entropy.
 
     An upper bound on the L1 change of all M (d + d^2) coefficients when one record is replaced, for features in
-    [-1, 1]: an order-1 number lies in [-1/2, 1/2], an order-2 one in [-1/8, 1/8].
+    [-1, 1] and targets in [0, 1]: ``(1/2 - y) h`` lies in [-1/2, 1/2], so an order-1 number changes by at most a, and
+    ``h h'`` in [-1, 1], so one of order 2 changes by at most 2 b. The squared error has ``M (2 d + d^2)``.
     """
-    return num_outputs * (num_features + num_features**2 / 4)
+    a, b = ORDERS[loss]
+    return num_outputs * (a * num_features + 2 * b * num_features**2)
 
 
 def taylor_curvature(second: Tensor, l2: float) -> Tensor:

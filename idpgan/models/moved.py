@@ -21,7 +21,8 @@ class MovedGenerator(Generator):
 
     To be looked at, all images are moved pictures without that noise; of images to train on, a share
     `ModelConfig.plain_share` is drawn by the law. The first latent number says which of both an image is, the second
-    chooses the picture, the next are the noise on its coefficients, and the others are those of the law.
+    chooses the picture, the next are the noise on its coefficients, and the others are those of the law. The candidates
+    of an image differ by the last alone, so that a teacher chooses among the law's images, never among moved pictures.
 
     Args:
         law: A generator of the released law, whose config, shape and classes this one has.
@@ -36,7 +37,8 @@ class MovedGenerator(Generator):
         self._noise = basis_of(law.image_shape, law.config.latent_dim).shape[1]
         super().__init__(law.config, law.image_shape, law.num_classes, 2 + self._noise + law.latent_dim)
         rows = max(self.num_classes, 1)
-        self.law, self.classes, self.shared = law, law.classes, (0,)
+        self.law, self.classes = law, law.classes
+        self.shared = tuple(range(2 + self._noise))  # a teacher knows private images and the law, no moved pictures
         self.choosing = (0, 1, *(2 + self._noise + place for place in law.choosing))
         self.pictures = nn.Buffer(torch.zeros(rows, pictures, *law.image_shape, dtype=torch.uint8))
         self.smear = nn.Buffer(torch.zeros(rows, self._noise))

@@ -37,6 +37,7 @@ _LEAST_CONTRAST = 0.02
 _LEAST_WEIGHT = 1e-12  # of a pixel in a blurred one
 _STEEPEST = 0.75  # a displacement that changes less than this by its own length can be inverted
 _INVERSIONS = 20  # fixed-point steps: 0.75^20 = 0.003 of the displacement
+_CONTRAST = 0.5  # of the pixels of any image
 _SHAPE_STD = 0.05  # of photographs of faces with their eyes in place, half image sides, chosen on photographs
 
 
@@ -50,6 +51,14 @@ def shape_variance(count: int) -> Tensor:
     """Return the variance that is expected of the 2 ``count`` coefficients of a displacement, (2 count,) float64."""
     each = [(_SHAPE_STD / (1 + u * u + v * v)) ** 2 for u, v in low_frequencies(count)]
     return torch.tensor(each * 2, dtype=torch.float64)
+
+
+def shape_unit(count: int, pixels: int) -> float:
+    """Return the half image sides of a displacement that weigh as much as 1 of a pixel, of images of so many numbers.
+
+    One as large as is expected of photographs then weighs as much as an image of contrast 0.5.
+    """
+    return math.sqrt(float(shape_variance(count).sum()) / pixels) / _CONTRAST
 
 
 def odd_displacements(count: int) -> Tensor:
@@ -74,15 +83,27 @@ def bent_back(images: Tensor, shapes: Tensor) -> Tensor:
     The inverse e of a displacement d solves ``e(p) = -d(p + e(p))``, by iteration (Chen et al., "A simple fixed-point
     approach to invert a deformation field", 2008). A displacement that is too steep to be inverted is shortened first.
     """
-    field = _field(shapes, *images.shape[2:])
+    return _read(images, _places_back(shapes, *images.shape[2:]), "bicubic")
+
+
+def bent_anew(images: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """Return ``bent_back(displaced(images, before), after)``, but read once, so that edges stay sharp."""
+    places = _places_back(after, *images.shape[2:])
+    field = _read(_field(before, *images.shape[2:]).movedim(3, 1), places, "bilinear").movedim(1, 3)
+    return _read(images, places + field, "bicubic")
+
+
+def _places_back(shapes: Tensor, height: int, width: int) -> Tensor:
+    """Return where `bent_back` reads, (B, H, W, 2)."""
+    field = _field(shapes, height, width)
     steps = (field.diff(dim=axis).abs().sum(3) * field.shape[axis] / 2 for axis in (1, 2))  # from pixel to pixel
     steepest = torch.maximum(*(each.flatten(1).amax(1) for each in steps))
     field = field * (_STEEPEST / steepest.clamp(min=_STEEPEST))[:, None, None, None]
-    planes, straight = field.movedim(3, 1), _places(*images.shape[2:], field.dtype, field.device)
+    planes, straight = field.movedim(3, 1), _places(height, width, field.dtype, field.device)
     places = straight - field
     for _ in range(_INVERSIONS):
         places = straight - _read(planes, places, "bilinear").movedim(1, 3)
-    return _read(images, places, "bicubic")
+    return places
 
 
 def _field(shapes: Tensor, height: int, width: int) -> Tensor:

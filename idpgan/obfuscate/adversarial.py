@@ -36,9 +36,9 @@ class AdversarialEncoder(TrainedObfuscator):
 
     Pittaluga, Koppal, Chakrabarti, "Learning privacy preserving encodings through adversarial training" (WACV 2019),
     arXiv:1802.05214: ``E = argmax_E I(E; u) - alpha I_v(E)``, where I is the least loss of an estimator of the private
-    label u on encoded images, and I_v that of the label to be kept. Against collapse every output number has mean 0 and
-    variance 1 over the images. The paper claims that an estimator newly trained on encoded images fails at u, and that
-    blur stops no estimator.
+    label u on encoded images, and I_v that of the label to be kept (alpha is 1/4 in the paper, 1 here). Against
+    collapse every output number has mean 0 and variance 1 over the images. The paper claims that an estimator newly
+    trained on encoded images fails at u, and that blur stops no estimator.
 
     Our notes on the paper describe neither networks nor losses. We use a U-Net and two convolutional estimators; the
     encoder does not maximize the estimator's unbounded cross-entropy, but brings its answer to the uniform
@@ -81,10 +81,13 @@ class GameObfuscatorConfig(Training):
 
     Attributes:
         weight: lambda, the attacker's share of the loss.
+        towards: Value of the hidden label, by its number from 0 (values sorted), that all images are to be taken for,
+            such as that of images without a secret; None: every image is to be taken for another one than its own.
         adversary_steps: Updates of the attacker for each of the obfuscator.
     """
 
     weight: float = pydantic.Field(0.5, gt=0, lt=1)
+    towards: int | None = pydantic.Field(None, ge=0)
     adversary_steps: int = pydantic.Field(2, ge=1)
 
 
@@ -96,11 +99,12 @@ class GameObfuscator(TrainedObfuscator):
     A(O(x)) + (1 - lambda) E |x - O(x)|_1``. The paper claims that the attacker falls to chance and the image remains
     useful.
 
-    In the paper A says whether an image shows a secret object (a QR code on CIFAR-10). Here the secret is who is on the
-    image: A has a probability for each person, and A(O(x)) is that of the right one. Where A is certain, the gradient
-    of A(O(x)) vanishes, and an obfuscator that starts near the identity never leaves it; we minimize -log(1 - A)
-    instead, as in GAN training. The L1 distance is the mean over pixels in [0, 1]. The networks are our own: our notes
-    describe none.
+    In the paper A says whether an image shows a secret object (a QR code on CIFAR-10): the hidden label has two values,
+    and `towards` is that of an image without it, so that A(O(x)) is the probability of the other. Without `towards` the
+    secret is who is on the image: A has a probability for each person, and A(O(x)) is that of the right one. Where A is
+    certain, the gradient of A(O(x)) vanishes, and an obfuscator that starts near the identity never leaves it; we
+    minimize -log(1 - A) instead, as in GAN training. The L1 distance is the mean over pixels in [0, 1]. The networks
+    are our own: our notes describe none.
 
     The attacker is discarded after `fit`. The label to be kept is not used.
     """
@@ -109,6 +113,7 @@ class GameObfuscator(TrainedObfuscator):
     name = "obfuscator"
 
     def _build(self) -> None:
+        _check_towards(self.config.towards, self.num_identities)
         self.network = Translator(self.image_shape[0], self.config.width)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -129,9 +134,11 @@ class GameObfuscator(TrainedObfuscator):
                 update(optimizer, cross_entropy(attacker(both), identities[index].repeat(2)))
                 continue
             logits, people = attacker(hidden * 2 - 1), identities[index, None]
-            others = logits.scatter(1, people, -torch.inf).logsumexp(1, keepdim=True)
-            # -log(1 - A), as 1 - A = sigmoid(others - right)
-            found = softplus(logits.gather(1, people) - others).mean()
+            if config.towards is not None:
+                found = -logits.log_softmax(1)[:, config.towards].mean()
+            else:  # -log(1 - A), as 1 - A = sigmoid(others - right)
+                others = logits.scatter(1, people, -torch.inf).logsumexp(1, keepdim=True)
+                found = softplus(logits.gather(1, people) - others).mean()
             changed = (hidden - images[index]).abs().mean()
             update(optimizer, config.weight * found + (1 - config.weight) * changed)
 
@@ -184,11 +191,7 @@ class Censored(TrainedObfuscator):
 
     def _build(self) -> None:
         config = self.config
-        if config.towards is not None and config.towards >= self.num_identities:
-            raise InputError(
-                f"towards = {config.towards} must be the number of one of {self.num_identities} values to be hidden, "
-                "from 0."
-            )
+        _check_towards(config.towards, self.num_identities)
         self.trunk = Trunk(self.image_shape, config.width)
         self.code = nn.Linear(self.trunk.num_features, config.code)
         self.painter = Painter(config.code, self.image_shape, config.width)
@@ -217,3 +220,8 @@ class Censored(TrainedObfuscator):
                 told = -(log_shares[:, config.towards] * others).mean()
             missed = cross_entropy(predictor(censored), utilities[index])
             update(optimizer, config.alpha * cost + config.beta * told + config.gamma * missed)
+
+
+def _check_towards(towards: int | None, num: int) -> None:
+    if towards is not None and towards >= num:
+        raise InputError(f"towards = {towards} must be the number of one of {num} values to be hidden, from 0.")

@@ -130,9 +130,10 @@ class Obfuscator(nn.Module, ABC):
                 it, since nothing is proven.
 
         Raises:
-            InputError: If images or landmarks are not of this shape or range, or `fit` has not been called.
+            InputError: If images or landmarks are not of this shape or range, too few, or `fit` has not been called.
         """
         self._check(images, landmarks)
+        self.check_number(len(images))
         if self.trained and not self.steps:
             raise InputError(f"'{self.name}' has learned nothing yet: call fit first, or load what was fitted.")
         self.eval()
@@ -140,10 +141,22 @@ class Obfuscator(nn.Module, ABC):
         rng = torch.Generator().manual_seed(torch_seed(secrets.randbits(62) if seed is None else seed, 2))
         with torch.inference_mode():
             shown = images if landmarks is None else landmarks
-            changed = torch.cat(
-                [self._transform(part.to(first), rng).to(images.device) for part in shown.split(_BATCH)]
-            )
+            batch = _BATCH if self.together == 1 else len(shown)
+            changed = torch.cat([self._transform(part.to(first), rng).to(images.device) for part in shown.split(batch)])
         return changed.clone()  # a clone made outside inference mode works with autograd
+
+    @property
+    def together(self) -> int:
+        """How many images are changed together at least; 1 = each by itself."""
+        return 1
+
+    def check_number(self, num: int) -> None:
+        """Refuse fewer images than are changed together."""
+        if num < self.together:
+            raise InputError(
+                f"'{self.name}' changes {self.together} images together, and here are {num}. Give more, or take fewer "
+                "together."
+            )
 
     @property
     def num_parameters(self) -> int:

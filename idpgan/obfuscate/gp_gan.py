@@ -7,7 +7,8 @@ of features V of a fixed network; the cross-entropy of a fixed classifier C of t
 as the target; the L1 distance of pixels. The paper claims that the gender is recognized in more than 90 % of the drawn
 faces.
 
-The attribute is the label to be kept, which can be any label that landmarks determine. C and V are VGG-16 in the paper;
+The attribute is the label to be kept: any label that landmarks determine, the gender of the paper where a column says
+it. Equation 20 of our notes prints log C for log(1 - C) in its second term. C and V are VGG-16 in the paper;
 here C is the convolutional classifier of `idpgan.models`, trained on the same faces first, and V its first two
 convolutions. Our notes on the paper give neither layer sizes nor the lambdas, so both are our own. One channel holds
 the heat of all landmarks, a normal density of `Config.sigma` px around each, so that the number of landmarks is free

@@ -18,7 +18,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
 from idpgan.privacy.ledger import Budget, BudgetError, Ledger
 from idpgan.privacy.literature.permute_and_flip import PermuteAndFlip
-from idpgan.privacy.literature.smooth_sensitivity import SmoothMedian, smooth_sensitivity
+from idpgan.privacy.literature.smooth_sensitivity import SmoothMedian, local_sensitivity, smooth_sensitivity
 from idpgan.privacy.matrix import MatrixMechanism
 from idpgan.privacy.mechanisms import (
     DiscreteLaplace,
@@ -64,5 +64,6 @@ __all__ = [
     "compose_epsilon",
     "default_delta",
     "from_opacus",
+    "local_sensitivity",
     "smooth_sensitivity",
 ]

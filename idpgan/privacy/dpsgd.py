@@ -24,7 +24,8 @@ stand for the clip norm C. Let D' hold the null record where D holds record i; f
    below 2^-63, whose squares float32 loses, have a norm below sqrt(W) 2^-63. The factor
    ``f = min(1, C (1 - 1e-5) / n) R / C`` is rounded to float32, 2^-23, a product ``f g`` too, 2^-24, and the
    conversion to integers makes no number larger. For W below 2^35 and C from 1e-6 on, the norm of the row is at most
-   R (1 - 1e-5) (1 + 8.2e-6) < R. A number of g that is not finite, or whose square is not, makes the row zero.
+   R (1 - 1e-5) (1 + 8.2e-6) < R. A number of g that is not finite, or whose square is not, makes the row zero. Of G
+   groups of weights (`ClipGroups`) each has norm at most R / sqrt(G) so, by its own bound; together they have R.
 3. *Exact addition.* Rows of a chunk of B are added as integers of 32 bits: R is at most 2^30 / B, so no partial sum
    leaves them. Chunks are added in float64: a sum of at most 2^53 / S records has no partial sum beyond 2^53 steps, so
    it is exact in any order of blocks, tiles, processes, atomic additions. More are refused (`DPSGDPlan.most_rows`).
@@ -56,17 +57,17 @@ from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.captured_gradients import NotCapturedError, RecordLoss, Weights, is_out_of_memory, record_gradients
+from idpgan.privacy.clip_groups import CLIP_NORMS, ClipGroups
 from idpgan.privacy.discrete import rounded_gaussian
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.layer_gradients import SLACK, blocks, clip_and_add, clip_factors, norms
+from idpgan.privacy.layer_gradients import SLACK, Features, blocks, clip_and_add, clip_factors, norms
 from idpgan.privacy.noise import Noise
 from idpgan.privacy.tiles import Rows, Tiles, Way, alike, all_threads, full_precision, random_like, sizes, threads_of
 from idpgan.ranks import ALONE, Ranks
 
 _GRID_BITS = 32  # a clip norm has 2^32 grid steps, and the noise at most 2^50
 _NOISE_BITS = 50
-CLIP_NORMS = 1e-6, 1e6  # where part 2 of the proof holds in float32
 _FEATURE_BITS = 17  # of these, for the norm of features; see `DPSGDPlan.clipped_outer_sum`
 _CACHE = 4 << 20  # bytes of features in float64 at once on a processor: all of them take five times as long
 _SPARE = 4  # float64 copies of the weights for what follows a sum: noise, the noisy sum, the optimizer's averages
@@ -88,22 +89,6 @@ class ClippedSum:
     sums: dict[str, Tensor]
     losses: Tensor
     norms: Tensor
-
-
-@dataclass(frozen=True)
-class Features:
-    """Features of records as whole numbers, which `DPSGDPlan.clipped_outer_sum` multiplies.
-
-    Attributes:
-        whole: (B, D) float32, whole numbers; the L2 norm of a row is at most 2^17 (less on a coarse grid).
-        unit: (B,) float64: row i stands for ``unit_i whole_i``. Not finite where the features were not.
-    """
-
-    whole: Tensor
-    unit: Tensor
-
-    def __getitem__(self, some: slice | Tensor) -> Features:
-        return Features(self.whole[some], self.unit[some])
 
 
 @dataclass(frozen=True)
@@ -136,6 +121,7 @@ class DPSGDPlan:
         noise_multiplier: sigma = standard deviation of the noise on the sum / C.
         unit: What one record is.
         exact: Whether steps are exact on the grid; False for steps in floating point, as Opacus takes them.
+        groups: Of weights that are clipped by themselves in the place of all together; exact steps only.
         ranks: The processes that share each step; all hold the same weights, and one plan but for this.
 
     Example: a linear classifier of ``images`` (N, D) with ``labels`` (N,); ``weights`` are its named parameters::
@@ -157,6 +143,7 @@ class DPSGDPlan:
     noise_multiplier: float
     unit: Unit = Unit.IMAGE
     exact: bool = True
+    groups: ClipGroups | None = field(default=None, compare=False, repr=False)
     ranks: Ranks = field(default=ALONE, compare=False, repr=False)
     relation: ClassVar[Relation] = Relation.ZERO_OUT  # the only one under which Poisson sampling is accounted
 
@@ -165,6 +152,8 @@ class DPSGDPlan:
         if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
             raise InputError(f"clip_norm = {value!r} of DP-SGD must be a number in {least:g} .. {most:g}.")
         checks.whole(self.divisor, "divisor", 1)
+        if self.groups is not None and not self.exact:
+            raise InputError("groups of weights are clipped in exact steps only.")
         _ = self.event  # checks the rest
 
     @property
@@ -333,7 +322,7 @@ class DPSGDPlan:
                 for *chunk, no in zip(*(part.split(tiles.chunk) for part in (*records, null)), strict=True):
                     if is_gpu(no.device) or not bool(no.all()):  # a GPU would wait for the answer
                         gradients, values = record_gradients(loss, weights, chunk, tiles.way)
-                        lengths.append(clip_and_add(gradients, ~no, self.clip_norm, self.grid, total))
+                        lengths.append(clip_and_add(gradients, ~no, self.clip_norm, self.grid, total, self.groups))
                         losses.append(values)
         return ClippedSum(total, torch.cat(losses), torch.cat(lengths))
 
@@ -443,6 +432,9 @@ class DPSGDPlan:
             return (total + sent(self.grid_noise(len(total), noise).double(), total.device)) * self.step
 
         self._set_gradients(weights, sums, added)
+        for name, weight in weights.items():
+            if self.groups is not None and weight.grad is not None:
+                weight.grad.mul_(self.groups.stretch(name, self.clip_norm))
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
 

@@ -10,6 +10,7 @@ point: that sum is not a sum of one number per record, and no proof about single
 from __future__ import annotations
 
 import functools
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from idpgan.device import by_device, is_gpu
+from idpgan.privacy.clip_groups import ClipGroups
 
 _SHORT_RUN = 16  # numbers of a patch that lie side by side; below, patches are copied place by place
 SLACK = 1e-5  # norms are clipped to C (1 - SLACK): rounding then never reaches C
@@ -28,8 +30,29 @@ _SUM_BITS = 30  # of a sum of rows, which is below 2^31
 _PIECE = 128  # numbers whose norm is measured in float32
 
 
+@dataclass(frozen=True)
+class Features:
+    """Features of records as whole numbers, which `DPSGDPlan.clipped_outer_sum` multiplies.
+
+    Attributes:
+        whole: (B, D) float32, whole numbers; the L2 norm of a row is at most 2^17 (less on a coarse grid).
+        unit: (B,) float64: row i stands for ``unit_i whole_i``. Not finite where the features were not.
+    """
+
+    whole: Tensor
+    unit: Tensor
+
+    def __getitem__(self, some: slice | Tensor) -> Features:
+        return Features(self.whole[some], self.unit[some])
+
+
 def clip_and_add(
-    gradients: Mapping[str, LayerGradient], counted: Tensor, clip_norm: float, grid: float, total: Mapping[str, Tensor]
+    gradients: Mapping[str, LayerGradient],
+    counted: Tensor,
+    clip_norm: float,
+    grid: float,
+    total: Mapping[str, Tensor],
+    groups: ClipGroups | None = None,
 ) -> Tensor:
     """Add the `contributions` of B records to ``total``, float64 and in steps of the grid, and return their norms (B,).
 
@@ -42,11 +65,12 @@ def clip_and_add(
         clip_norm: C.
         grid: Step of the grid as a share of C, a power of two.
         total: By weight.
+        groups: As of `contributions`.
     """
     lengths = [torch.zeros(0, dtype=torch.float64, device=counted.device)]
     sums = [torch.zeros_like(total[name], dtype=torch.int32).flatten() for name in gradients]
     steps = min(1 / grid, 2.0 ** (_SUM_BITS - (len(counted) - 1).bit_length()))
-    for some, rows, norm in contributions(gradients, counted, clip_norm, steps):
+    for some, rows, norm in contributions(gradients, counted, clip_norm, steps, groups):
         for part, gradient, own in zip(rows, gradients.values(), sums, strict=True):
             gradient.add(part, some, own)
         lengths.append(norm)
@@ -61,25 +85,38 @@ def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
 
 
 def contributions(
-    gradients: Mapping[str, LayerGradient], counted: Tensor, clip_norm: float, steps: float
+    gradients: Mapping[str, LayerGradient],
+    counted: Tensor,
+    clip_norm: float,
+    steps: float,
+    groups: ClipGroups | None = None,
 ) -> Iterator[tuple[slice, list[Tensor], Tensor]]:
     """Yield ``trunc(f_i g_i)``, ``f_i = min(1, C (1 - SLACK) / ||g_i||) steps / C``: rows of L2 norm at most ``steps``.
 
     g_i is record i's gradient in all weights together. The rows are whole numbers. But for the norm, they are computed
-    by operations that IEEE 754 defines for single numbers.
+    by operations that IEEE 754 defines for single numbers. With G groups each is clipped so to its own bound, in the
+    place of C, and to ``steps / sqrt(G)``.
 
     Yields:
         Some records, their rows, (k, width) int32 for each weight, and their norms (k,) before clipping, float64, not
-        finite where the row is zero.
+        finite where the row is zero; with groups the largest of theirs, each as a multiple of its bound, times C.
     """
+    places = [[*range(len(gradients))]] if groups is None else groups.places(gradients)
+    bounds = (clip_norm,) if groups is None else groups.bounds
+    share = steps / math.sqrt(len(bounds))
     for some, rows in blocks(gradients, len(counted)):
-        norm = norms(rows, counted[some])
+        lengths = [norms([rows[place] for place in own], counted[some]) for own in places]
+        scaled = [length * (clip_norm / bound) for length, bound in zip(lengths, bounds, strict=True)]
+        norm = torch.stack(scaled).amax(0)
         finite = norm.isfinite()
         if is_gpu(counted.device) or not bool(finite.all()):  # a GPU would wait for the answer
             rows = [part.masked_fill_(~finite[:, None], 0.0) for part in rows]
-        factors = clip_factors(norm, clip_norm) * (steps / clip_norm)
-        factor = torch.where(finite & counted[some], factors, 0.0).float()[:, None]
-        whole = [part.view(torch.int32).copy_(part.mul_(factor)) for part in rows]  # toward zero, in the same memory
+        whole = [part.view(torch.int32) for part in rows]  # in the same memory
+        for own, length, bound in zip(places, lengths, bounds, strict=True):
+            factors = clip_factors(length, bound) * (share / bound)
+            factor = torch.where(finite & counted[some], factors, 0.0).float()[:, None]
+            for place in own:
+                whole[place].copy_(rows[place].mul_(factor))  # toward zero
         yield some, whole, torch.where(counted[some], norm, torch.nan)
 
 
@@ -115,6 +152,12 @@ def norms(rows: Sequence[Tensor], some: Tensor) -> Tensor:
     pieces = [torch.linalg.vector_norm(part.view(len(part), -1, _piece(part.shape[1])), dim=2) for part in rows]
     pieces.append(torch.zeros(len(some), 1, device=some.device))  # there may be no part
     return torch.linalg.vector_norm(torch.cat(pieces, 1).double(), dim=1)
+
+
+def sums_of_norms(gradients: Mapping[str, LayerGradient], num: int) -> Tensor:
+    """Return the sum over B records of the norms of their gradients in each weight, float64 (weights,)."""
+    found = [torch.stack([norms([part], part[:, 0]) for part in rows]).sum(1) for _, rows in blocks(gradients, num)]
+    return torch.stack(found).sum(0)
 
 
 @functools.cache

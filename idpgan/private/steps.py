@@ -286,14 +286,13 @@ class PrivateSteps(Method):
         """Return the steps as an attacker sees them: each gradient, after noise and division, that the optimizer gets.
 
         Args:
-            seen: Reads the gradient of each canary out of that of the only weight.
+            seen: Reads the gradient of each canary out of that of the only weight, or of the sum over weights alike.
         """
-        (weight,), gradients = self._trained.parameters(), list[Tensor]()
+        gradients = list[Tensor]()
 
         def look(*_: object) -> None:
-            if weight.grad is None:
-                raise RuntimeError("a step without a gradient.")
-            gradients.append(weight.grad.detach().clone())
+            found = [weight.grad for weight in self._trained.parameters() if weight.grad is not None]
+            gradients.append(torch.stack(found).sum(0))
 
         self._trainer.register_step_pre_hook(look)
 

@@ -39,13 +39,14 @@ from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
 from idpgan.release.card import render_card
 from idpgan.release.contained import KEY, contained_in
-from idpgan.release.folder import CARD, made_with
+from idpgan.release.folder import CARD
 from idpgan.release.generator import open_generator
 from idpgan.release.mark import KEY as MARK
 from idpgan.release.mark import DigitalSource, Mark
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.papers import CROISSANT, DEPLOYMENT, croissant, deployment
 from idpgan.release.verify import Opened
+from idpgan.version import made_with
 
 MANIFEST = "manifest.json"
 SOFT_LABELS = "soft_labels.csv"  # in an export to a folder

@@ -5,15 +5,13 @@ renamed.
 
 Format 5 differs from 4 by the entries "risk" and "mark" of privacy.json (see `stated_risk` and `idpgan.release.mark`).
 Format 4 differs from 3 in config.json, which holds no key that has its default (see `idpgan.config.Section.to_json`),
-and in the entry "idpgan" of privacy.json, which names the code beside the version (see `made_with`).
+and in the entry "idpgan" of privacy.json, which names the code beside the version (see `idpgan.version`).
 """
 
 from __future__ import annotations
 
-import functools
 import glob
 import hashlib
-import importlib.metadata
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -32,7 +30,7 @@ from idpgan.release.card import render_card
 from idpgan.release.mark import KEY as MARK
 from idpgan.release.mark import PICTURE, DigitalSource, Mark, identified_by, mark_of
 from idpgan.release.settings import Settings
-from idpgan.training.state import code_digest
+from idpgan.version import made_with
 
 PRIVACY = "privacy.json"
 CARD = "README.md"
@@ -71,17 +69,6 @@ def write_release(
         document = privacy_document(report, settings, events)
         _put_marks(folder, artifact, settings, document)
         seal(folder, document, artifact, card_text(report, document, artifact, settings))
-
-
-@functools.cache
-def made_with() -> str:
-    """Return the version of the package and a hash of its code, such as "0.2.0+3fa94b2c91aa".
-
-    Sentences of reports and cards change between versions. Those of a release that names this very code are compared
-    word for word, those of any other by their fields (see `idpgan.release.verify`).
-    """
-    version = importlib.metadata.version("idpgan")
-    return f"{version}{'.' if '+' in version else '+'}{code_digest()[:12]}"
 
 
 def drawn_by(generator: Generator, picture: bytes) -> bytes:

@@ -116,7 +116,7 @@ def _responsible(release: Opened, manifest: Mapping[str, Any]) -> dict[str, Any]
     return {
         "rai:dataCollection": f"The images were drawn by a generator, seed {manifest['seed']}; nobody was photographed "
         f"for them. It was made from {settings.num_private:,} private images of {settings.data}, license "
-        f"{settings.data_license or 'unknown'}.",
+        f"{settings.data_license or 'unknown'}. Taken as public: {'; '.join(report.public_assumptions) or 'nothing'}.",
         "rai:dataCollectionType": ["Software Collection"],
         "rai:dataManipulationProtocol": f"Method {settings.method} of idpgan; SHA-256 of the generator's weights: "
         f"{manifest['generator_sha256']}.",

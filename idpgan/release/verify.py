@@ -33,11 +33,12 @@ from idpgan.privacy.noise import SOURCES
 from idpgan.privacy.tradeoff import gaussian_mu
 from idpgan.release.artifact import Artifact, Kind
 from idpgan.release.charges import check_charges
-from idpgan.release.folder import CARD, FORMAT, PRIVACY, card_text, hashed_files, made_with, privacy_text, stated_risk
+from idpgan.release.folder import CARD, FORMAT, PRIVACY, card_text, hashed_files, privacy_text, stated_risk
 from idpgan.release.mark import KEY as MARK
 from idpgan.release.mark import PICTURE, unmarked
 from idpgan.release.received import Stated, describe_release, read_privacy, read_settings
 from idpgan.release.settings import Settings
+from idpgan.version import made_with
 
 _LOG = logging.getLogger(__name__)
 _TOLERANCE = 1e-6  # same code and same settings: only the rounding of another machine is tolerated

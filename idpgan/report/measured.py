@@ -31,17 +31,18 @@ def curves_part(rows: Sequence[Mapping[str, Any]], target: float | None) -> Part
     charts, title, epsilons = [], "Proven epsilon", _series(rows, "epsilon")
     if epsilons:
         last = epsilon_text(epsilons[-1][1])
-        described = f"spent by each step; {last} at the end"
+        described = f"spent up to each step; {last} at the end"
         drawn = line_chart(epsilons, title=title, description=described, limit=target, from_zero=True)
         of_target = "" if target is None else f" of {epsilon_text(target)} (dotted)"
-        charts.append(Chart(title, drawn, f"spent until the step, in the end {last}{of_target}"))
+        charts.append(Chart(title, drawn, f"{described}{of_target}"))
     names = [name for name in dict.fromkeys(key for row in rows for key in row) if name not in _NOT_LOSSES]
     for name in names[:_MOST_CURVES]:
         points = _series(rows, name)
         if points:
             low, high = min(y for _, y in points), max(y for _, y in points)
-            described = f"{number(points[-1][1])} at the end, between {number(low)} and {number(high)} before"
-            charts.append(Chart(name, line_chart(points, title=name, description=described), described))
+            over = f", {number(low)} to {number(high)} in all" if low < high else " throughout"
+            described, title = f"{number(points[-1][1])}{' at the end' * (low < high)}{over}", in_words(name)
+            charts.append(Chart(title, line_chart(points, title=title, description=described), described))
     notes = ["Averages over the steps of a tick, some of them on private images without noise: no epsilon covers them."]
     if rows and not epsilons:
         notes.insert(0, "The proven epsilon is infinite from the first read on, so there is no curve of it.")
@@ -50,6 +51,11 @@ def curves_part(rows: Sequence[Mapping[str, Any]], target: float | None) -> Part
         minutes = f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
         text = [f"{rows[-1]['step']:,} steps in {f'{seconds:.3g} seconds' if seconds < 120 else minutes}."]
     return Part("curves", "Training curves", text=text, charts=charts, notes=notes)
+
+
+def in_words(name: str) -> str:
+    """Return the name of a value as a title: "Critic loss" of critic_loss."""
+    return name.replace("_", " ").capitalize()
 
 
 def _series(rows: Sequence[Mapping[str, Any]], name: str) -> list[tuple[float, float]]:

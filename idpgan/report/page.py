@@ -1,9 +1,9 @@
-"""What a page holds, and how it becomes one HTML file that needs nothing else: no network, no script."""
+"""What a page holds, and how it becomes one HTML file that needs nothing else and loads nothing."""
 
 from __future__ import annotations
 
 import base64
-import importlib.metadata
+import importlib.resources
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +13,9 @@ import numpy as np
 from PIL import Image
 from torch import Tensor
 
+from idpgan.version import made_with
+
+TEMPLATES = importlib.resources.files("idpgan.report") / "templates"
 FORMAT = "idpgan report 1"  # in the file's head, so that only a report is overwritten
 GAP_PX = 3  # between images of a picture: clear, which suits a light and a dark page
 MOST_BYTES = 1 << 27  # most bytes of a result file that is read
@@ -141,6 +144,11 @@ def size_text(shape: tuple[int, int, int]) -> str:
 
 def render(page: Page, form: str = FORMAT) -> str:
     """Return the HTML of a page, of a format that stands in its head; every text of it is escaped."""
+    return render_template("report.html", page=page, format=form, scripts="")
+
+
+def render_template(name: str, **values: object) -> str:
+    """Return the HTML of a file of `TEMPLATES`; every text in it is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("idpgan.report"),
         autoescape=True,
@@ -148,8 +156,7 @@ def render(page: Page, form: str = FORMAT) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    version = importlib.metadata.version("idpgan")
-    return environment.get_template("report.html").render(page=page, format=form, version=version)
+    return environment.get_template(name).render(**values, version=made_with())
 
 
 # Pictures: PNG files inside the page, with clear gaps between images ------------------------------------------------

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from idpgan.data.images import to_uint8
-from idpgan.data.load import DataShape, Sizes, describe, load
+from idpgan.attacks.distances import nearest_neighbors
+from idpgan.data.images import Images, to_uint8
+from idpgan.data.load import DataShape, Sizes, describe, load_again
 from idpgan.errors import InputError
 from idpgan.files import parse_json, pasted, read_plain
 from idpgan.methods import METHODS
@@ -32,7 +34,7 @@ from idpgan.release.received import Stated
 from idpgan.release.verify import open_release
 from idpgan.report.epsilons import SOUND, Spending, alarm, delta_text, epsilon_text, figures, ledger_part, why
 from idpgan.report.measured import attack_part, audit_part, curves_part, evaluation_part
-from idpgan.report.page import MOST_BYTES, Gallery, Page, Part, by_class, size_text
+from idpgan.report.page import MOST_BYTES, Gallery, Page, Part, by_class, lay_out, size_text
 from idpgan.report.risk import proven_of, risk_part
 from idpgan.run import RunFolder
 from idpgan.training.config import RunConfig
@@ -40,6 +42,7 @@ from idpgan.training.plan import RunPlan, plan_run
 from idpgan.training.stats import read_stats
 
 _SHOWN_CLASSES = 16
+_PAIRS, _COLUMNS = 16, 4  # generated images that are shown beside their nearest, and pairs side by side
 _OTHER_VERSION = (KeyError, TypeError, ValueError, IndexError, AttributeError)  # raised by foreign files
 _Result = tuple[Mapping[str, Any] | None, str | None]
 
@@ -224,7 +227,7 @@ def _about(known: Known) -> Part:
     if data.num_people is not None:
         facts.append(("People", f"{data.num_people:,} declared"))
     facts += [
-        ("Holdout", f"{data.holdout_share:g} of the images, split by {data.split_by}"),
+        ("Holdout", f"{100 * data.holdout_share:g} % of the images, split by {data.split_by}"),
         ("Protected unit", f"one {known.plan.unit}, {known.plan.relation}"),
         ("Released", "nothing yet" if known.artifact is None else f"a {known.artifact.kind}"),
         ("Steps", f"{config.training.steps:,} asked for"),
@@ -267,7 +270,7 @@ def _images(known: Known, progress: Progress) -> Part:
     """Show what the released generator draws beside real private images."""
     if known.artifact is not None and known.artifact.kind != "generator":
         return Part("images", "Images", text=("A classifier draws no images.",))
-    galleries, missing, command = [], None, None
+    galleries, missing, command, images = [], None, None, None
     if known.artifact is None or not (known.run.release / WEIGHTS).is_file():
         missing, command = "Nothing is released yet.", f"idpgan train --resume {pasted(known.name)}"
     elif known.config.model.generator in known.config.own_code:
@@ -288,17 +291,17 @@ def _images(known: Known, progress: Progress) -> Part:
         galleries.append(Gallery("Generated", pictures, caption))
     notes = [] if len(known.classes) <= _SHOWN_CLASSES else [f"The first {_SHOWN_CLASSES} classes."]
     real = _real(known, progress)
-    if isinstance(real, Gallery):
-        galleries.append(real)
-    else:
+    if isinstance(real, str):
         notes.append(real)
+    else:
+        galleries += [_first(real, known), *([] if images is None else [_nearest(images[:_PAIRS], real)])]
     return Part("images", "Images", galleries=galleries, missing=missing, command=command, notes=notes)
 
 
-def _real(known: Known, progress: Progress) -> Gallery | str:
+def _real(known: Known, progress: Progress) -> Images | str:
     """Read private images, uncharged, for the curator; return them, or why they are not shown."""
     try:
-        split = load(known.config.data, progress)
+        split = load_again(known.config.data, progress)
     except InputError as error:
         return (
             f"The private images are not shown, since they are no longer where they lay ({error}) If they lie "
@@ -310,11 +313,30 @@ def _real(known: Known, progress: Progress) -> Gallery | str:
             "The private images are not shown, since those that lie there now are not those of the run. Name the right "
             f"ones: idpgan report {known.name} --data-root DIR"
         )
-    private = split.private.existing()
+    return split.private.existing()
+
+
+def _first(private: Images, known: Known) -> Gallery:
+    """Show the first private images."""
     pictures = by_class(private.images, private.labels, private.classes, what="real private images")
-    unchecked = "" if expected is not None else " Without state/ it is not known that these are the run's own data."
+    checked = known.books is not None and "private data" in known.books.fingerprint
+    unchecked = "" if checked else " Without state/ it is not known that these are the run's own data."
     caption = f"The first ones, read for this page without a charge.{unchecked}"
     return Gallery("Real: private, nothing protects them here", pictures, caption, private=True)
+
+
+def _nearest(generated: Tensor, private: Images) -> Gallery:
+    """Show generated images, each beside the private image that it is nearest to."""
+    squares, where = nearest_neighbors(generated, private.images, 1)
+    pairs = torch.stack([generated, private.images[where[:, 0]]], 1).flatten(0, 1)
+    levels = 127.5 * squares[:, 0].sqrt()  # pixels there are -1 to 1
+    what = f"{len(generated)} generated images, each left of its nearest real private image"
+    caption = (
+        f"The first {len(generated)} generated images, each with the private image of the least root mean square "
+        f"difference at its right: {float(levels.min()):.1f} to {float(levels.max()):.1f} of 255 grey levels. A "
+        "method that learns images by heart shows pairs that are alike; whether they are too alike says idpgan attack."
+    )
+    return Gallery("Generated beside the nearest real", [lay_out(pairs, 2 * _COLUMNS, alt=what)], caption, private=True)
 
 
 def _curves(known: Known) -> Part:
@@ -383,11 +405,11 @@ def _environment(known: Known) -> Part:
     facts, missing = [], None
     try:
         found = parse_json(read_plain(known.run.environment, MOST_BYTES))
-        versions, commit = found["versions"], found["git"]
+        versions, commit, threads = found["versions"], found["git"], found["threads"]
         facts = [
             ("Versions", ", ".join([f"Python {found['python']}", *(f"{name} {v}" for name, v in versions.items())])),
             ("System", " ".join(map(str, found["platform"].values()))),
-            ("Device", f"{found['device']} ({found['device_name']}), {found['threads']} thread(s)"),
+            ("Device", f"{found['device']} ({found['device_name']}), {threads} thread{'s' * (threads != 1)}"),
             ("Commit", "unknown" if not commit else commit["commit"] + (", changed" if commit["changed"] else "")),
         ]
     except (OSError, *_OTHER_VERSION):

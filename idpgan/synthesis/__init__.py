@@ -4,4 +4,4 @@ from idpgan.methods import methods_of
 
 __all__ = ["METHODS"]
 
-METHODS = methods_of("gan")
+METHODS = methods_of("generator")

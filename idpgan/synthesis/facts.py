@@ -1,6 +1,6 @@
 """What a folder of images or a built-in source shows: its [data], and what is public of it.
 
-A folder is known by names and at most 100 headers; no photo is looked at.
+A folder is known by names, at most 100 headers, and what `idpgan prepare` wrote beside it; no photo is looked at.
 """
 
 from __future__ import annotations
@@ -12,19 +12,20 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from idpgan.config import nearest_hint
-from idpgan.data import declared, face_folder, folder, people, people_mesh
+from idpgan.data import celeba, declared, eyes, face_folder, folder, people, people_mesh
 from idpgan.data.config import DataConfig
 from idpgan.data.images import names_people
 from idpgan.data.labels import spelled, spellings
-from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape
+from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape, per_person
 from idpgan.data.metadata import METADATA, PREPARED, bits, class_values, read_rows
 from idpgan.errors import DataError, InputError
 from idpgan.files import pasted
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
 from idpgan.synthesis.starter import Facts, Sections, Setting
 
-HANDWRITING, ALIGNED = ("digits", "mnist"), ("celeba",)
+HANDWRITING = ("digits", "mnist")
 _SMILES = ("smiling", "smile", "happy", "happiness", "joy")  # classes that are known by their names
+UNLABELED = "none"  # instead of a column
 MOST_CLASSES, LEAST_PER_CLASS = 64, 20  # no classes: a column of more values, or of fewer images of each
 
 
@@ -35,11 +36,13 @@ class Shown(NamedTuple):
         settings: [data], each key with its reason.
         counts: Of the values of a column; private.
         others: Columns that could hold labels too.
+        unfit: Columns with too many values, or too few images of each, to be proposed.
     """
 
     settings: dict[str, Setting]
     counts: Counter[str]
     others: tuple[str, ...] = ()
+    unfit: tuple[str, ...] = ()
 
 
 def values_of(sections: Sections) -> dict[str, dict[str, Any]]:
@@ -47,26 +50,36 @@ def values_of(sections: Sections) -> dict[str, dict[str, Any]]:
     return {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
 
 
-def facts_of(source: str, data_root: Path | None = None) -> tuple[Shown, Facts]:
+def facts_of(
+    source: str, data_root: Path | None = None, label: str | None = None, channels: int | None = None
+) -> tuple[Shown, Facts]:
     """Return what a folder or a built-in source shows, its [data] with a split, and what is public of it.
 
+    Args:
+        source: A folder, or a name of `idpgan.data.load.SOURCES`.
+        data_root: Where the files of a built-in source lie.
+        label: The column that makes the classes, `UNLABELED` for no classes; None = one with few values.
+        channels: 1 or 3; None = as the images are.
+
     Raises:
-        InputError: If the source is neither.
+        InputError: If the source is neither, or has no such column.
     """
+    chosen = {} if channels is None else {"channels": Setting(channels, "1 grey, 3 color, as was asked for")}
     if source in BY_NAME:
         seen = Shown({"name": Setting(source)} | ({"root": Setting(str(data_root))} if data_root else {}), Counter())
+        chosen |= {} if label is None else {"label": Setting(label, "the attribute that makes the classes")}
     elif Path(source).is_dir():
-        seen = _of_folder(Path(source).absolute())
+        seen = _of_folder(Path(source).absolute(), label)
     else:
         raise InputError(
             f"{source} is neither a folder nor a built-in source. {nearest_hint(source, BY_NAME)} A folder of photos "
             "of any size is made ready by idpgan prepare."
         )
-    settings = seen.settings
+    settings = seen.settings | chosen
     found = SOURCES[str(settings["name"].value)].describe(_config(settings))
-    per_person = sum(found.people) / len(found.people) if found and found.people else None
-    if found and per_person is not None:
-        why = "nobody is trained on and tested on" if per_person > 1 else "each person has one image"
+    mean = per_person(_config(settings))
+    if found and mean is not None:
+        why = "nobody is trained on and tested on" if mean > 1 else "each person has one image"
         why = "no photo is trained on and tested on" if found.of_photos else why
         settings = settings | {"split_by": Setting("identity", why)}
     try:
@@ -74,11 +87,11 @@ def facts_of(source: str, data_root: Path | None = None) -> tuple[Shown, Facts]:
     except DataError:  # too few for a holdout, or another problem, which is then reported
         settings = settings | {"holdout_share": Setting(0.0, "too few images for non-members: attacks need them")}
         shape = known_shape(_config(settings))
-    aligned = source in ALIGNED if source in BY_NAME else _was_aligned(Path(source))
+    aligned = eyes_of(_config(settings)) is not None
     if aligned and (portraits := _portraits(shape)):
         settings = settings | portraits
         shape = known_shape(_config(settings))
-    return seen._replace(settings=settings), Facts(shape, per_person, source in HANDWRITING, aligned)
+    return seen._replace(settings=settings), Facts(shape, mean, source in HANDWRITING, aligned)
 
 
 def _portraits(shape: DataShape) -> dict[str, Setting]:
@@ -98,22 +111,36 @@ def _config(settings: Mapping[str, Setting]) -> DataConfig:
     return DataConfig.model_validate({key: setting.value for key, setting in settings.items()})
 
 
+def eyes_of(config: DataConfig) -> eyes.Places | None:
+    """Return where the eyes of all faces are; None where the source does not say so."""
+    if config.name == "celeba":
+        return celeba.EYES
+    return eyes.PLACES if config.root is not None and _was_aligned(config.data_root) else None
+
+
 def _was_aligned(root: Path) -> bool:
     """Tell whether a folder was prepared with ``--align eyes``; a folder of another origin was not."""
+    return bool(_prepared(root, "aligned"))
+
+
+def _prepared(root: Path, key: str) -> Any:
+    """Return what `idpgan prepare` wrote of a folder under a key; None of a folder of another origin."""
     report = root / PREPARED
     if not report.is_file():
-        return False
+        return None
     try:
-        return bool(json.loads(report.read_text(encoding="utf-8")).get("aligned"))
+        return json.loads(report.read_text(encoding="utf-8")).get(key)
     except (ValueError, AttributeError) as error:
         raise InputError(f"{report} is not as idpgan prepare wrote it: {error}. Prepare the folder again.") from error
 
 
-def _of_folder(root: Path) -> Shown:
+def _of_folder(root: Path, label: str | None) -> Shown:
     """Find out what is to be declared about a folder."""
     settings = {"name": Setting("folder"), "root": Setting(str(root), "the private images; only curators read them")}
     if (root / METADATA).is_file():
-        return _of_metadata(root, settings)
+        return _of_metadata(root, settings, label)
+    if label is not None:
+        raise InputError(f"--label {label}: {root} has no {METADATA}, whose columns hold labels. Leave --label out.")
     layout = face_folder.known_layout(root)
     if layout is not None:
         people = face_folder.scan(root, layout)
@@ -138,9 +165,11 @@ def _of_folder(root: Path) -> Shown:
     return Shown(settings | _looks(root, train.paths), counts)
 
 
-def _of_metadata(root: Path, settings: dict[str, Setting]) -> Shown:
+def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None) -> Shown:
     """Read which columns there are, and what one of them may be for."""
     columns = read_rows(root, ()).columns
+    if label not in (None, UNLABELED, *columns):
+        raise InputError(f"--label {label} is no column of {root / METADATA}. {nearest_hint(str(label), columns)}")
     rows = read_rows(root, columns)
     settings["num_images"] = Setting(len(rows.paths), "N: rows of metadata.csv, null records too")
     if rows.people is not None:
@@ -159,9 +188,13 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> Shown:
         for column, values in zip(columns, rows.values, strict=True)
         if 1 < len(class_values(values)) <= min(MOST_CLASSES, len(values) // LEAST_PER_CLASS)
     }
-    if not fitting:
-        return Shown(settings | {"classes": Setting([], "no column with a few values: unlabeled")}, Counter())
-    (column, values), *others = fitting.items()
+    unfit = tuple(column for column in columns if column not in (*fitting, label))
+    if label in columns or (fitting and label is None):
+        column = label or next(iter(fitting))
+    else:
+        why = "no column with a few values: unlabeled" if label is None else "unlabeled, as was asked for"
+        return Shown(settings | {"classes": Setting([], why)}, Counter(), tuple(fitting), unfit)
+    values = rows.values[columns.index(column)]
     settings["label"] = Setting(column, "the column of metadata.csv that makes the classes")
     if None in bits(values):
         found = class_values(values)
@@ -170,7 +203,7 @@ def _of_metadata(root: Path, settings: dict[str, Setting]) -> Shown:
             why = "they seem to be people: a release calls them class-0, ...; their names only with keep_names = true"
         settings["classes"] = Setting(found, why)
     counts = Counter(spelled(value) or "(blank)" for value in values)
-    return Shown(settings, counts, tuple(name for name, _ in others))
+    return Shown(settings, counts, tuple(name for name in fitting if name != column), unfit)
 
 
 def _looks(root: Path, paths: Sequence[Path]) -> dict[str, Setting]:
@@ -191,7 +224,11 @@ def _looks(root: Path, paths: Sequence[Path]) -> dict[str, Setting]:
             f"The images of {root} are {height} x {width} (height x width), and networks are built for "
             f"{SIZES_IN_WORDS}. Make them ready first: idpgan prepare {pasted(root)} NEW --size 48."
         )
+    grey = found["channels"] == 3 and _prepared(root, "all_grey")
+    channels = (
+        Setting(1, "grey: idpgan prepare saw no color") if grey else Setting(found["channels"], "1 grey, 3 color")
+    )
     return {
         "image_size": Setting(found["image_size"], "px; an image of another size stands as a null record"),
-        "channels": Setting(found["channels"], "1 grey, 3 color"),
+        "channels": channels,
     }

@@ -193,7 +193,7 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
         if len(self._public):
             self.moments.learn_public(self._public)
         vectors = private_moments(private, self.moments, conditional=bool(self.generator.num_classes), cap=cap)
-        vectors = counted(vectors, self.progress, "features", len(private), lambda part: len(part[0]))
+        vectors = counted(vectors, self.progress, "features of images", len(private), lambda part: len(part[0]))
         sums = self.sums.release(vectors, self.noise)
         released = {"sums": sums, "center": self.moments.center, "variance": self.moments.variance}
         if self.moments.covariance is not None:
@@ -221,6 +221,11 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
     def normals_noise(self) -> NormalsNoise:
         """See `GivesGenerator`."""
         return noise_of_normals(self._released["sums"], self.moments, self.sums.noise_std)
+
+    @property
+    def template(self) -> Tensor | None:
+        """See `GivesGenerator`."""
+        return self.moments.template
 
     @property
     def released_sums(self) -> ReleasedSums:

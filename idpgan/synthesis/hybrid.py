@@ -3,7 +3,8 @@ r"""Hybrid: one noisy release of sums, a generator trained on it, then dp-GAN fr
 A share of the budget pays for the release of `idp-gan-aggregate`; its training is post-processing. The rest pays for
 the critic steps of `dp-gan`, whose noise is the least with which *both together* stay within epsilon: one ledger, unit
 image, zero-out-one throughout. Sensitivities: 1 for the sums with their counts (`privacy.sums`), C for a critic step
-(`privacy.dpsgd`).
+(`privacy.dpsgd`). Public pictures are moved (`synthesis.move`) onto what the trained generator draws, as far as the
+noise of the sums lets them: that of the critic steps has no closed form, and holds back no shift.
 
 The first ``method.aggregate_steps`` steps of the run are those of the aggregate form and read nothing private; only the
 remaining ones are charged. Share, steps and learning rates are settings: choose them on public images.
@@ -33,7 +34,9 @@ from idpgan.private.people import AggregatePrivacy
 from idpgan.ranks import Ranks
 from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePlan, AggregateRun, AggregateTraining
 from idpgan.synthesis.aggregate.method import IdpAggregate
-from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun, canaries
+from idpgan.synthesis.dp_gan.config import DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun
+from idpgan.synthesis.dp_gan.method import DpGan, canaries
+from idpgan.synthesis.moments import NormalsNoise
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.sums_audit import sums_case
 from idpgan.training.config import CHOOSE_DELTA, MethodConfig, PrivacyConfig, RunConfig
@@ -54,6 +57,8 @@ class HybridConfig(MethodConfig):
         dp_gan: [method.dp_gan], as [method] of dp-gan; its warm-up lets the critic catch up with the generator.
     """
 
+    RELEASES_LAW = True
+
     name: Literal["hybrid"] = "hybrid"
     share: float = Field(0.1, gt=0, lt=1)
     aggregate_steps: int = Field(2000, ge=1)
@@ -70,12 +75,13 @@ class HybridPrivacy(PrivacyConfig):
         epsilon: Of everything together.
         delta: Of everything together, below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as
             the noise is Gaussian.
-        sample_rate: q, the chance of each image to be in a critic step. ``training.batch_size`` is the divisor.
+        sample_rate: q, the chance of each image to be in a critic step; None = ``training.batch_size``, which is the
+            divisor, of the N private images.
     """
 
     epsilon: float = Field(gt=0)
     delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
-    sample_rate: float = Field(gt=0, le=1)
+    sample_rate: float | None = Field(None, gt=0, le=1)
 
 
 class HybridRun(RunConfig):
@@ -86,6 +92,8 @@ class HybridRun(RunConfig):
 
     @model_validator(mode="after")
     def _check_steps(self) -> HybridRun:
+        if self.method.dp_gan.looks_at_public:
+            raise ConfigError("method.dp_gan.groups and public_steps are for dp-gan alone. Set both to 0.")
         if self.training.steps <= self.method.aggregate_steps:
             raise ConfigError(
                 f"training.steps = {self.training.steps} counts both parts, so it must be above "
@@ -121,7 +129,9 @@ class HybridPlan(RunPlan):
         steps = config.training.steps - config.method.aggregate_steps
         part = DpGanRun(
             data=config.data,
-            model=config.model,
+            model=config.model.model_copy(
+                update={"moved": 0, "cleaned": False, "origin": None}
+            ),  # for both parts together
             method=config.method.dp_gan,
             privacy=DpGanPrivacy(epsilon=privacy.epsilon, delta=privacy.delta, sample_rate=privacy.sample_rate),
             training=config.training.model_copy(update={"steps": steps}),
@@ -185,6 +195,7 @@ class Hybrid(GivesGenerator):
         self.aggregate = IdpAggregate(plan.first, split, ledger=ledger, device=device, noise=noise)
         self.dp_gan = DpGan(plan.second, split, ledger=ledger, device=device, noise=noise)
         super().__init__(plan, split, ledger=ledger, device=device, noise=self.aggregate.noise)
+        self.dp_gan.generator.config = plan.config.model  # also what is moved onto it
         if self.config.match:  # the generator also minimizes the weighted loss of the released sums
             self.dp_gan.extra_loss = lambda generator: self.config.match * self.aggregate.match_loss(generator)
         self.candidates = plan.candidates
@@ -194,6 +205,16 @@ class Hybrid(GivesGenerator):
     def generator(self) -> Generator:  # type: ignore[override]  # one of its parts'
         """The averaged generator of the part that was trained last."""
         return self.dp_gan.generator if self._done > self.config.aggregate_steps else self.aggregate.generator
+
+    @property
+    def normals_noise(self) -> NormalsNoise:
+        """That of the sums; see `GivesGenerator`."""
+        return self.aggregate.normals_noise
+
+    @property
+    def generator_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """Those of both parts."""
+        return (*self.aggregate.generator_optimizers, *self.dp_gan.generator_optimizers)
 
     @property
     def teacher(self) -> LinearScattering | None:  # type: ignore[override]  # its part's

@@ -8,9 +8,11 @@ between multivariate normal distributions", 1982)
     x -> x + shift + (T - 1) (x - p),    T = P^(-1/2) (P^(1/2) R P^(1/2))^(1/2) P^(-1/2),
 
 where p and P are mean and covariance of the public pictures of the class and R that of the law; what lies above these
-frequencies stays. To align second moments is CORAL's idea for domains (Sun, Feng and Saenko, "Return of frustratingly
-easy domain adaptation", 2016); coarse private and fine public images have been joined by other means: a public
-super-resolver (arXiv 2602.23262), a denoiser (Meng et al., "SDEdit", 2022).
+frequencies stays. Where the law is one of registered images, x is that of the picture brought into place on the
+released template, followed by the numbers of its displacement, in units of `shape_unit`, and the picture is bent anew.
+To align second moments is CORAL's idea for domains (Sun, Feng and Saenko, "Return of frustratingly easy domain
+adaptation", 2016); coarse private and fine public images have been joined by other means: a public super-resolver
+(arXiv 2602.23262), a denoiser (Meng et al., "SDEdit", 2022).
 
 How far pictures are moved follows from the known noise of the release, and from constants:
 
@@ -27,6 +29,7 @@ How far pictures are moved follows from the known noise of the release, and from
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -38,7 +41,13 @@ from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig, Purpose
 from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.generator import Generator
+from idpgan.models.initialize import torch_seed
 from idpgan.models.moved import MovedGenerator
+from idpgan.models.registration import Registration, bent_anew, bent_back, displaced, shape_unit
+from idpgan.models.simulators import OwnSimulator
+from idpgan.own_code import is_own_code
+from idpgan.synthesis import clean
+from idpgan.synthesis.clean import Cleaner
 from idpgan.synthesis.moments import NormalsNoise, shrunk
 from idpgan.training.plan import RunPlan
 
@@ -46,6 +55,7 @@ _ABOVE = 2.0  # standard deviations of noise that a gap has to stand above
 _MOST_GAIN = 1.4
 _SMEAR = 2.5  # times the noise that is left in a shift
 _DRAWN = 4000  # images of each class, to find the moments of a law that has no closed form
+_AT_ONCE = 1000  # images that are registered
 _RIDGE = 1e-3  # of the mean variance, on a public covariance
 _PRIOR_CLASSES = 20  # fewest public pictures of a class: below, its covariance is that of noise
 
@@ -64,48 +74,102 @@ class Law(NamedTuple):
     num: float
 
 
-def law_of(generator: Generator) -> Law:
+class Coordinates:
+    """The numbers of an image that a law speaks of: low DCT coefficients, and those of a displacement.
+
+    Args:
+        generator: Of the law.
+        template: (T, C, H, W), onto which the law's images were brought, one for all or one a class; None: as they lie.
+    """
+
+    def __init__(self, generator: Generator, template: Tensor | None = None) -> None:
+        self.basis, self.template = basis_of(generator.image_shape, generator.config.latent_dim), template
+        self._pixels, self.size = self.basis.shape  # (C H W, q)
+        self._count = 0 if template is None else generator.config.shape
+        self._unit = shape_unit(self._count, self._pixels) if self._count else 1.0
+
+    @property
+    def units(self) -> Tensor:
+        """What 1 of each number is in the generator's law, (q + 2 shape,) float64."""
+        return torch.tensor([1.0] * self.size + [self._unit] * (2 * self._count), dtype=torch.float64)
+
+    def of(self, images: Tensor, row: int = 0) -> Tensor:
+        """Return the numbers of images (B, C, H, W) in [-1, 1] of a class, (B, q + 2 shape) float64."""
+        return torch.cat([self._of(part, row) for part in images.split(_AT_ONCE)])
+
+    def _of(self, images: Tensor, row: int) -> Tensor:
+        if self.template is None:
+            return images.flatten(1).double() @ self.basis
+        template = self.template[row % len(self.template)].to(images)
+        shapes = Registration(images.shape[1:], self._count)(images, template)
+        texture = displaced(images, shapes).flatten(1).double() @ self.basis
+        return torch.cat([texture, shapes.double() / self._unit], 1)
+
+    def moved(self, images: Tensor, numbers: Tensor, offset: Tensor) -> Tensor:
+        """Return images whose `numbers` have changed by an offset, not within [-1, 1] yet."""
+        texture, bend = offset.split([self.size, 2 * self._count], 1)
+        added = (texture @ self.basis.T).view(images.shape).float()
+        if self.template is None:
+            return images + added
+        before = self._unit * numbers[:, self.size :]
+        after = (before + self._unit * bend).float()
+        return bent_anew(images, before.float(), after) + bent_back(added, after)
+
+
+def law_of(generator: Generator, coordinates: Coordinates) -> Law:
     """Return the moments of what a generator draws to train on: of a plain normal distribution its own."""
-    if type(generator) is GaussianGenerator and not generator.config.shape:
-        factor = generator.factor.detach().cpu().double()
-        return Law(generator.mean.detach().cpu().double(), factor @ factor.mT, math.inf)
+    if type(generator) is GaussianGenerator and bool(generator.config.shape) == (coordinates.template is not None):
+        mean, factor = (part.detach().cpu().double() for part in (generator.mean, generator.factor))
+        units = coordinates.units
+        return Law(mean / units, factor @ factor.mT / (units[:, None] * units), math.inf)
     rows = max(generator.num_classes, 1)
     drawn = generator.sample(rows * _DRAWN, seed=0, purpose=Purpose.TRAINING)  # classes in turn
-    found = _coefficients(generator, drawn).view(_DRAWN, rows, -1).transpose(0, 1)
+    found = coordinates.of(drawn).view(_DRAWN, rows, -1).transpose(0, 1)
     return Law(found.mean(1), torch.stack([each.T.cov() for each in found]), _DRAWN)
 
 
-def _coefficients(generator: Generator, images: Tensor) -> Tensor:
-    """Return low DCT coefficients (B, q) float64 of images in [-1, 1]."""
-    return images.flatten(1).double() @ basis_of(generator.image_shape, generator.config.latent_dim)
-
-
-def move(generator: Generator, public: Images, noise: NormalsNoise, *, seed: int) -> MovedGenerator:
+def move(
+    generator: Generator,
+    public: Images,
+    noise: NormalsNoise,
+    template: Tensor | None = None,
+    cleaner: Cleaner | None = None,
+    *,
+    seed: int,
+) -> MovedGenerator:
     """Return a generator that draws public pictures moved onto a law, beside the law's own images.
 
     Args:
         generator: Of the law, on the CPU or a GPU; its config says how many pictures of each class are moved.
         public: Of the same shape; without labels, all pictures serve every class.
         noise: Known noise of the law's normal distributions.
+        template: Of the release, (T, C, H, W), where it was one of registered images. Only a "gaussian" generator is
+            moved onto as registered; what any other draws is taken as it lies.
+        cleaner: What cleans the moved pictures; None: nothing does.
         seed: Of which pictures are taken.
     """
-    law, num = law_of(generator), generator.config.moved
-    basis, rows = basis_of(generator.image_shape, generator.config.latent_dim), max(generator.num_classes, 1)
-    device = next(generator.parameters()).device
+    num, rows = generator.config.moved, max(generator.num_classes, 1)
+    coordinates = Coordinates(generator, template if type(generator) is GaussianGenerator else None)
+    law, units = law_of(generator, coordinates), coordinates.units
+    device, q = next(generator.parameters()).device, coordinates.size
+    mean_std, variance_std = noise.mean[:, : len(units)] / units, noise.variance[:, : len(units)] / units.square()
     result = MovedGenerator(generator, num).to(device)
     pools = [_pool(public, row) for row in range(rows)]
-    x = [_coefficients(generator, to_float(pool)) for pool in pools]
+    x = [coordinates.of(to_float(pool), row) for row, pool in enumerate(pools)]
     means = torch.stack([each.mean(0) for each in x])
-    q, drawn_std = basis.shape[1], (law.covariance.diagonal(dim1=1, dim2=2) / law.num).sqrt()
-    shift, left = shifts(law.mean - means, noise.mean[:, :q], drawn_std)
-    rng = torch.Generator().manual_seed(seed)
+    drawn_std = (law.covariance.diagonal(dim1=1, dim2=2) / law.num).sqrt()
+    shift, left = shifts(law.mean - means, mean_std, drawn_std)
+    rng, one = torch.Generator().manual_seed(seed), torch.eye(len(units), dtype=torch.float64)
     for row, pool in enumerate(pools):
         chosen = torch.randperm(len(pool), generator=rng)[:num]
-        linear = gains(x[row].T.cov(), law.covariance[row], noise.variance[row, :q])
-        offset = shift[row] + (x[row][chosen] - means[row]) @ (linear - torch.eye(q, dtype=torch.float64))
-        moved = to_float(pool[chosen]) + (offset @ basis.T).view(-1, *generator.image_shape).float()
-        result.pictures[row] = to_uint8(moved.clamp(-1, 1)).to(device)
-    result.smear.copy_(_SMEAR * left)
+        linear = gains(x[row].T.cov(), law.covariance[row], variance_std[row])
+        offset = shift[row] + (x[row][chosen] - means[row]) @ (linear - one)
+        bends = _SMEAR * left[row, q:]  # the generator smears texture alone
+        offset[:, q:] += bends * torch.randn(num, len(bends), generator=rng, dtype=torch.float64)
+        moved = coordinates.moved(to_float(pool[chosen]), x[row][chosen], offset).clamp(-1, 1)
+        moved = moved if cleaner is None else cleaner(moved, row, noise, rng)
+        result.pictures[row] = to_uint8(moved).to(device)
+    result.smear.copy_(_SMEAR * left[:, :q] if cleaner is None else torch.zeros_like(result.smear))
     return result.eval().requires_grad_(False)
 
 
@@ -166,10 +230,28 @@ def _positive(matrix: Tensor, power: float = 1.0) -> Tensor:
 
 def assumed(model: ModelConfig) -> tuple[str, ...]:
     """Return what is taken as public where pictures are moved."""
+    if not model.moved:
+        return ()
     shown = (
         f"the {model.moved:,} public images of each class that were moved: whoever is on one is seen in what is drawn"
     )
-    return (shown,) if model.moved else ()
+    if not is_own_code(model.simulator):
+        return (shown,)
+    stated = f"license {model.license}" if model.license else "no license was stated"
+    seen = "whoever made this release says that it has seen no private image"
+    return shown, f"{model.simulator} ({stated}), which drew them: {seen}"
+
+
+def drawn_public(model: ModelConfig, image_shape: Sequence[int], classes: tuple[str, ...], seed: int) -> Images:
+    """Let the user's simulator draw as many pictures of each class as are moved.
+
+    Args:
+        classes: Of the generator; empty without.
+    """
+    simulator, rng = OwnSimulator(model, image_shape, len(classes)), torch.Generator().manual_seed(torch_seed(seed))
+    rows, num = max(len(classes), 1), max(model.moved, _PRIOR_CLASSES)
+    pixels = torch.cat([simulator.pictures(simulator.start(num, row, rng)) for row in range(rows)])
+    return Images(pixels, torch.arange(rows).repeat_interleave(num) if classes else None, classes)
 
 
 def check_moved(plan: RunPlan) -> None:
@@ -177,10 +259,15 @@ def check_moved(plan: RunPlan) -> None:
     moved, public = plan.config.model.moved, plan.shape.sizes.public
     pictures = max(plan.classes, 1) * math.prod(plan.shape.image_shape)
     check_memory(moved * pictures, f"model.moved = {moved:,}", "Lower it.")
-    if moved and public < moved:
+    clean.check_cleaned(plan.config, plan.shape)
+    if moved and is_own_code(plan.config.model.simulator):
+        few = plan.config.model.model_copy(update={"moved": 1})
+        drawn_public(few, plan.shape.image_shape, plan.shape.classes if plan.classes else (), 0)
+    elif moved and public < moved:
         raise ConfigError(
             f"model.moved = {moved:,} public images of each class are moved, and there are {public:,} public images. "
-            "Name some as data.public_root, draw them with data.public, or lower model.moved (0: none are moved)."
+            "Name some as data.public_root, draw them with data.public or code of yours (model.simulator), or lower "
+            "model.moved (0: none are moved)."
         )
 
 

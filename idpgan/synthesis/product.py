@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import torch
+from torch import Tensor
+
 from idpgan.data.load import Split
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
+from idpgan.own_code import is_own_code
 from idpgan.release.generator import GeneratorArtifact
+from idpgan.synthesis.clean import cleaner_of
 from idpgan.synthesis.moments import NormalsNoise
-from idpgan.synthesis.move import check_pools, move
+from idpgan.synthesis.move import check_pools, drawn_public, move
 from idpgan.synthesis.teacher import balanced
 from idpgan.training.config import ReleaseConfig
 from idpgan.training.method import Method
@@ -27,15 +32,27 @@ class GivesGenerator(Method):
 
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
-        self._to_move = split.public
-        if moved := self.plan.config.model.moved:
-            classes = len(split.classes) if self.plan.config.model.conditional else 0
-            check_pools(split.public, moved, max(classes, 1))
+        self._to_move, model = split.public, self.plan.config.model
+        if model.moved and not is_own_code(model.simulator):
+            classes = len(split.classes) if model.conditional else 0
+            check_pools(split.public, model.moved, max(classes, 1))
+        self._cleaner = cleaner_of(self.plan.config, split.shape)
 
     @property
     def normals_noise(self) -> NormalsNoise:
         """Known noise of the released normal distributions, for `move`; post-processing of released numbers."""
         raise NotImplementedError
+
+    @property
+    def template(self) -> Tensor | None:
+        """Released template, (T, C, H, W), onto which images were brought, for `move`; None: as they lie."""
+        return None
+
+    @property
+    def generator_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
+        """Those whose steps have the gradient of a generated batch."""
+        networks = getattr(self, "networks", None)
+        return () if networks is None else (networks.generator_optimizer,)
 
     @property
     def product(self) -> Generator:
@@ -44,9 +61,13 @@ class GivesGenerator(Method):
 
     def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
         """Return the generator, with public pictures moved onto its law, and with its teacher, where it has any."""
-        generator = self.generator
+        generator = law = self.generator
         if generator.config.moved:
-            generator = move(generator, self._to_move, self.normals_noise, seed=self.plan.config.training.seed)
+            seed, public = self.plan.config.training.seed, self._to_move
+            if is_own_code(generator.config.simulator):
+                public = drawn_public(generator.config, generator.image_shape, generator.classes, seed)
+            known = self.normals_noise, self.template, self._cleaner
+            generator = move(generator, public, *known, seed=seed)
         if self.teacher is not None and self.candidates is not None:
-            generator = generator.taught_by(balanced(self.teacher, generator, self.progress), self.candidates)
+            generator = generator.taught_by(balanced(self.teacher, law, self.progress), self.candidates)
         return GeneratorArtifact(generator, config.samples)

@@ -46,12 +46,14 @@ class Facts:
         per_person: Mean number of images of a person or photo; None where the data has no identities.
         handwriting: Whether images are strokes, as the source says; else photographs.
         aligned: Whether the eyes of all faces are in the same places, as the source or `idpgan prepare` says.
+        epsilon: That is asked for: how many numbers of an image stand above the noise depends on it.
     """
 
     shape: DataShape
     per_person: float | None
     handwriting: bool
     aligned: bool = False
+    epsilon: float = EPSILON
 
     @property
     def num_classes(self) -> int:
@@ -68,7 +70,7 @@ def privacy(facts: Facts) -> dict[str, Setting]:
     """Return the [privacy] section that a release of sums begins with."""
     exponent = math.ceil(math.log10(10 * facts.shape.num_private) - 1e-9)
     settings = {
-        "epsilon": Setting(EPSILON, "choose it: 1 protects much, 3 usually, 10 little"),
+        "epsilon": Setting(facts.epsilon, "choose it: 1 protects much, 3 usually, 10 little"),
         "delta": Setting(float(f"1e-{max(exponent, 5)}"), "below 1/N; usually the smaller of 1e-5 and 1 / (10 N)"),
     }
     if facts.per_person is None:
@@ -140,13 +142,14 @@ def gaussian(facts: Facts, *, candidates: int = 0) -> Sections:
     """
     teacher = taught(facts, candidates) if candidates else {}
     model, method = _moments(facts, teacher)
+    trained = "minutes: its teacher is trained, no network draws" if teacher else "seconds; nothing is trained"
     return {
         "model": {
-            "generator": Setting("gaussian", "a normal distribution a class: blurred images, and no training"),
+            "generator": Setting("gaussian", "a normal distribution a class: blurred images, and no network"),
             "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
             **model,
         },
-        "method": {"name": Setting("gaussian", "seconds; nothing is trained"), **method, **teacher},
+        "method": {"name": Setting("gaussian", trained), **method, **teacher},
         "privacy": privacy(facts),
     }
 
@@ -240,7 +243,7 @@ def _photos(facts: Facts) -> Sections:
         },
         "privacy": privacy(facts),
         "training": {
-            "steps": Setting(0, "seconds; a few hundred steps of the network have not been seen to help yet"),
+            "steps": Setting(0, "a few hundred steps of the network have not been seen to help yet"),
             "batch_size": Setting(-(-128 // classes) * classes, "of which training.steps would be made"),
         },
     }

@@ -140,7 +140,7 @@ def fit_teacher(
     method.dpsgd, method.progress = plan, renamed(progress, "features for the teacher")
     for step in range(1, steps + 1):
         method.step(step)
-        progress("teacher", step, steps)
+        progress("teacher steps", step, steps)
     return method.product.weight.detach()
 
 

@@ -13,7 +13,7 @@ from idpgan.config import Section, build, digest, nearest_hint
 from idpgan.data.config import WHERE_FILES_LIE, DataConfig, License
 from idpgan.device import check_device
 from idpgan.errors import ConfigError
-from idpgan.methods import METHODS, load, methods_of
+from idpgan.methods import METHODS, load, methods_of, names_of
 from idpgan.models.config import ModelConfig
 
 if TYPE_CHECKING:
@@ -165,8 +165,8 @@ class RunConfig(Section):
     def _check_moved(self) -> Self:
         if self.model.moved and not self.method.RELEASES_LAW:
             raise ConfigError(
-                f"model.moved = {self.model.moved} needs a method that releases a normal distribution, gaussian or "
-                f"idp-gan-aggregate, and this is {self.method.name}. Set model.moved = 0."
+                f"model.moved = {self.model.moved} needs a method that releases a normal distribution, gaussian, "
+                f"idp-gan-aggregate or hybrid, and this is {self.method.name}. Set model.moved = 0."
             )
         return self
 
@@ -199,9 +199,10 @@ def load_method(name: str) -> Any:
     Raises:
         ConfigError: If there is none of that name; the message names the nearest one.
     """
-    known = methods_of("gan", "classifier")
+    known = methods_of("generator", "classifier")
     if name not in known:
-        raise ConfigError(f"method.name = '{name}' is not a known method. {nearest_hint(name, known)}")
+        by_family = names_of("generator", "classifier")
+        raise ConfigError(f"method.name = '{name}' is not a known method. {nearest_hint(name, known, by_family)}")
     return load(name)
 
 
@@ -219,7 +220,7 @@ def build_config(table: Mapping[str, Any], where: str, settings: Sequence[str] =
     section = table.get("method", {})
     name = section.get("name") if isinstance(section, Mapping) else None
     if not isinstance(name, str):
-        known = ", ".join(methods_of("gan", "classifier"))
+        known = names_of("generator", "classifier")
         raise ConfigError(f"{where} names no method. Set method.name to one of: {known}.")
     config: RunConfig = build(load_method(name).Config, table, where, settings)
     return config

@@ -91,7 +91,7 @@ def train(
     upkeep.leader.begin(method)
 
     if config.steps:  # a method without steps has nothing to show
-        progress("train", step, config.steps, _charged(ledger.epsilon(delta)))
+        progress("training steps", step, config.steps, _charged(ledger.epsilon(delta)))
     with interrupt.StopSignals() as signals:
         while step < config.steps and signals.received is None:
             # The only lines that may read private images.
@@ -107,7 +107,7 @@ def train(
             step += 1
             upkeep.recorder.add(upkeep.leader.step(method, step))
             upkeep.ratchet()  # no state saved after this line can reproduce this step's noise
-            progress("train", step, config.steps)
+            progress("training steps", step, config.steps)
 
             # Maintenance: once per tick, and below at the end.
             if step % config.tick_steps == 0:
@@ -202,7 +202,7 @@ class _Upkeep:
                 limit = f" (training.diverged_above = {self.config.diverged_above:g})" if math.isfinite(value) else ""
                 raise self._diverged(f"{name} is {value:g}{limit} on average over the steps {first} to {step}")
         self.save(step, tick)
-        progress("train", step, self.config.steps, _charged(epsilon))
+        progress("training steps", step, self.config.steps, _charged(epsilon))
         for callback in on_tick:
             callback(tick)
 

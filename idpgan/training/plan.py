@@ -202,7 +202,7 @@ class RunPlan(Plan):
             audited=None,
             reason=self.reason(events, sources),
             private=finite and all(source.private for source in sources),
-            public_assumptions=(*self.assumptions(sources), *self._declared()),
+            public_assumptions=(*self.assumptions(sources), *self.declared),
             contained=() if found is None else tuple(part.proven for part in self.contained),
             total=found,
         )
@@ -338,17 +338,25 @@ class RunPlan(Plan):
     def _most_per_person(self) -> int:
         return getattr(self.config.privacy, "most_per_person", 1)
 
-    def _declared(self) -> list[str]:
-        """Return what the config declares about public images and contained releases, one phrase each."""
-        data, person, phrases = self.config.data, self.unit is Unit.PERSON, []
+    @property
+    def declared(self) -> list[str]:
+        """What the config declares about public images, a prior and contained releases, one phrase each."""
+        data, model, person, phrases = self.config.data, self.config.model, self.unit is Unit.PERSON, []
         if self.shape.sizes.public and not data.public_share and data.public is None:
             disjoint = data.public_disjoint or (person and data.confirm_public)
             shown = ", and that nobody of the private ones is on them" if disjoint else ""
+            stated = f", license {data.public_license}" if data.public_license else ""
             phrases.append(
-                f"that the images of data.public_root are public{shown}: the word of whoever made this release"
+                f"that the images of data.public_root are public{shown}{stated}: the word of whoever made this release"
             )
         if data.public == "people":
             phrases.append(f"the drawn public images: {PAPERS[data.public]}")
+        if model.cleaned and model.origin is not None:
+            stated = f", license {model.origin.license}" if model.origin.license else ""
+            phrases.append(
+                f"the denoiser that cleaned what was moved: a diffusion generator, weights of SHA-256 "
+                f"{model.origin.weights}, learned from {model.origin.num_private:,} images{stated}"
+            )
         for each in self.config.contained:
             proven, what = each.part.proven, f"the contained release of method {each.method}"
             if data.public_disjoint:

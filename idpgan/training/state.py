@@ -34,6 +34,7 @@ from idpgan.own_code import source_digest
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.tiles import teams_vary
 from idpgan.run import RunFolder
+from idpgan.version import code_digest
 
 FORMAT = 3  # format of state.pt
 _KEYS = frozenset({"format", "step", "method", "ledger_position", "recorder", "fingerprint", "machine", "prepared"})
@@ -237,17 +238,6 @@ def _processor() -> str:
         return f"{platform.machine()} {platform.processor()}"
     told = sorted({line for line in text.splitlines() if line.startswith(("model name", "flags", "Features", "cache"))})
     return f"{platform.machine()} {hashlib.sha256(chr(10).join(told).encode()).hexdigest()}"
-
-
-@functools.cache  # of the files as this process loaded them
-def code_digest() -> str:
-    """Return the SHA-256 (hex) of the package's own source files and of the card's template, names and contents."""
-    root = Path(__file__).resolve().parents[1]
-    sha = hashlib.sha256()
-    for path in sorted([*root.rglob("*.py"), *root.rglob("*.md")]):
-        content = path.read_bytes()
-        sha.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
-    return sha.hexdigest()
 
 
 def nonfinite(values: dict[str, Any]) -> list[str]:

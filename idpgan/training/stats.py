@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -133,19 +134,31 @@ def read_stats(path: Path) -> list[dict[str, Any]]:
 
 
 class TensorBoard:
-    """Tick callback that writes numbers, sample grid and histograms of weights to TensorBoard; curator only.
+    """Tick callback for TensorBoard: numbers, sample grid, weights, gradient norms, settings with their end.
 
-    The weights are those of the product: nothing else is read. The first tick after a resume purges the numbers that an
-    earlier part wrote for that step or later, so curves join.
+    All of it is for the curator: the folder lies beside ``release/``. Weights are those of the product, gradients those
+    of the generator on the batches that it generated; nothing else is read. The first tick after a resume purges the
+    numbers that an earlier part wrote for that step or later, so curves join.
 
     Args:
         folder: Of the event files.
         grid: Was called with the same tick before: what it drew is shown; None = no images.
+        optimizers: Of the generator; a step has the gradient of one generated batch.
     """
 
-    def __init__(self, folder: Path, grid: SampleGrid | None = None) -> None:
+    def __init__(
+        self, folder: Path, grid: SampleGrid | None = None, optimizers: Iterable[torch.optim.Optimizer] = ()
+    ) -> None:
         self.folder, self.grid = folder, grid
         self._writer: SummaryWriter | None = None
+        self._norms: list[Tensor] = []  # of the gradients since the last tick, on the device
+        self._hooks = [optimizer.register_step_pre_hook(self._watch) for optimizer in optimizers]
+        self._last: dict[str, float] = {}
+
+    def _watch(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        """Keep the norm of a gradient that is about to be taken; nothing waits for the device."""
+        weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+        self._norms.append(nn.utils.get_total_norm([each.grad for each in weights if each.grad is not None]))
 
     def __call__(self, tick: Tick) -> None:
         """Write one tick."""
@@ -157,18 +170,48 @@ class TensorBoard:
             for file in self.folder.iterdir():
                 file.chmod(PRIVATE_FILE)
         numbers = {**tick.to_json(), "epsilon": tick.epsilon}
-        for name, value in numbers.items():
-            if name not in ("step", "delta"):
-                self._writer.add_scalar(name, value, tick.step)
+        self._last = {name: value for name, value in numbers.items() if name not in ("step", "delta")}
+        for name, value in self._last.items():
+            self._writer.add_scalar(name, value, tick.step)
         if self.grid is not None and self.grid.shown is not None:
             self._writer.add_image("samples", self.grid.shown, tick.step)
         for name, weight in tick.generator.named_parameters():
-            if bool(weight.isfinite().all()):  # of others there is no histogram
-                self._writer.add_histogram(f"weights/{name}", weight.detach().cpu(), tick.step)
+            self._draw(f"weights/{name}", weight.detach(), tick.step)
+        if self._norms:
+            self._draw("gradient norms of generated batches", torch.stack(self._norms), tick.step)
+            self._norms = []
         self._writer.flush()
+
+    def _draw(self, name: str, values: Tensor, step: int) -> None:
+        """Write a histogram; of values that are not finite there is none."""
+        if self._writer is not None and bool(values.isfinite().all()):
+            self._writer.add_histogram(name, values.cpu(), step)
+
+    def end(self, sections: Mapping[str, Any]) -> None:
+        """Write the settings of a run, section by section, beside the measures of its last tick, if it had one."""
+        writer: Any = self._writer  # typed without its `file_writer`
+        if writer is None or not self._last:
+            return
+        from torch.utils.tensorboard.summary import hparams
+
+        settings = {
+            f"{section}.{key}": value if isinstance(value, bool | int | float) else str(value)
+            for section, values in sections.items()
+            if isinstance(values, Mapping)
+            for key, value in values.items()
+        }
+        measures = {f"final/{name}": value for name, value in self._last.items()}
+        # `SummaryWriter.add_hparams` does the same in a second file of another folder.
+        for part in hparams(settings, measures):
+            writer.file_writer.add_summary(part)
+        for name, value in measures.items():
+            writer.add_scalar(name, value)
+        writer.flush()
 
     def close(self) -> None:
         """Close the event file."""
+        for hook in self._hooks:
+            hook.remove()
         if self._writer is not None:
             self._writer.close()
             self._writer = None

@@ -10,7 +10,7 @@ import torch
 from scipy.stats import norm, skewnorm
 
 from idpgan import trainer
-from idpgan.attacks.exposure import FLOOR, _log_tail, exposure, rank_exposure
+from idpgan.attacks.exposure import FLOOR, _log_tail, exposure, rank_exposure, rank_of_first
 from idpgan.attacks.losses import loss_threshold
 from idpgan.commands.canaries import CanarySpace, expose, exposure_of, with_canaries
 from idpgan.config import dump_toml
@@ -77,6 +77,22 @@ def test_the_space_is_what_it_declares():
     assert CanarySpace((1, 8, 8)).draw(3, 1).labels is None
 
 
+def test_completions_are_all_members_that_agree_with_what_is_known():
+    space = CanarySpace((3, 28, 28), ("a", "b"))
+    member = space.draw(1, 1)
+    found = space.completions(member, 5, 2)
+    assert torch.equal(found.images[:1], member.images)
+    assert len(found.images.flatten(1).unique(dim=0)) == 32
+    assert found.images.unique().tolist() == [0, 255]
+    assert int((found.images != member.images).any(0).any(0).sum()) < 28 * 28 / 4  # five of 64 blocks
+    assert found.labels.unique().tolist() == member.labels.tolist()
+    assert not torch.equal(space.completions(member, 5, 3).images, found.images)
+    for unknown in (0, 17):
+        with pytest.raises(InputError, match="unknown blocks must be in"):
+            space.completions(member, unknown, 0)
+    assert [rank_of_first(torch.tensor(scores)) for scores in ([3.0, 1, 2], [1.0, 1, 0], [0.0, 1, 2])] == [1, 2, 3]
+
+
 @pytest.fixture(scope="module")
 def few():
     """Forty digits: easily learned by heart."""
@@ -117,12 +133,17 @@ def loss(model, images):
 
 @pytest.mark.trained
 def test_a_network_that_learns_by_heart_is_exposed_and_a_private_one_is_not(few):
-    _, learned = expose(few, by_heart, {"loss": loss}, canaries=40, references=200, repeats=2)
-    _, private = expose(few, privately, {"loss": loss}, canaries=40, references=200, repeats=2)
+    searched = {"canaries": 40, "references": 200, "repeats": 2, "unknown": 6}
+    _, learned, found = expose(few, by_heart, {"loss": loss}, **searched)
+    _, private, missed = expose(few, privately, {"loss": loss}, **searched)
     assert learned["loss"].by_rank.mean() > 5
     assert learned["loss"].by_rank.mean() > private["loss"].by_rank.mean() + 3
     # Chance, and what epsilon = 1 allows above it for a record that is there twice: 2 epsilon / ln 2.
     assert private["loss"].by_rank.mean() < FLOOR + 2 / math.log(2)
+    # Among 64 ways to fill it a secret comes early; one that nobody has seen, or that was learned privately, anywhere.
+    assert found["loss"].extracted[0] > 3
+    assert found["loss"].ranks.double().mean() < 16
+    assert min(each.double().mean() for each in (found["loss"].never_seen, missed["loss"].ranks)) > 23
 
 
 def test_canaries_stand_among_the_private_images_only(few):
@@ -144,8 +165,9 @@ def test_a_config_is_trained_with_secrets_and_nothing_of_it_is_kept(tmp_path, mo
     )  # fmt: skip
     path = tmp_path / "config.toml"
     path.write_text(dump_toml(config))
-    report = exposure_of(path, canaries=5, references=100)
-    assert list(report.results) == ["critic"]
+    report = exposure_of(path, canaries=5, references=100, unknown=3)
+    assert list(report.results) == list(report.extractions) == ["critic"]
+    assert "out of 8 ways to fill its 3 unknown blocks" in " ".join(report.lines())
     written = report.to_json()
     assert (written["for_release"], written["curator_only"]) == (False, True)
     assert 0 < written["proven"]["epsilon"] <= 1.0

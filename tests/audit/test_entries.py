@@ -31,7 +31,7 @@ from idpgan.synthesis.wgan_gp import WganGpConfig, WganGpRun
 from idpgan.training.plan import RunPlan, plan_run
 from tests.redteam.small_runs import config_of
 
-TRAINED = dict(methods_of("gan", "classifier"))
+TRAINED = dict(methods_of("generator", "classifier"))
 ROWS = {**TRAINED, **publish.METHODS}
 FOLDERS = "|".join(re.split("[.:]", row.code)[1] for row in TRAINED.values())
 ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
@@ -160,7 +160,7 @@ def toy(**more):
     module = ModuleType("toy")
     module.INFO = MethodInfo(
         "toy",
-        "gan",
+        "generator",
         "synthesis.toy:Toy",
         ("image",),
         "replace-one",

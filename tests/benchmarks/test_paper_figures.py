@@ -5,6 +5,9 @@ import argparse
 import paper_figures
 import pytest
 
+from idpgan.data.faces import draw
+from tests.data import layouts
+
 
 def test_a_cell_has_its_size_its_budget_and_what_is_set():
     usual = {"data": "digits", "data_root": None, "num_images": None, "steps": 7, "width": 8}
@@ -14,6 +17,23 @@ def test_a_cell_has_its_size_its_budget_and_what_is_set():
     assert (config.training.steps, config.training.seed, config.model.width) == (7, 3, 8)
     assert config.privacy.epsilon1 + config.privacy.epsilon2 == pytest.approx(2.0)
     assert paper_figures.describe(config.data).num_private == 500
+
+
+def test_cells_on_celeba_are_of_its_own_configs_and_size(tmp_path):
+    layouts.write_celeba(tmp_path / "celeba", draw(100, 16, people=100, seed=9))
+    usual = {"data": "celeba", "data_root": tmp_path, "num_images": None, "steps": 4, "width": 8, "device": "cpu"}
+    for method in paper_figures.METHODS:
+        epsilon = None if method == "wgan-gp" else 2.0
+        config = paper_figures.cell_config(
+            paper_figures.Cell(method, epsilon, 20, 0), argparse.Namespace(**usual, set=[])
+        )
+        found = paper_figures.describe(config.data)
+        assert (found.num_private, found.image_shape) == (20, (3, 48, 48))
+        assert len(found.classes) == 4
+        assert config.training.batch_size <= 5 or method != "dp-gan"
+    assert paper_figures.own_config("dp-gan", "celeba").stem == "celeba-dp-gan"
+    assert paper_figures.own_config("idp-gan-local", "celeba").stem == "mnist-idp-gan-local"
+    assert paper_figures.own_config("idp-gan-aggregate", "mnist").stem == "mnist-aggregate-no-public"
 
 
 def test_faces_are_split_by_people():

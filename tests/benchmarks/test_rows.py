@@ -31,7 +31,15 @@ def test_what_a_command_names_is_there(command):
     assert [word for word in words if word.endswith(".py") and not (ROOT / word).is_file()] == []
 
 
+def test_a_test_file_runs_as_in_the_suite_unless_the_row_says_which_tests(tmp_path):
+    """Of another choice of marks a GPU's tests would be, which fail without one."""
+    assert rows.call("pytest tests/a.py -k b", tmp_path)[3:] == ["-q", "-x", "tests/a.py", "-k", "b"]
+    assert rows.call("python b.py --out OUT/c", tmp_path)[1:] == ["b.py", "--out", f"{tmp_path}/c"]
+
+
 def test_a_sample_runs_and_a_failure_is_seen(capsys):
     assert rows.run([{"row": 116, "command": "idpgan methods"}], 60) == 0
     assert rows.run([{"row": 0, "command": "idpgan audit no-such-method --epsilon 1"}], 60) == 1
     assert "FAILED (2)" in capsys.readouterr().out
+    assert rows.run([{"row": 0, "command": "idpgan methods"}], 0) == 1
+    assert "NOT REACHED in time, 0 s: rows 0: idpgan methods" in capsys.readouterr().out

@@ -11,7 +11,9 @@ import sample_cells
 import sample_figures
 from sample_cells import Cell
 
+from idpgan.data.faces import draw
 from idpgan.files import file_lock
+from tests.data import layouts
 
 METHODS = [*sample_cells.PLANS["mnist"]]
 
@@ -24,7 +26,7 @@ def options(out, **changes):
 
 def test_the_cells_come_first_seed_first_and_the_slow_methods_have_one():
     found = sample_cells.cells("mnist", ["real", *METHODS], [0.3, 11.0], [0, 1, 2])
-    assert len(found) == len({*found}) == 1 + 3 + 3 * 2 * 4 + 5 * 2
+    assert len(found) == len({*found}) == 1 + 3 + 3 * 2 * 4 + 7 * 2
     assert [cell.seed for cell in found] == sorted(cell.seed for cell in found)
     first = [cell.minutes for cell in found if cell.seed == 0]
     assert first == sorted(first)
@@ -32,7 +34,7 @@ def test_the_cells_come_first_seed_first_and_the_slow_methods_have_one():
     assert {cell.epsilon for cell in found if cell.method in ("real", "wgan-gp")} == {None}
 
 
-@pytest.mark.parametrize("data", ["mnist", "digits"])
+@pytest.mark.parametrize("data", ["mnist", "digits", "celeba", "faces-wild"])
 def test_every_cell_spends_its_epsilon(data, tmp_path):
     ours = sample_cells.cells(data, [*sample_cells.PLANS[data]], [0.3, 11.0], [0, 5])
     configs = [sample_cells.cell_config(cell, options(tmp_path, steps=None)) for cell in ours]
@@ -80,6 +82,19 @@ def test_a_cell_is_made_once_and_read_back(tmp_path, capsys, monkeypatch):
         assert (tmp_path / f"figure{figure}-digits.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
+def test_figures_3_and_4_on_celeba(tmp_path, capsys, monkeypatch):
+    layouts.write_celeba(tmp_path / "celeba", draw(120, 16, people=40, seed=9))
+    words = "--figure 3 --data celeba --methods gaussian --epsilons 1 --samples 20 --classifiers logistic --steps 2"
+    command = [*words.split(), "--device", "cpu", "--data-root", str(tmp_path), "--out", str(tmp_path / "out")]
+    for figure in "34":
+        command[1] = figure
+        monkeypatch.setattr(sys, "argv", ["paper_figures.py", *command])
+        paper_figures.main()
+        assert "1 of 1 cells" in capsys.readouterr().out
+        assert (tmp_path / "out" / f"figure{figure}-celeba.png").read_bytes().startswith(b"\x89PNG")
+
+
 def test_a_finished_run_is_only_judged(tmp_path):
     cell, arguments = Cell("mnist", "hybrid", 1.0, 0), options(tmp_path)
     assert sample_cells.minutes_left(cell, arguments) == cell.minutes > sample_cells.JUDGING
@@ -105,11 +120,14 @@ def test_seeds_give_the_error_and_one_seed_has_that_of_its_splits():
     assert sample_figures.inception(rows[:1]) == (2.0, 0.25)
     assert sample_figures.inception(rows) == (3.0, pytest.approx(2**0.5))
     assert sample_figures.steps(row) == "5 of 9"
+    unsound = rows[0] | {"privacy": {"proven": {"epsilon": "inf"}}}
+    assert sample_figures.beside(unsound) == "IS 2.00, proven epsilon infinite"
 
 
 def test_no_picture_shows_real_faces_or_unprotected_ones():
     assert not sample_figures.drawable(Cell("faces-wild", "real", None, 0))
     assert not sample_figures.drawable(Cell("faces-wild", "wgan-gp", None, 0))
+    assert not sample_figures.drawable(Cell("celeba", "wgan-gp", None, 0))
     assert sample_figures.drawable(Cell("faces-wild", "gaussian", 1.0, 0))
 
 

@@ -14,6 +14,7 @@ from idpgan.classify.dssgd import Sharing
 from idpgan.commands.audit import audit_entry
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
+from idpgan.models.private_classifier import ReluMlp, described_classifier
 from idpgan.privacy import Noise
 from idpgan.training.config import build_config, load_method, refuse_unsound
 from idpgan.training.plan import plan_run
@@ -186,3 +187,13 @@ def test_what_it_cannot_do_is_refused():
         refuse_unsound(config_of().model_copy(update={"privacy": type(config_of().privacy)()}))
     with pytest.raises(InputError, match="no guarantee"):
         audit_entry("pgd")
+
+
+def test_the_network_of_the_papers_mlp_has_its_weights():
+    """Shokri and Shmatikov 2015, section 7: 140,106 weights for MNIST at 32 x 32, 402,250 for SVHN."""
+    for shape, weights in (((1, 32, 32), 140_106), ((3, 32, 32), 402_250)):
+        network = ReluMlp(shape, tuple("0123456789"))
+        assert sum(weight.numel() for weight in network.parameters()) == weights
+    method = trained(config_of(1, network="mlp", width=2), split_of(24))
+    assert method.product.network == "relu-mlp"
+    assert described_classifier("relu-mlp", method.product.options(), (1, 8, 8), method.product.classes)

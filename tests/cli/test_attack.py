@@ -46,7 +46,10 @@ def test_all_attacks_are_run_and_written_for_the_curator(run, copied):
     before = {path.name: path.read_bytes() for path in (copied / "release").iterdir()}
     code, out, err = run("attack", copied, *QUICK, "--train-reference")
     assert code == 0
-    assert "train: 20 of 20" in err  # of the reference generator, one line per tick; more where the machine is slow
+    assert "to compare images, besides what is trained" in err.partition("attacks: 0 of ")[2].partition("\n")[0]
+    assert (
+        "training steps: 20 of 20" in err
+    )  # of the reference generator, one line per tick; more where the machine is slow
     for word in (*ATTACKS, "n too small", "AUC", "Curator only", "proves nothing"):
         assert word in out
     written = json.loads((copied / "attack.json").read_text())

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 from PIL import Image
 from typer.main import get_command
+from typer.testing import CliRunner
 
 import idpgan
 from idpgan.commands import app, benchmark
 from idpgan.data.load import load
+from idpgan.version import made_with
 from tests.data.layouts import declared
 
 
@@ -47,7 +49,28 @@ def test_help_shows_every_word_of_it(run, monkeypatch):
 
 
 def test_the_version_is_printed(run):
-    assert run("--version") == (0, f"idpgan {importlib.metadata.version('idpgan')}\n", "")
+    assert run("--version") == (0, f"idpgan {made_with()}\n", "")
+    assert made_with().startswith(importlib.metadata.version("idpgan"))
+
+
+COMPLETED = {  # what a shell sends, and where the words to be completed stand in it
+    "bash": lambda words: {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split(" ")) - 1)},
+    "zsh": lambda words: {"_TYPER_COMPLETE_ARGS": words},
+    "fish": lambda words: {"_TYPER_COMPLETE_ARGS": words, "_TYPER_COMPLETE_FISH_ACTION": "get-args"},
+}
+
+
+@pytest.mark.parametrize("shell", COMPLETED)
+def test_a_shell_completes_commands_options_and_methods(shell):
+    def completed(words):
+        env = {"_IDPGAN_COMPLETE": f"complete_{shell}", **COMPLETED[shell](words)}
+        return CliRunner().invoke(app, [], env=env, prog_name="idpgan").stdout
+
+    assert "publish" in completed("idpgan pub")
+    assert "obfuscate" not in completed("idpgan pub")
+    assert "--method" in completed("idpgan publish --me")
+    assert "lap-wiener" in completed("idpgan publish faces --method lap")
+    assert "blur" in completed("idpgan obfuscate faces --method ")
 
 
 def test_the_last_line_says_what_is_proven_and_what_comes_next(run, tmp_path):
@@ -63,7 +86,7 @@ def test_the_last_line_says_what_is_proven_and_what_comes_next(run, tmp_path):
             f"Next: idpgan sample, evaluate, attack, audit or report {path}"
         )
         assert ("Warning: the result will be noise" in out) == noise
-        assert "train: 2 of 2" in err
+        assert "training steps: 2 of 2" in err
 
 
 def test_the_last_line_promises_nothing_where_nothing_is_proven(run, tiny, tmp_path):
@@ -209,7 +232,7 @@ def test_methods_lists_every_method_with_its_three_words(run):
         assert set(row) == {"name", "family", "units", "relation", "sound", "claimed", "proven", "reason"}
     sound = {row["name"]: row["sound"] for row in rows}
     assert (sound["wgan-gp"], sound["dp-gan"], sound["idp-gan-published"]) == (None, True, False)
-    claims_less = {"idp-gan-published", "dssgd", "arden"}  # than is proven
+    claims_less = {"idp-gan-published", "dp-gan-zhang", "dssgd", "arden"}  # than is proven
     assert {row["sound"] for row in rows if row["proven"] != "inf" and row["name"] not in claims_less} == {True}
 
 
@@ -220,9 +243,9 @@ def test_methods_are_readable_on_a_terminal_of_any_width(run, monkeypatch, colum
     blocks = dict(block.split("\n", 1) for block in out.rstrip().split("\n\n"))
     assert code == 0
     assert max(map(len, out.splitlines())) <= min(columns, 100)
-    assert "idp-gan-aggregate (gan, sound)" in blocks  # a name in eight columns was broken into three lines
-    assert "  claimed  nothing" in blocks["wgan-gp (gan, no promise)"]
-    assert "  proven   inf" in blocks["wgan-gp (gan, no promise)"]
+    assert "idp-gan-aggregate (generator, sound)" in blocks  # a name in eight columns was broken into three lines
+    assert "  claimed  nothing" in blocks["wgan-gp (generator, no promise)"]
+    assert "  proven   inf" in blocks["wgan-gp (generator, no promise)"]
     for row in json.loads(run("methods", "--json")[1]):
         (block,) = [text for head, text in blocks.items() if head.startswith(f"{row['name']} (")]
         assert row["reason"] in " ".join(block.split())

@@ -102,7 +102,7 @@ def test_a_full_disk_costs_the_cache_and_not_the_result(tmp_path, disk_full_at, 
 def test_disk_full_after_computing_loses_no_attack(run, finished_run, tmp_path, disk_full_at):
     copy = shutil.copytree(finished_run, tmp_path / "run")
     disk_full_at(0)
-    found = run("attack", copy, "--attack", "nearest-sample", "--samples", 200, "--most", 50)
+    found = run("attack", copy, "--attack", "nearest-sample", "--samples", 200, "--most", 50, "--no-progress")
     assert one_line(found, "attack.json", "No space left")
     assert json.loads(found[1])["attacks"]
     assert not (copy / "attack.json").exists()
@@ -254,7 +254,7 @@ def test_a_signal_while_images_are_read_leaves_nothing(run, tiny, tmp_path, monk
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_while_training_saves_and_says_which(run, tiny, tmp_path, monkeypatch, number, code):
     def stopping(self, what, done, total, note=""):
-        if (what, done, note) == ("train", 12, ""):
+        if (what, done, note) == ("training steps", 12, ""):
             os.kill(os.getpid(), number)
 
     monkeypatch.setattr("idpgan.progress.Lines.__call__", stopping)

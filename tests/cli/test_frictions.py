@@ -73,7 +73,7 @@ def test_what_a_null_record_is_stands_there_once_and_the_count_each_time(caplog,
     assert caplog.text.count("Null records keep their positions") == 1
 
 
-def test_the_log_names_some_null_records_and_counts_the_rest(run, tmp_path):
+def test_the_log_names_some_null_records_and_counts_the_rest(run, tmp_path, caplog):
     (tmp_path / "images").mkdir()
     for index in range(80):
         path = tmp_path / "images" / f"{index:02}.png"
@@ -82,6 +82,14 @@ def test_the_log_names_some_null_records_and_counts_the_rest(run, tmp_path):
     settings += ["data.image_size=28", "data.channels=1", "data.classes=[]", "model.conditional=false"]
     settings += ["privacy.delta=1e-3", "model.latent_dim=4"]
     assert run("train", *QUICK, *settings, "--out", tmp_path / "run")[0] == 0
+    source._explain_null.cache_clear()
+    attacking = ("--most", 9, "--samples", 20, "--attack", "nearest-sample", "--no-progress")
+    assert "is empty" in caplog.text
+    caplog.clear()
+    run("attack", tmp_path / "run", *attacking)
+    assert [record.getMessage() for record in caplog.records] == [
+        "40 files stand as null records; log.txt of the run has the reasons."
+    ]
     log = (tmp_path / "run" / "log.txt").read_text()
     assert log.count("null record: ") == 20
     assert "null records: 40 in all" in log
@@ -113,6 +121,30 @@ def test_a_trial_without_a_proof_is_asked_about_before_it_marks_the_ledger(tmp_p
             folder.ask_before_marking(options, "blur")
     assert "total of" in asked[0]
     assert "infinite" in asked[0]
+
+
+NEEDED = {
+    "publish": (("--method (", "--epsilon (", "--unit (", "--out (", "lap-wiener", "Sound: ", "--unit image --out")),
+    "obfuscate": (("--method (", "--out (", "adversarial-encoder", "sigma=3 --out blurred --accept-unsound")),
+    "sample": (("--num (", "--out (")),
+}
+
+
+@pytest.mark.parametrize("name", NEEDED)
+def test_all_that_is_missing_is_asked_for_at_once(run, name):
+    code, out, err = run(name, *([] if name == "sample" else ["faces"]))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert [words for words in NEEDED[name] if words not in err] == []
+    assert "DIR" not in err  # it is given
+
+
+def test_what_is_there_is_not_asked_for_and_a_wrong_value_is_named_first(run):
+    _, _, err = run("publish", "faces", "--epsilon", "1", "--unit", "image")
+    assert err.startswith("idpgan: publish needs --method (")
+    assert "--unit (" not in err
+    assert "--out (" in err
+    assert "Invalid value for '--epsilon'" in run("publish", "faces", "--epsilon", "x")[2]
+    assert "No such option: --epsilom" in run("publish", "--epsilom", "1")[2]
 
 
 def test_every_method_says_delta_alike_and_what_its_steps_are():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idpgan.commands.init import config_for
+from idpgan.commands.init import InitOptions, config_for
 from idpgan.config import build
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe
@@ -157,7 +157,9 @@ def test_another_method_is_suggested_when_it_is_asked_for(run, tmp_path, monkeyp
 
 def test_photos_and_handwriting_begin_with_other_generators():
     """A network for strokes draws ghosts of faces."""
-    faces, digits = (config_for(name, method="idp-gan-aggregate").table for name in ("faces", "digits"))
+    faces, digits = (
+        config_for(name, InitOptions(method="idp-gan-aggregate", no_probe=True)).table for name in ("faces", "digits")
+    )
     assert (faces["model"]["generator"], faces["method"]["features"]) == ("refined", "photos")
     assert faces["method"].get("teacher_share", 0.5) == 0.5
     assert (digits["model"]["generator"], digits["method"]["features"]) == ("warp", "random")
@@ -211,9 +213,82 @@ def test_a_config_of_the_package_is_repeated_with_its_comments():
     template = config_for("digits-gaussian")
     assert tomllib.loads(template.text) == template.table
     assert template.text.startswith("#")
-    for options in ({"method": "gaussian"}, {"data_root": Path("x")}):
+    assert "how long is not known (--no-probe)" in template.notes[0]
+    for options in ({"method": "gaussian"}, {"data_root": Path("x")}, {"epsilon": 1.0}):
         with pytest.raises(InputError, match="is a config of its own"):
-            config_for("digits-gaussian", **options)
+            config_for("digits-gaussian", InitOptions(**options))
+
+
+def test_budget_unit_label_and_channels_are_asked_for_on_the_line(run, tmp_path, monkeypatch):
+    """Nothing of it is edited by hand: the number of coefficients follows epsilon and unit."""
+    monkeypatch.chdir(tmp_path)
+    metadata(
+        tmp_path / "images", "file_name,mood,hat,text,person", lambda i: f"{'ab'[i % 2]},{i % 3 % 2},t{i},{i // 2}"
+    )
+
+    def asked(*options):
+        code, out, err = run("init", "images", "--no-probe", *options)
+        assert code == 0, err
+        return tomllib.loads(out), err
+
+    config, err = asked()
+    assert (config["privacy"]["unit"], config["data"]["label"]) == ("person", "mood")
+    assert "could make the classes: hat (--label COLUMN)" in err
+    assert "few images of each: text." in err
+    config, err = asked("--epsilon", 8, "--unit", "image", "--label", "hat", "--channels", 3)
+    assert (config["privacy"]["epsilon"], config["privacy"]["unit"]) == (8.0, "image")
+    assert "most_per_person" not in config["privacy"]
+    assert (config["data"]["label"], config["data"]["channels"]) == ("hat", 3)
+    assert config["data"]["split_by"] == "identity"
+    assert "at epsilon 8" in err
+    assert "mood (--label COLUMN)" in err
+    config, err = asked("--label", "none")
+    assert (config["data"]["classes"], config["model"]["conditional"]) == ([], False)
+    assert "mood, hat (--label COLUMN)" in err
+
+
+ASKED_WRONGLY = {
+    "epsilon": (("--epsilon", "0"), "--epsilon 0 must be above 0"),
+    "channels": (("--channels", "2"), "--channels 2 must be 1 (grey) or 3"),
+    "label": (("--label", "moods"), "Did you mean 'mood'?"),
+    "no such unit": (("--unit", "person"), "the images name no person"),
+    "unit of the method": (("--unit", "person", "--method", "diffusion"), "the images name no person"),
+    "method": (("--method", "nothing"), "generator: wgan-gp, "),
+    "not of own images": (("--method", "wgan-gp"), "idpgan init "),
+}
+
+
+@pytest.mark.parametrize("name", ASKED_WRONGLY)
+def test_what_cannot_be_asked_for_is_one_line(run, tmp_path, name):
+    options, expected = ASKED_WRONGLY[name]
+    FOLDERS["mood"](tmp_path / "images")
+    code, out, err = run("init", tmp_path / "images", *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert expected in err
+
+
+def test_a_method_of_unit_image_is_not_proposed_for_people(run, tmp_path):
+    FOLDERS["people"](tmp_path / "images")
+    code, _, err = run("init", tmp_path / "images", "--method", "diffusion", "--unit", "person")
+    assert (code, "diffusion protects one image" in err) == (2, True)
+    assert run("init", tmp_path / "images", "--method", "diffusion")[0] == 0
+
+
+@pytest.mark.parametrize("all_grey", [True, False])
+def test_colors_that_prepare_did_not_see_are_not_proposed(tmp_path, all_grey):
+    FOLDERS["mood"](tmp_path)
+    fill(tmp_path, names=("{}.png",), mode="RGB")
+    (tmp_path / "prepared.json").write_text(json.dumps({"all_grey": all_grey, "aligned": {}}))
+    assert config_for(str(tmp_path)).table["data"]["channels"] == (1 if all_grey else 3)
+    assert config_for(str(tmp_path), InitOptions(channels=3)).table["data"]["channels"] == 3
+
+
+@pytest.mark.parametrize("side", [16, 24])
+def test_small_images_are_taken(run, tmp_path, monkeypatch, side):
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path / "images", (side, side), ("a/{}.png", "b/{}.png"))
+    (tmp_path / "config.toml").write_text(run("init", "images", "--no-probe")[1])
+    assert run("train", "config.toml", "--out", "run", "--no-progress")[0] == 0
 
 
 @pytest.mark.parametrize(("people", "said"), [(("ann", "dee", "eva", "fay", "gus"), True), (tuple("vwxyz"), False)])

@@ -117,6 +117,7 @@ def test_fitted_weights_are_taken_again(command, tmp_path):
         ("obfuscator", (), True, "name the column that is to stay readable: --keep mood"),
         ("obfuscator", ("--keep", "age"), True, "no column 'age'"),
         ("blur", ("sigma=0",), True, "sigma"),
+        ("k-same", ("k=1000",), True, "changes 1000 images together"),
         ("disguise", ("block=5",), True, "block = 5 must divide both sides of 16 x 16"),
         ("blur", ("--fitted", "nowhere"), True, "nowhere holds no obfuscator"),
         ("blur", ("--ledger", "nowhere/ledger.json"), True, "the ledger nowhere/ledger.json"),

@@ -51,7 +51,7 @@ def test_three_commands(run, tmp_path, monkeypatch):
     (source / "notes.txt").write_text("mine")
 
     code, out, err = run(
-        "prepare", "photos", "ready", "--size", "28", "--grey", "--folders", "person", "--labels", "moods.csv"
+        "prepare", "photos", "ready", "--size", "28", "--grey", "--folders", "person", "--table", "moods.csv"
     )
     assert (code, err) == (0, "")
     assert "48 of 49 photos are in ready, 28 x 28 grey, with metadata.csv (file_name, mood, person)." in out
@@ -142,7 +142,7 @@ def test_semicolons_and_tabs(tmp_path):
     source = write(tmp_path / "photos", people=2)
     for sign in ";\t":
         (tmp_path / "t.csv").write_text("\n".join(table(source)).replace(",", sign), encoding="utf-8-sig")
-        done = prepare(source, tmp_path / f"out{ord(sign)}", (28, 28), labels=tmp_path / "t.csv")
+        done = prepare(source, tmp_path / f"out{ord(sign)}", (28, 28), table=tmp_path / "t.csv")
         assert done.columns == ("mood",)
 
 
@@ -192,7 +192,7 @@ REFUSED = {  # what is added to the photos or said -> the words
     "size": (
         {},
         ["--folders", "none", "--size", "30"],
-        "--size 30x30 is none that networks are built for: 8 x 8, squares of 28",
+        "--size 30x30 is none that networks are built for: squares of 8, 12, 16",
     ),
     "words": ({}, ["--folders", "none", "--size", "large"], "--size 'large' is not a size"),
     "folders": ({}, ["--folders", "people"], "--folders people is unknown: label, person, none"),

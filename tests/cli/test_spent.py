@@ -215,7 +215,7 @@ def test_a_stream_of_whomever_is_in_no_total_and_that_is_said(run, spent, faces,
     assert len(found["spending"]) == 1 + others
     said = run("ledger", faces)[1]
     assert (f"NOT COUNTED: what streams cost ({others} found)" in said) == bool(others)
-    assert f"1 of {1 + others} rows" in said
+    assert f"Total, 1 of {1 + others} counted: " in said
 
 
 def trained(faces, tmp_path, **changes):
@@ -280,8 +280,8 @@ def test_it_says_what_it_cannot_know_and_writes_nothing(published, run, faces, t
     assert code == 0
     for words in (
         "publication",
-        "rows: epsilon = 1 (unit image, replace-one)",
-        "Not known here: copies of the folder",
+        "counted: epsilon = 1 (unit image, replace-one)",
+        "nothing here knows of it:\n  copies of the folder",
         "other machines",
         "moved or deleted",
         "in memory",
@@ -293,7 +293,7 @@ def test_it_says_what_it_cannot_know_and_writes_nothing(published, run, faces, t
 def test_a_folder_without_anything_has_spent_nothing(run, spent, faces):
     found = spent(faces)
     assert (found["spending"], found["totals"]) == ([], [])
-    assert "Nothing was found that was spent on" in run("ledger", faces)[1]
+    assert "nothing was found." in run("ledger", faces)[1]
 
 
 def test_a_run_is_found_through_links_and_from_another_directory(spent, faces, tmp_path, monkeypatch):
@@ -423,3 +423,14 @@ def test_bad_input_is_one_line(run, faces, arguments, words):
     code, said, error = run("ledger", *arguments)
     assert (code, said, error.count("\n")) == (2, "", 1)
     assert words in error
+
+
+def test_no_path_is_cut_and_what_is_not_counted_is_a_list(published, run, faces, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "40")
+    published(faces, "a")
+    said = run("ledger", faces)[1].splitlines()
+    assert f"              {tmp_path / 'faces.ledger.json'}" in said
+    assert said[said.index("Not counted, because nothing here knows of it:") :][2] == "  other machines"
+    found = json.loads(run("ledger", faces, "--json")[1])
+    assert found["unknown"].startswith("Not known here: copies of the folder")
+    assert "; other machines; " in found["unknown"]

@@ -95,7 +95,7 @@ def fitted(case, monkeypatch, **more):
     given = fit_module._Given(1.0, None, "image", None, more.get("public"), None, "cpu", None, None, ())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fit_module.tempfile, "mkdtemp", lambda **_: str(case.tmp))
-        return fit_module._train(case.X, case.y, "gaussian", "gan", given, lambda *_: None)
+        return fit_module._train(case.X, case.y, "gaussian", "generator", given, lambda *_: None)
 
 
 def of_fit(case, monkeypatch):

@@ -204,7 +204,7 @@ def test_each_step_of_an_autoencoder_is_shown(digits, monkeypatch):
     seen = []
     some = digits.private.select(torch.arange(13))  # 20 x 13 images, 128 at a time: 2.03
     fit_feature_autoencoder(some, progress=lambda what, done, total, note="": seen.append((what, done, total)))
-    assert seen == [("feature autoencoder", done, 3) for done in range(4)]
+    assert seen == [("feature autoencoder, steps", done, 3) for done in range(4)]
 
 
 @pytest.mark.parametrize("shape", [(3, 28, 28), (1, 112, 92), (1, 64, 64)])

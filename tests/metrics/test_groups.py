@@ -83,6 +83,7 @@ def test_a_group_that_is_missing_and_served_worse_is_found(real, tmp_path):
     assert "reader wrong" in said
     table = next(table for table in metric_tables(found.to_json()) if table.caption.startswith("By tone"))
     assert [row[0].split()[0] for row in table.rows] == list(NAMES)
+    assert "Edwards and Storkey" in table.lines[-1]
 
 
 def test_a_wrong_reading_is_corrected_and_a_blind_one_says_nothing():
@@ -140,3 +141,19 @@ def test_images_of_one_person_stand_or_fall_together():
     together = measured(hits, people)
     assert together.value == alone.value == pytest.approx(2 / 3)
     assert together.interval[1] - together.interval[0] > 3 * (alone.interval[1] - alone.interval[0])
+
+
+def test_decisions_that_follow_the_group_are_told_from_fair_ones():
+    """What is decided is the class, or the group: both are right about as often as the class follows the group."""
+    images, group = pictures(400, 7)
+    grouped = Grouped.of("tone", images, by_group(images, group))
+    labels = images.labels.numpy()
+    fair, unfair = (
+        grouped.result(400, (decided == labels).astype(float), lambda *_: {}).fairness
+        for decided in (labels, group.numpy())
+    )
+    assert fair.accuracy == 1.0
+    assert fair.discrimination < 0.15  # the classes of the groups differ by chance alone
+    assert unfair.discrimination == 1.0
+    three = dataclasses.replace(images, classes=("a", "b", "c"))
+    assert Grouped.of("tone", three, by_group(images, group)).result(400, labels * 1.0, lambda *_: {}).fairness is None

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from papers.splits import first_images
+from papers.splits import first_images, random_images
 from sklearn.metrics import classification_report
 
 from idpgan.data.faces import draw_people
@@ -39,6 +39,18 @@ def test_halves_within_each_person(counts, seed):
     for person in identities.unique():
         own = (identities == person).nonzero().flatten().tolist()
         assert [index for index in train.tolist() if index in own] == own[: len(own) // 2]
+
+
+def test_so_many_of_each_person_are_drawn():
+    identities = torch.tensor([4, 4, 1, 4, 1, 4, 1, 1, 1])
+    splits = [random_images(identities, 2, seed=seed) for seed in range(20)]
+    for train, test in splits:
+        assert sorted([*train.tolist(), *test.tolist()]) == list(range(9))
+        assert identities[train].bincount().tolist() == [0, 2, 0, 0, 2]
+    assert all(torch.equal(*pair) for pair in zip(splits[3], random_images(identities, 2, seed=3), strict=True))
+    assert len({tuple(train.tolist()) for train, _ in splits}) > 5
+    with pytest.raises(InputError, match="fewer than the 4"):
+        random_images(identities, 4)
 
 
 @pytest.mark.trained

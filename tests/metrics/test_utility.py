@@ -113,7 +113,7 @@ def test_progress_goes_from_0_to_all_epochs(digits):
     heard = []
     measure_utility(digits.holdout, digits.test, progress=lambda *told: heard.append(told), what="floor", **LOGISTIC)
     what, done, total = zip(*heard, strict=True)
-    assert set(what) == {"floor: logistic, seed 0"}
+    assert set(what) == {"floor: logistic, seed 0, epochs"}
     assert list(done) == list(range(total[0] + 1))
 
 

@@ -192,7 +192,7 @@ def test_a_foreign_config_is_named(release, text):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"image_shape": [1, 9, 9]}, "8 x 8, squares of 28"),
+        ({"image_shape": [1, 9, 9]}, "squares of 8, 12, 16"),
         ({"image_shape": ["1", 8, 8]}, "whole numbers"),
         ({"image_shape": 8}, "whole numbers"),
         ({"classes": 3}, "list of names"),

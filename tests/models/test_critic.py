@@ -6,7 +6,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from idpgan.errors import InputError
 from idpgan.models import Critic, ModelConfig
 
-SIZES = ((8, 8), (28, 28), (32, 32), (48, 48), (64, 64), (68, 68), (124, 124), (112, 92))
+SIZES = ((8, 8), (12, 12), (16, 16), (24, 24), (28, 28), (32, 32), (48, 48), (64, 64), (68, 68), (124, 124), (112, 92))
 
 
 def small(conditional: bool = True) -> ModelConfig:

@@ -11,7 +11,7 @@ from idpgan.models.families import build_generator
 from idpgan.models.generator import LATENT_BLOCK
 from idpgan.models.initialize import torch_seed
 
-SIZES = ((8, 8), (28, 28), (32, 32), (48, 48), (64, 64), (68, 68), (124, 124), (112, 92))
+SIZES = ((8, 8), (12, 12), (16, 16), (24, 24), (28, 28), (32, 32), (48, 48), (64, 64), (68, 68), (124, 124), (112, 92))
 
 
 def small(conditional: bool = True, **keys) -> ModelConfig:
@@ -44,7 +44,7 @@ def test_a_key_of_earlier_versions_is_read_at_the_value_that_is_left():
 @pytest.mark.parametrize("network", [build_generator, Critic])
 @pytest.mark.parametrize("shape", [(1, 27, 27), (2, 28, 28), (1, 28, 32), (28, 28), (1, 132, 132), (1, 92, 112)])
 def test_an_unsupported_shape_is_one_error_that_names_the_sizes(network, shape):
-    with pytest.raises(ConfigError, match=r"8 x 8, squares of 28, .* 128 .*, and 112 x 92 .* px with 1 or 3 channels"):
+    with pytest.raises(ConfigError, match=r"squares of 8, 12, .* 128 .*, and 112 x 92 .* px with 1 or 3 channels"):
         network(small(), shape, 3)
 
 

@@ -87,3 +87,9 @@ def mixing_features(images):
 
 def one_number(images):
     return images.mean((1, 2, 3))
+
+
+def striped(z, labels):
+    """Grey ground of any brightness, 16 x 16, the second class with stripes."""
+    stripes = 0.4 * (torch.arange(16) % 2 - 0.5) * labels.view(-1, 1, 1, 1).float()
+    return (0.2 * z[:, :1].view(-1, 1, 1, 1).clamp(-2, 2) + stripes).expand(-1, 1, 16, 16)

@@ -14,7 +14,17 @@ from scipy.stats import kstest, laplace, norm
 from idpgan.audit import audit
 from idpgan.audit.statistics import Statistic
 from idpgan.errors import InputError
-from idpgan.privacy import Budget, BudgetError, Ledger, Noise, Relation, SmoothMedian, Unit, smooth_sensitivity
+from idpgan.privacy import (
+    Budget,
+    BudgetError,
+    Ledger,
+    Noise,
+    Relation,
+    SmoothMedian,
+    Unit,
+    local_sensitivity,
+    smooth_sensitivity,
+)
 from idpgan.privacy.discrete import heavy_tailed, rounded_laplace
 from idpgan.privacy.literature.smooth_sensitivity import (
     admissible,
@@ -58,6 +68,9 @@ def brute_force(positions, relation):
 @pytest.mark.parametrize("positions", [1, 2, 3, 4])
 def test_smooth_sensitivity_is_exact_by_brute_force(relation, positions):
     universe, steps, local = brute_force(positions, relation)
+    assert np.array_equal(local_sensitivity(universe, GRID[0], GRID[-1], relation).numpy(), local)
+    largest = smooth_sensitivity(universe, GRID[0], GRID[-1], 0.0, relation)  # the global one, from anywhere
+    assert largest.tolist() == [local.max()] * len(universe)
     for beta in (0.1, 0.7):
         exact = (np.exp(-beta * steps) * local).max(1)
         ours = smooth_sensitivity(universe, GRID[0], GRID[-1], beta, relation).numpy()

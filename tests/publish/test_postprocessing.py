@@ -17,9 +17,18 @@ from idpgan.publish.sound import prior
 from idpgan.publish.sound.faces import face_codebook
 from idpgan.publish.sound.numbers import block_sums, calibrate_pixels
 from idpgan.publish.sound.publishers import shrink
+from idpgan.publish.sound.weighted_blocks import face_parts, quadtree
 from tests.publish.pictures import pictures
 
-SIZES = {"pix": {"block": 4}, "dct": {"frequencies": 4}, "eigenfaces": {"components": 4}}
+SIZES = {
+    "pix": {"block": 4},
+    "dct": {"frequencies": 4},
+    "fourier": {"frequencies": 4},
+    "wavelet": {"levels": 2},
+    "quadtree": {"depth": 2},
+    "face-parts": {"block": 8},
+    "eigenfaces": {"components": 4},
+}
 
 
 @pytest.fixture(scope="module")
@@ -55,6 +64,18 @@ def test_the_estimate_is_the_conditional_mean_of_a_gaussian():
     estimate = model.estimate(query.A, query.B, variance)
     assert torch.allclose(estimate(numbers).flatten(1), expected, atol=1e-10)
     assert estimate.error == pytest.approx((S - gain @ W @ S).diagonal().mean().item())
+
+
+@pytest.mark.parametrize("query", [quadtree((6, 5), 2), face_parts((6, 5), 2, 0.3)])
+def test_the_estimate_from_weighted_sums_is_the_conditional_mean(query):
+    model, variance = prior.face_prior((6, 5)), 0.02
+    W = query(torch.eye(30).view(30, 6, 5).double()).T  # from pixels to numbers
+    S = torch.kron(model.rows, model.columns)
+    gain = S @ W.T @ torch.linalg.inv(W @ S @ W.T + variance * torch.eye(len(W)).double())
+    numbers = torch.randn(4, len(W), generator=torch.Generator().manual_seed(1)).double()
+    expected = model.mean.flatten() + (numbers - W @ model.mean.flatten()) @ gain.T
+    assert torch.allclose(query.estimate(numbers, variance).flatten(1), expected, atol=1e-9)
+    assert query.error(variance) == pytest.approx(-(gain @ W @ S).trace().item())
 
 
 def test_no_noise_and_all_noise_are_the_ends_of_the_estimate(faces):
@@ -135,7 +156,7 @@ def test_codewords_grow_with_epsilon_and_delta_buys_none(faces):
         release(faces, "codebook", epsilon=1.0, delta=1e-5)
 
 
-@pytest.mark.parametrize("method", ["pix", "dct", "eigenfaces"])
+@pytest.mark.parametrize("method", ["pix", "dct", "fourier", "wavelet", "quadtree", "face-parts", "eigenfaces"])
 def test_delta_buys_less_noise(faces, method):
     few = faces.repeat(5, 1, 1)
 

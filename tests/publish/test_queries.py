@@ -6,12 +6,14 @@ import math
 import pytest
 import torch
 
+from idpgan.data.faces import draw_landmarks
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, Unit, compose_epsilon
 from idpgan.publish import METHODS
 from idpgan.publish.plan import load_publisher
 from idpgan.publish.sound.faces import face_coefficients
-from idpgan.publish.sound.numbers import Query, block_sums, calibrate_numbers, low_cosines
+from idpgan.publish.sound.numbers import Query, block_sums, calibrate_numbers, haar_wavelets, low_cosines, low_waves
+from idpgan.publish.sound.weighted_blocks import PARTS, face_parts, quadtree
 
 UNITS = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)
 SHAPES = [(2, 2), (3, 2), (2, 3), (1, 4)]
@@ -65,6 +67,10 @@ QUERIES = {
     "blocks of 2": lambda shape: block_sums(shape, 2),
     "all cosines": lambda shape: low_cosines(shape, 3),
     "two cosines": lambda shape: low_cosines(shape, 2),
+    "all waves": lambda shape: low_waves(shape, 4),
+    "two waves": lambda shape: low_waves(shape, 2),
+    "all wavelets": lambda shape: haar_wavelets(shape, 2),
+    "coarse wavelets": lambda shape: haar_wavelets(shape, 1),
     "any": lambda shape: Query(
         *(torch.randn(3, size, generator=torch.Generator().manual_seed(2)).double() for size in shape)
     ),
@@ -85,6 +91,68 @@ def test_no_neighbor_moves_a_query_further_than_declared(shape, unit, name):
     if unit is Unit.PIXEL or name == "blocks of 2":  # reached, so that half of it would be found out
         assert l1 > 0.999 * declared.l1
         assert l2 > 0.999 * declared.l2
+
+
+def test_waves_are_the_coordinates_of_the_fourier_transform():
+    """Half of the squared length of a product of waves is that of the coefficients of its frequency and their twins."""
+    shape = (5, 8)
+    query = low_waves(shape, 8)
+    for lines in (query.A, query.B):
+        assert torch.allclose(lines @ lines.T, torch.eye(len(lines)).double(), atol=1e-12)
+    image = torch.rand(1, *shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    squares = query(image)[0].square()
+    exact = torch.fft.fft2(image[0], norm="ortho").abs().square()
+    assert float(squares[0, 0]) == pytest.approx(float(exact[0, 0]))
+    assert float(squares[1:3, 3:5].sum()) == pytest.approx(float(exact[[1, 1, 4, 4], [2, 6, 2, 6]].sum()))
+    assert float(squares[0, 7]) == pytest.approx(float(exact[0, 4]))  # the highest frequency of an even side: no sine
+
+
+@pytest.mark.parametrize("shape", [(8, 16), (5, 12), (1, 7)])
+def test_wavelets_are_privelets(shape):
+    """Xiao, Wang and Gehrke 2011: full rank, and a pixel moves (1 + log2 m)(1 + log2 n) numbers by one at most."""
+    query, levels = haar_wavelets(shape, 9), [math.ceil(math.log2(size)) for size in shape]
+    for lines, size in ((query.A, shape[0]), (query.B, shape[1])):
+        assert lines.shape == (size, size)
+        assert torch.linalg.matrix_rank(lines) == size
+    declared = query.sensitivity(Unit.PIXEL)
+    assert declared.numbers == (1 + levels[0]) * (1 + levels[1])
+    assert declared.l1 == pytest.approx(declared.numbers, rel=1e-5)
+    assert haar_wavelets(shape, 0).A.tolist() == [[1.0] * shape[0]]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_no_neighbor_moves_weighted_sums_further_than_declared_and_one_does(shape, unit):
+    for query in (quadtree(shape, 1), quadtree(shape, 3), face_parts(shape, 1, 0.3), face_parts(shape, 2, 0.3)):
+        declared = query.sensitivity(unit)
+        l1, l2, most, count = farthest(lambda images, query=query: query(images.clamp(0, 1)), shape, unit)
+        assert (l1 <= declared.l1, l2 <= declared.l2, most <= declared.most) == (True, True, True)
+        assert count == declared.numbers
+        assert min(l1 / declared.l1, l2 / declared.l2, most / declared.most) > 0.999
+
+
+def test_a_pixel_of_a_face_part_costs_less_than_another():
+    """At unit pixel: ``inside`` times epsilon, which is what the option says."""
+    query = face_parts((20, 20), 2, 0.25)
+    moved = query(torch.eye(400).view(400, 20, 20).double()).abs().sum(1).view(20, 20)
+    assert sorted(moved.unique().tolist()) == [0.25, 1.0]
+    for left, right, height in ((0.29, 0.71, 0.38), (0.5, 0.5, 0.55), (0.5, 0.5, 0.75)):  # eyes, nose, mouth
+        assert {moved[int(20 * height), int(20 * place)].item() for place in (left, right)} == {0.25}
+    assert moved[0].min() == moved[-1].min() == moved[:, 0].min() == 1.0
+
+
+def test_the_declared_parts_hold_the_landmarks_of_drawn_faces():
+    points = draw_landmarks(100, (112, 92), people=100, seed=9) / torch.tensor([92.0, 112.0])
+
+    def share(part, places):
+        top, bottom, left, right = part
+        x, y = points[:, places].unbind(-1)
+        return float(((left <= x) & (x <= right) & (top <= y) & (y <= bottom)).float().mean())
+
+    eyes, nose, mouth, outline = (list(range(*ends)) for ends in ((36, 48), (27, 36), (48, 68), (0, 17)))
+    for part, places, others in zip(PARTS, (eyes, nose, mouth), (mouth, outline, eyes), strict=True):
+        assert share(part, places) > 0.97
+        assert share(part, others) < 0.5
 
 
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])

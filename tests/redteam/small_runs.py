@@ -70,6 +70,13 @@ _TABLES: dict[str, dict[str, Any]] = {
         "privacy": {"epsilon": 2.0, "delta": 1e-5, "sample_rate": 0.02},
         "training": {"batch_size": 26},
     },
+    "dp-gan-zhang": {
+        "data": {"public_share": 0.05, "confirm_public": True},
+        "model": _MODEL,
+        "method": {"groups": 3, "public_steps": 2, "critic_steps_per_generator_step": 2},
+        "privacy": {"epsilon": 2.0, "delta": 1e-5, "sample_rate": 0.02, "accept_unsound": True},
+        "training": {"batch_size": 26},
+    },
     "diffusion": {
         "model": {"generator": "diffusion", "latent_dim": 12, "width": 4},
         "method": {"draws": 1},

@@ -59,7 +59,7 @@ def all_defaults():
     """The sections that methods share stand under "run", those of their own under the method's name."""
     found = dict(defaults_of(RunConfig, "run"))
     shared = {key: field.annotation for key, field in RunConfig.model_fields.items()}
-    for name in methods_of("gan", "classifier"):
+    for name in methods_of("generator", "classifier"):
         config = load_method(name).Config
         for key, field in config.model_fields.items():
             if not field.is_required():
@@ -93,7 +93,7 @@ def test_the_table_is_no_empty_one():
     assert frozen["run.data.holdout_share"] == 0.1
     assert frozen["gaussian.method.contrast"] == 0.35
     assert frozen["publish lap.law"] == "laplace"
-    assert {key.split(".")[0] for key in frozen} >= {"run", *methods_of("gan", "classifier")}
+    assert {key.split(".")[0] for key in frozen} >= {"run", *methods_of("generator", "classifier")}
 
 
 @pytest.mark.parametrize("change", ["other", "more", "fewer"])

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from idpgan import SyntheticDataset, publish
 from idpgan.commands import app
 from idpgan.kinds import verify
-from idpgan.release.folder import made_with
+from idpgan.version import made_with
 from tests.publish.pictures import pictures
 from tests.release.conftest import AGGREGATE, train
 from tests.release.forging import document_of, verdict

@@ -18,7 +18,8 @@ from idpgan.continual import ContinualCounter
 from idpgan.kinds import verify
 from idpgan.obfuscate.base import ObfuscatedArtifact, ObfuscationTable
 from idpgan.privacy.event import Event
-from idpgan.release.folder import made_with, write_release
+from idpgan.release.folder import write_release
+from idpgan.version import made_with
 from tests.publish.pictures import pictures
 from tests.release.forging import (
     charged,

@@ -34,6 +34,8 @@ def test_croissant_names_the_table_by_its_hash_and_says_what_is_protected(drawn)
     table = document["distribution"][0]
     assert table["sha256"] == sha256((drawn / "metadata.csv").read_bytes()).hexdigest()
     assert "epsilon = " in document["rai:personalSensitiveInformation"][0]
+    for phrase in json.loads((drawn / "manifest.json").read_text())["privacy"]["public_assumptions"]:
+        assert phrase in document["rai:dataCollection"]
     assert {each["@id"] for each in document["recordSet"]} == {"rows", "pictures"}
 
 

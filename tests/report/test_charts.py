@@ -9,6 +9,7 @@ import torch
 from idpgan.attacks.evaluate import roc_curve, thinned_curve
 from idpgan.privacy.tradeoff import Tradeoff
 from idpgan.report.charts import line_chart, number, roc_chart
+from idpgan.report.measured import curves_part
 from idpgan.report.page import cells, lay_out
 
 
@@ -110,3 +111,9 @@ def test_small_images_are_enlarged_by_a_whole_factor():
     picture = lay_out(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), 3, alt="a")
     assert (picture.width, picture.height) == (3 * 40 + 2 * 3, 40)
     assert re.fullmatch(r"data:image/png;base64,[A-Za-z0-9+/=]+", picture.uri)
+
+
+def test_curves_have_words_for_titles_and_say_what_they_show():
+    rows = [{"step": 1, "critic_loss": 2.0, "pace": 3.0}, {"step": 2, "critic_loss": 1.0, "pace": 3.0}]
+    charts = {chart.title: chart.caption for chart in curves_part(rows, None).charts}
+    assert charts == {"Critic loss": "1 at the end, 1 to 2 in all", "Pace": "3 throughout"}

@@ -1,5 +1,6 @@
 """The curator's report: it says what the files say, needs nothing else, and shows every name as text."""
 
+import base64
 import dataclasses
 import itertools
 import json
@@ -12,7 +13,7 @@ import torch
 from PIL import Image
 
 from idpgan.commands.report import write_report
-from idpgan.data.images import png_bytes
+from idpgan.data.images import Images, png_bytes
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import _REQUIRED, Event
@@ -21,8 +22,9 @@ from idpgan.privacy.risk import Risk
 from idpgan.privacy.tradeoff import Tradeoff
 from idpgan.report.epsilons import described
 from idpgan.report.measured import attack_part
-from idpgan.report.page import Chart, Figure, Gallery, Page, Part, Picture, Table, cells, render
+from idpgan.report.page import GAP_PX, Chart, Figure, Gallery, Page, Part, Picture, Table, cells, render
 from idpgan.report.risk import Proven
+from idpgan.report.run import _nearest
 from idpgan.run import RunFolder
 from tests.report.conftest import NASTY
 from tests.report.page import Parsed
@@ -93,8 +95,9 @@ def test_a_report_says_what_the_files_of_the_run_say(whole):
     dashed = sum("dashed: the most that any attack finds" in drawn["aria-label"] for drawn in page.all("svg"))
     assert (dashed, page.text.count("ABOVE WHAT IS PROVEN")) == (2, 0)
     pictures = [picture["alt"] for picture in page.all("img")]
-    assert pictures == [f"16 {what} of class {c}" for what in ("generated images", "real private images")
-                        for c in (NASTY, "b & 'c'")]  # fmt: skip
+    assert pictures == [*(f"16 {what} of class {c}" for what in ("generated images", "real private images")
+                          for c in (NASTY, "b & 'c'")),
+                        "16 generated images, each left of its nearest real private image"]  # fmt: skip
 
 
 def test_it_is_the_same_every_time_and_the_curators_alone(whole):
@@ -143,6 +146,23 @@ def test_private_images_are_marked_and_everything_else_is_not(whole):
     marked = text.index('class="gallery private"')
     assert text.index("generated images of class") < marked < text.index("real private images of class")
     assert text.count("nothing protects them here") == 1
+    assert text.count('class="gallery private"') == 2
+    assert marked < text.index("each left of its nearest real private image")
+
+
+def test_each_generated_image_stands_beside_its_nearest_private_one():
+    rng = torch.Generator().manual_seed(0)
+    private = Images(torch.randint(256, (9, 1, 6, 6), dtype=torch.uint8, generator=rng))
+    near = private.images[[4, 0, 7]].int()
+    generated = torch.where(near < 128, near + 12, near - 12).to(torch.uint8)
+    shown = _nearest(generated, private)
+    assert shown.private
+    assert "12.0 to 12.0 of 255 grey levels" in shown.caption
+    (picture,) = shown.pictures
+    sheet = base64.b64decode(picture.uri.partition(",")[2])
+    enlarged = cells(sheet, (1, 42, 42), 8, GAP_PX)[:6, :, ::7, ::7]  # small images are enlarged
+    assert torch.equal(torch.from_numpy(enlarged[1::2]), private.images[[4, 0, 7]])
+    assert torch.equal(torch.from_numpy(enlarged[::2]), generated)
 
 
 def test_without_the_data_the_part_says_so(copy):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from idpgan.commands.doctor import capabilities
-from idpgan.commands.init import config_for
+from idpgan.commands.init import InitOptions, config_for
 from idpgan.config import packaged
 from idpgan.data.load import DataShape, Sizes, known_shape
 from idpgan.errors import InputError
@@ -68,9 +68,9 @@ def test_few_images_or_none_of_a_class_get_no_teacher():
 
 
 def test_more_records_bear_more_coefficients_and_people_are_the_records_of_unit_person():
-    def proposed(num, classes=2, per_person=None, aligned=False, side=48, teacher=False):
+    def proposed(num, classes=2, per_person=None, aligned=False, side=48, teacher=False, epsilon=3.0):
         shape = DataShape(Sizes(0, num, 0, 100), (1, side, side), tuple("0123456789"[:classes]))
-        facts = Facts(shape, per_person, False, aligned)
+        facts = Facts(shape, per_person, False, aligned, epsilon)
         return starter.gaussian(facts, candidates=4 if teacher else 0)["model"]["latent_dim"].value
 
     counts = [proposed(num) for num in (100, 1_000, 3_000, 8_000, 20_000, 10**6)]
@@ -80,6 +80,18 @@ def test_more_records_bear_more_coefficients_and_people_are_the_records_of_unit_
     assert proposed(8_000, classes=10) < proposed(8_000) < proposed(8_000, classes=0)
     assert proposed(8_000, per_person=4) == proposed(2_000) < proposed(8_000)
     assert proposed(10**6, side=8) == 40  # of 64 pixels
+    at = [proposed(8_000, epsilon=epsilon) for epsilon in (0.3, 1.0, 3.0, 10.0)]
+    assert at == sorted(at)
+    assert at[0] < at[2] == proposed(8_000) < at[3]
+
+
+@pytest.mark.parametrize("choice", [best, lambda facts: alternatives(facts)[-1]])
+def test_a_method_that_trains_a_teacher_is_not_said_to_take_seconds(choice):
+    chosen = choice(facts_of("faces_photos"))
+    said = chosen.sections["method"]["name"].why
+    assert "seconds" not in said
+    untaught = starter.gaussian(facts_of("unlabeled"))["method"]["name"].why
+    assert "seconds" in untaught  # negative control: this one does
 
 
 def test_the_config_of_the_pictures_of_faces_is_what_init_proposes():
@@ -116,7 +128,7 @@ def test_writing_of_large_classes_has_a_template_of_each_class():
 
 def test_init_says_why_how_long_and_what_else(monkeypatch):
     monkeypatch.setattr("idpgan.training.probe.expected_seconds", lambda *_: 90.0)
-    template = config_for("digits", probe=True)
+    template = config_for("digits", InitOptions())
     assert template.table["method"]["name"] == "gaussian"
     assert "# Method by rule." in template.text
     assert template.notes[0].startswith("Method by rule: gaussian. Why: few images of a class")
@@ -125,7 +137,7 @@ def test_init_says_why_how_long_and_what_else(monkeypatch):
     assert [note.split(",")[0] for note in template.notes[2:]] == [
         "Or --method idp-gan-aggregate", "Or --method evolution",
     ]  # fmt: skip
-    assert "Method by rule" not in config_for("digits", method="gaussian").text
+    assert "Method by rule" not in config_for("digits", InitOptions(method="gaussian", no_probe=True)).text
     assert config_for("mnist").table["method"]["name"] == "idp-gan-aggregate"
 
 
@@ -148,7 +160,7 @@ def test_a_probe_that_is_refused_says_why(monkeypatch):
         raise InputError("one of the reasons.")
 
     monkeypatch.setattr("idpgan.training.probe.expected_seconds", refused)
-    assert "how long is not known (one of the reasons)" in config_for("digits", probe=True).notes[1]
+    assert "how long is not known (one of the reasons)" in config_for("digits", InitOptions()).notes[1]
     assert {(each.found, each.good) for each in capabilities()} == {("one of the reasons.", False)}
 
 

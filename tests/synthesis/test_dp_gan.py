@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from idpgan.data.images import Images, to_float
+from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
 from idpgan.privacy import Budget, DPSGDPlan, Ledger, Noise, Relation, Unit, compose_epsilon, dpsgd
 from idpgan.privacy.dpsgd import least_noise
@@ -59,7 +60,8 @@ def loop(path, config, *, kind=DpGan, target=None, private=None):
         folder = new_run(path)
         ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT, target, folder.ledger, "test")
         ledger.flush()
-    split = digits() if private is None else dataclasses.replace(digits(), private=private)
+    split = load(config.data)
+    split = split if private is None else dataclasses.replace(split, private=private)
     method = method_of(config, kind=kind, ledger=ledger, split=split)
     fingerprint = {"config": config.identity(), "device": "cpu"}
     return train(
@@ -535,7 +537,7 @@ def test_critic_scores_are_those_of_the_critic():
         ({"training": {"batch_size": 100}}, r"training\.batch_size = 100 divides the noisy sum of about 26 images"),
         (
             {"privacy": {"sample_rate": 0.1}},
-            r"Set privacy\.sample_rate to about 0\.02008, or training\.batch_size to 130",
+            r"Leave privacy\.sample_rate out, set it to about 0\.02008, or training\.batch_size to 130",
         ),
         ({"privacy": {"delta": 1e-3}}, r"privacy\.delta = 0\.001 must be at least 0 and below 1/N"),
     ],
@@ -543,6 +545,14 @@ def test_critic_scores_are_those_of_the_critic():
 def test_what_does_not_fit_the_data_is_refused(change, message):
     with pytest.raises(InputError, match=message):
         method_of(config_of(**change))
+
+
+def test_without_a_rate_the_expected_images_of_a_step_are_its_divisor():
+    plan = plan_run(config_of(privacy={"sample_rate": None}), digits().shape)
+    assert plan.dpsgd.sample_rate == 26 / 1295
+    assert plan.events == plan_run(config_of(privacy={"sample_rate": 26 / 1295}), digits().shape).events
+    everybody = config_of(privacy={"sample_rate": None}, training={"batch_size": 2000})
+    assert plan_run(everybody, digits().shape).dpsgd.sample_rate == 1
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ BOTH = {
     "pairs": {},
     "separate": {"fakes": "separate"},
     "pairs, wrong classes, moved": {"mismatch": 0.5, "augment": 0.5},
+    "weights clipped": {"loss": "wgan-clip", "weight_bound": 0.3},
+    "spectral norm, separate": {"loss": "wgan-spectral", "fakes": "separate"},
     "hinge, separate, wrong classes": {"loss": "hinge", "fakes": "separate", "mismatch": 1.0},
 }
 
@@ -83,12 +85,36 @@ def test_steps_by_opacus_cost_the_same_and_the_report_has_its_accountants_beside
 
 
 def test_opacus_refuses_what_its_hooks_cannot_do_in_one_line():
-    with pytest.raises(ConfigError, match=r'loss = "wgan-gp" differentiates .* Set method\.engine = "idpgan"'):
+    with pytest.raises(
+        ConfigError, match=r'loss = "wgan-gp" differentiates .* Set method\.loss = "wgan-clip" or "wgan-s'
+    ):
         config_of(engine="opacus", loss="wgan-gp")
     with pytest.raises(ConfigError, match=r'secure_mode = true is a mode of Opacus\. Set method\.engine = "opacus"'):
         config_of(secure_mode=True)
     with pytest.raises(ConfigError, match=r"method\.engine"):
         config_of(engine="tensorflow")
+
+
+@pytest.mark.parametrize("loss", ["wgan-clip", "wgan-spectral", "hinge"])
+def test_a_wasserstein_critic_keeps_to_its_bound_after_every_step(loss):
+    method = method_of(config_of(engine="opacus", loss=loss, critic_learning_rate=0.1))
+    for step in (1, 2):
+        method.critic_step(step)
+        numbers, norms = [], []
+        for weight in method.critic.parameters():
+            numbers.append(weight.abs().max().item())
+            norms += [torch.linalg.svdvals(weight.detach().flatten(1))[0].item()] if weight.ndim > 1 else []
+        if loss == "wgan-clip":
+            assert max(numbers) == pytest.approx(0.01)
+        assert (max(norms) <= 1 + 1e-5) == (loss != "hinge")  # hinge is the negative control
+    assert (loss == "wgan-spectral") == (max(norms) == pytest.approx(1))
+
+
+def test_a_bound_that_nothing_uses_and_a_pace_without_a_threshold_are_refused():
+    with pytest.raises(ConfigError, match=r"method\.weight_bound = 0\.5 is of loss"):
+        config_of(weight_bound=0.5)
+    with pytest.raises(ConfigError, match=r'scores of loss = "wgan-clip" have no such threshold'):
+        config_of(loss="wgan-clip", adaptive_below=0.9)
 
 
 def test_a_network_that_opacus_refuses_is_refused_in_its_words_and_ours(monkeypatch):

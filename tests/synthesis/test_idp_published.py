@@ -133,12 +133,14 @@ def test_the_plan_is_what_a_run_charges(model, draw):
 # Labels ------------------------------------------------------------------------------------------------------------
 
 
-def test_labels_pay_for_every_access_of_their_coefficients():
-    plain, conditional = (prepared(config(model={"conditional": c}, steps=9), small()) for c in (False, True))
+@pytest.mark.parametrize(("loss", "change", "bound"), [("cross-entropy", 1, 6 + 36 / 4), ("squared-error", 2, 12 + 36)])
+def test_labels_pay_for_every_access_of_their_coefficients(loss, change, bound):
+    given = [config(model={"conditional": c}, method={"loss": loss}, steps=9) for c in (False, True)]
+    plain, conditional = (prepared(settings, small()) for settings in given)
     images, labels = conditional.ledger.events
     assert plain.ledger.events == (images,)
-    sensitivity = 4 * (6 + 36 / 4)  # M = 1 + 3 classes, d = 6
-    assert labels.noise_multiplier == pytest.approx(sensitivity / 8)
+    sensitivity = 4 * bound  # M = 1 + 3 classes, d = 6
+    assert labels.noise_multiplier == pytest.approx(sensitivity / 8 / change)
     assert labels.count == 2 * 6 * 3  # 2 d numbers per access, ceil(9 * 8 / 24) accesses
     both = conditional.privacy().proven.epsilon
     assert both > plain.privacy().proven.epsilon
@@ -362,9 +364,9 @@ def test_secret_noise_of_labels_is_not_drawn_twice():
 
 
 @pytest.mark.parametrize("model", [PLAIN, {"conditional": True}])
-@pytest.mark.parametrize("kind", ["conv", "linear"])
-def test_it_trains(model, kind):
-    method = prepared(config(model=model, method={"first_layer": kind}))
+@pytest.mark.parametrize("method", [{"first_layer": "conv"}, {"first_layer": "linear"}, {"loss": "squared-error"}])
+def test_it_trains(model, method):
+    method = prepared(config(model=model, method=method))
     average = method.generator.state_dict()
     average = {name: tensor.clone() for name, tensor in average.items()}
     stats = steps(method, 4)
@@ -375,9 +377,10 @@ def test_it_trains(model, kind):
 
 
 @pytest.mark.trained
-def test_without_noise_to_speak_of_the_critic_tells_real_from_fake():
-    quiet = {"epsilon1": 1e6, "epsilon2": 1e6}
-    method = prepared(config(model=PLAIN, privacy=quiet, method={"learning_rate": 2e-3, "gradient_penalty": 0.0}))
+@pytest.mark.parametrize("loss", ["cross-entropy", "squared-error"])
+def test_without_noise_to_speak_of_the_critic_tells_real_from_fake(loss):
+    quiet, own = {"epsilon1": 1e6, "epsilon2": 1e6}, {"learning_rate": 2e-3, "gradient_penalty": 0.0, "loss": loss}
+    method = prepared(config(model=PLAIN, privacy=quiet, method=own))
     early, *_, late = (stats["taylor_loss"].item() for stats in (method.critic_step(step) for step in range(1, 120)))
     assert late < early - 0.5
     loud = prepared(config(model=PLAIN, method={"learning_rate": 2e-3, "gradient_penalty": 0.0}))

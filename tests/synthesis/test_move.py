@@ -2,23 +2,25 @@
 
 import dataclasses
 import json
+import sys
 
 import pytest
 import torch
 
 from idpgan import trainer
 from idpgan.data.faces import draw
-from idpgan.data.images import Images
+from idpgan.data.images import Images, to_float
 from idpgan.data.load import DataShape, Sizes, Split
 from idpgan.errors import ConfigError
 from idpgan.kinds import verify
 from idpgan.models.config import ModelConfig, Purpose
 from idpgan.models.families import build_generator
 from idpgan.models.gaussian import basis_of
+from idpgan.models.registration import shape_unit
 from idpgan.synthesis import starter
 from idpgan.synthesis.facts import _portraits
 from idpgan.synthesis.moments import MomentMap, NormalsNoise, estimate_normals, noise_of_normals
-from idpgan.synthesis.move import gains, law_of, move, shifts
+from idpgan.synthesis.move import Coordinates, gains, law_of, move, shifts
 from idpgan.synthesis.starter import Facts
 from idpgan.training.config import build_config
 from tests.data.made_head import made_head
@@ -113,13 +115,44 @@ def test_the_known_noise_of_a_law_is_that_of_its_estimate():
     assert (found / (1.5 * stated) - 1).abs().max() > 0.2  # control
 
 
-def test_the_law_of_a_registered_generator_is_that_of_what_it_draws():
-    model = ModelConfig(generator="gaussian", latent_dim=SIZE, shape=4, moved=10)
+def registered_generator(mean, factor, shape=4):
+    model = ModelConfig(generator="gaussian", latent_dim=SIZE, shape=shape, moved=10, plain_share=0.0)
     law = build_generator(model, SHAPE, 2).eval()
-    law.set_moments(torch.tensor([[0.5] + [0.0] * 19, [-0.5] + [0.0] * 19]), 0.1 * torch.eye(20).expand(2, 20, 20))
-    found = law_of(law)
+    law.set_moments(mean, factor)
+    return law
+
+
+def test_the_law_of_a_registered_generator_is_that_of_what_it_draws_where_no_template_is_known():
+    mean = torch.tensor([[0.5] + [0.0] * 19, [-0.5] + [0.0] * 19])
+    law = registered_generator(mean, 0.1 * torch.eye(20).expand(2, 20, 20))
+    found = law_of(law, Coordinates(law))
     assert found.num == 4000
     assert (found.mean[:, 0] - torch.tensor([0.5, -0.5])).abs().max() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("number", "added", "tolerance"),
+    [(0, 0.0, 0.01), (0, 0.5, 0.02), (SIZE, 0.05, 0.015)],
+    ids=["its own law", "brighter", "moved aside"],
+)
+def test_registered_pictures_are_moved_in_texture_and_in_place(number, added, tolerance):
+    """Faces brought into place on their mean; the law is their own, or with another mean of one number."""
+    public, unit = smiling(200, 3), torch.cat([torch.ones(SIZE), torch.full((8,), shape_unit(4, 256))]).double()
+    template = to_float(public.images).mean(0, keepdim=True)
+    law = registered_generator(torch.zeros(2, 20), torch.eye(20).expand(2, 20, 20))
+    coordinates = Coordinates(law, template)
+    own = [coordinates.of(to_float(public.images[public.labels == row])) for row in range(2)]
+    mean = torch.stack([each.mean(0) for each in own]) * unit
+    mean[:, number] += added
+    law.set_moments(mean, torch.stack([unit[:, None] * torch.linalg.cholesky(each.T.cov()) for each in own]))
+    silent = NormalsNoise(torch.zeros(2, 20).double(), torch.zeros(2, 20).double())
+    pictures = move(law, public, silent, template, seed=0).pictures[0]
+    pool = public.images[public.labels == 0]
+    chosen = pool[torch.randperm(len(pool), generator=torch.Generator().manual_seed(0))[:10]]
+    found, before = (coordinates.of(to_float(some)).mean(0) * unit for some in (pictures, chosen))
+    assert (found - before)[number] == pytest.approx(added, abs=tolerance)
+    changed = (pictures.float() - chosen.float()).abs().mean()
+    assert (changed < 0.5) == (added == 0)  # of 255: bent and bent back, they are what they were
 
 
 # A run ----------------------------------------------------------------------------------------------------------------
@@ -204,6 +237,23 @@ def test_too_few_public_pictures_are_refused_before_anything_is_read(num, moved,
         trainer.train_on(config, Split(public, private, nobody, nobody))
 
 
+def test_what_code_of_the_user_draws_is_moved_and_a_receiver_needs_none_of_it(tmp_path, monkeypatch):
+    table = config_of().to_json()
+    table["data"] = {key: value for key, value in table["data"].items() if not key.startswith("public")}
+    table["model"] |= {"simulator": "tests.own.simulators:striped", "license": "CC0 1.0"}
+    released = trainer.start(build_config(table, "the test"), tmp_path / "run").run.release
+    monkeypatch.setitem(sys.modules, "tests.own.simulators", None)  # any import of it fails from here on
+    assert verify(released).problems == ()
+    from idpgan import load_generator
+
+    across = load_generator(released).pictures.float().diff(dim=4).abs().mean((1, 2, 3, 4))
+    assert across[1] > 1.3 * across[0]  # the stripes of the second class
+    assert "tests.own.simulators:striped (license CC0 1.0), which drew them" in (released / "README.md").read_text()
+    table["model"]["simulator"] = "tests.own.simulators:missing"
+    with pytest.raises(ConfigError, match="missing"):
+        trainer.start(build_config(table, "the test"), tmp_path / "other")
+
+
 def test_a_method_without_a_normal_distribution_moves_nothing():
     table = config_of().to_json() | {"method": {"name": "dp-gan"}}
     table["privacy"] |= {"sample_rate": 0.3}
@@ -247,3 +297,20 @@ def test_the_refined_generator_of_the_aggregate_form_is_moved_onto_too(tmp_path)
     table["training"]["steps"] = 1
     with pytest.raises(ConfigError, match='Set it to "photos"'):
         trainer.start(build_config(table, "the test"), tmp_path / "other")
+
+
+def test_what_a_hybrid_draws_is_moved_onto_after_both_parts(tmp_path):
+    table = config_of().to_json() | {
+        "method": {"name": "hybrid", "aggregate_steps": 1, "aggregate_batch_size": 4,
+                   "aggregate": {"features": "photos", "moments": 4, "fourier": 4}},
+        "training": {"steps": 2, "batch_size": 4},
+    }  # fmt: skip
+    table["data"]["image_size"] = 32
+    table["model"] |= {"generator": "refined", "width": 4}
+    table["privacy"] |= {"sample_rate": 0.02}
+    outcome = trainer.start(build_config(table, "the test"), tmp_path / "run")
+    assert verify(outcome.run.release).problems == ()
+    from idpgan import load_generator
+
+    assert load_generator(outcome.run.release).pictures.any()
+    assert "50 public images of each class" in (outcome.run.release / "README.md").read_text()

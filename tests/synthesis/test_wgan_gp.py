@@ -121,7 +121,7 @@ def test_an_unknown_method_names_the_nearest():
 
 @pytest.mark.parametrize("table", [{}, {"method": {}}, {"method": {"name": 3}}, {"method": "wgan-gp"}])
 def test_a_config_without_a_method_is_refused(table):
-    with pytest.raises(ConfigError, match=r"run\.toml names no method. Set method\.name to one of: wgan-gp"):
+    with pytest.raises(ConfigError, match=r"run\.toml names no method. Set method\.name to one of: generator: wgan-gp"):
         build_config(table, "run.toml")
 
 
@@ -139,7 +139,7 @@ def test_the_rows_of_the_registry_are_json_in_the_words_of_the_package():
     for name, row in METHODS.items():
         line = row.to_json()
         assert list(line) == ["name", "family", "units", "relation", "sound", "claimed", "proven", "reason"]
-        assert (line["name"], line["family"]) == (name, "gan")
+        assert (line["name"], line["family"]) == (name, "generator")
         assert set(line["units"]) <= set(Unit)
         assert set(line["relation"].split(" or ")) <= set(Relation)
         assert load_method(name).Config.model_fields["method"].annotation.model_fields["name"].default == name

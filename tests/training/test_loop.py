@@ -268,9 +268,9 @@ def test_progress_hears_of_every_step_and_of_the_price_at_every_tick(tmp_path):
     run = new_run(tmp_path / "run")
     fake_train(FakeMethod(fake_ledger(run), gaussian()), run, progress=lambda *call: told.append(call))
     prices = [f"epsilon {compose_epsilon([gaussian().repeated(n)], DELTA):.3g}" for n in (4, 8, 10)]
-    assert {call[0] for call in told} == {"train"}
-    assert [call[1] for call in told if call[0] == "train" and len(call) == 3] == list(range(1, 11))
-    assert [call[1:] for call in told if len(call) == 4 and call[0] == "train"] == [
+    assert {call[0] for call in told} == {"training steps"}
+    assert [call[1] for call in told if call[0] == "training steps" and len(call) == 3] == list(range(1, 11))
+    assert [call[1:] for call in told if len(call) == 4 and call[0] == "training steps"] == [
         (0, 10, "epsilon 0"),
         *((step, 10, price) for step, price in zip((4, 8, 10), prices, strict=True)),
     ]

@@ -6,18 +6,18 @@ import pytest
 
 from idpgan.trainer import load_config, start
 
-TEACHER = {"features", "features for the teacher", "teacher"}
+TEACHER = {"features of images", "features for the teacher", "teacher steps"}
 STAGES = {
-    "gaussian": ([], {"features"}),
-    "evolution": (["model.codes=4", "training.steps=2"], {"features", "train"}),
+    "gaussian": ([], {"features of images"}),
+    "evolution": (["model.codes=4", "training.steps=2"], {"features of images", "training steps"}),
     "aggregate": (
         [
             "method.teacher_share=0.3", "method.pretrain_steps=3", "training.steps=2", "data.public_share=0.1",
             "data.confirm_public=true", "model.width=4", "training.batch_size=20",
         ],
-        TEACHER | {"balance the teacher", "pre-training", "train"},
+        TEACHER | {"balance the teacher", "pre-training steps", "training steps"},
     ),
-    "scattering-linear": (["training.steps=2"], {"features", "train"}),
+    "scattering-linear": (["training.steps=2"], {"features of images", "training steps"}),
 }  # fmt: skip
 
 

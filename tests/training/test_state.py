@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from idpgan.errors import InputError
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
-from idpgan.training.state import SavedState, StateStore, code_digest, machine_fingerprint, nonfinite, run_fingerprint
+from idpgan.training.state import SavedState, StateStore, machine_fingerprint, nonfinite, run_fingerprint
+from idpgan.version import code_digest
 from tests.training.toy import bits, new_run
 
 FINGERPRINT = {"config": "aaaa", "private data": "bbbb", "device": "cpu"}
@@ -310,7 +311,7 @@ def test_the_fingerprints_name_what_must_be_equal_and_what_decides_over_bits():
 def test_the_code_digest_sees_every_file(tmp_path, monkeypatch):
     package = tmp_path / "idpgan"
     (package / "training").mkdir(parents=True)
-    monkeypatch.setattr("idpgan.training.state.__file__", str(package / "training" / "state.py"))
+    monkeypatch.setattr("idpgan.version.__file__", str(package / "version.py"))
     digests = []
     for name, content in [("a.py", "x = 1"), ("a.py", "x = 2"), ("training/b.py", ""), ("notes.txt", "no code")]:
         (package / name).write_text(content)

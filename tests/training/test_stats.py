@@ -150,3 +150,46 @@ def test_tensorboard_has_the_grid_of_each_tick_and_the_finite_weights(tmp_path):
         assert seen.convert("L").tobytes() == written.tobytes()
     drawn = {f"weights/{name}" for name, _ in generator.named_parameters()}
     assert set(events.Tags()["histograms"]) == drawn | {"weights/weight"}
+
+
+def test_tensorboard_has_the_gradient_norm_of_each_generated_batch_since_the_last_tick(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    network = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(network.parameters(), 0.0)
+    recorder, board = Recorder("unused", 1), TensorBoard(tmp_path, optimizers=[optimizer])
+    for step, gradients in enumerate([(3.0, 5.0), (1.0,), (), (math.nan,)], start=1):
+        for size in gradients:
+            network.weight.grad, network.bias.grad = torch.tensor([[0.6, 0.0]]) * size, torch.tensor([0.8]) * size
+            optimizer.step()
+        board(dataclasses.replace(tick(recorder, step), generator=network))
+    board.close()
+    optimizer.step()  # watched no longer
+    events = EventAccumulator(str(tmp_path), {"histograms": 0}).Reload()
+    found = events.Histograms("gradient norms of generated batches")
+    values = [(each.step, each.histogram_value.num, each.histogram_value.sum) for each in found]
+    assert values == [(1, 2, pytest.approx(8)), (2, 1, pytest.approx(1))]
+
+
+def test_tensorboard_ends_with_the_settings_beside_the_last_measures(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    recorder, board = Recorder("unused", 1), TensorBoard(tmp_path)
+    board.end({"training": {"steps": 5}})  # no tick: nothing to say, and no file
+    assert not list(tmp_path.iterdir())
+    for step, loss in ((5, 1.0), (10, 0.25)):
+        recorder.add({"loss": torch.tensor(loss)})
+        board(tick(recorder, step, epsilon=0.75))
+    board.end({"training": {"steps": 10, "device": "cpu"}, "method": {"sides": (1, 2)}, "contained": []})
+    board.close()
+    events = EventAccumulator(str(tmp_path)).Reload()
+    (start,) = (
+        events.summary_metadata[tag] for tag in events.summary_metadata if tag == "_hparams_/session_start_info"
+    )
+    from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
+
+    said = HParamsPluginData.FromString(start.plugin_data.content).session_start_info.hparams
+    assert said["training.steps"].number_value == 10
+    assert said["training.device"].string_value == "cpu"
+    assert said["method.sides"].string_value == "(1, 2)"
+    assert [events.Scalars(f"final/{name}")[0].value for name in ("loss", "epsilon")] == [0.25, 0.75]

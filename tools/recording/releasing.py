@@ -39,7 +39,11 @@ def releasing_cases(tree: Path) -> Iterator[Case]:
 OPTIONS = {  # settings of publishers; each is a separate case
     "lap": ("law=gaussian",),
     "dct": ("frequencies=10", "law=gaussian"),
+    "fourier": ("frequencies=9",),
+    "wavelet": ("levels=3",),
     "pix": ("block=4",),
+    "quadtree": ("depth=2",),
+    "face-parts": ("block=8", "inside=0.5"),
     "eigenfaces": ("components=5",),
     "codebook": ("codewords=64",),
     "lra": ("sweeps=5 learning_rate=0.02",),

@@ -28,7 +28,8 @@ GENERAL = "training.steps=4 training.tick_steps=2 training.batch_size=20 release
 WILD = "data.num_images=240 data.num_people=80 data.root=DATA/wild{side}"
 PUBLIC = "method.pretrain_steps=3 method.embedding_steps=10"
 SMALL_CONFIG = {
-    "celeba-aggregate": "data.image_size=28",
+    **dict.fromkeys(("celeba-aggregate", "celeba-idp-gan-published", "celeba-wgan-gp"), "data.image_size=28"),
+    "celeba-dp-gan": "data.image_size=28 privacy.sample_rate=0.25",
     "digits-aggregate-public": PUBLIC,
     "mnist-aggregate": f"data.public_share=0.3 {PUBLIC}",
     "mnist-aggregate-no-public": "method.candidates=2",
@@ -45,6 +46,8 @@ SMALL_CONFIG = {
 FEW = {  # settings for the price of a config on few images
     name: "privacy.sample_rate=0.1 training.batch_size=20" if "wild" in name else "privacy.sample_rate=0.5"
     for name in ("mnist-dp-gan", "mnist-hybrid", "faces-wild-hybrid")
+} | {
+    "celeba-dp-gan": "training.batch_size=20",
 }
 WARP = "model.width=4 model.codes=5 model.latent_dim=4"
 VARIANTS = {  # name: config and settings of a method variant

@@ -115,6 +115,21 @@ def smooth_sensitivity(
     return torch.from_numpy(best.reshape(values.shape[:-1]))
 
 
+@typed
+def local_sensitivity(values: Tensor, low: float, high: float, relation: Relation = Relation.REPLACE_ONE) -> Tensor:
+    """Return how far the lower median moves to a neighbor at most, A_0: secret, and no scale for noise.
+
+    Arguments, result and errors are those of `smooth_sensitivity`.
+
+    Example:
+        >>> values = torch.tensor([0.4, 0.5, 0.6], dtype=torch.float64)
+        >>> local_sensitivity(values, 0.0, 1.0).item()
+        0.0999...
+    """
+    rows, there = _ordered(values, low, high, relation)
+    return torch.from_numpy(_widest_gap(rows, there, 0, low, high, relation).reshape(values.shape[:-1]))
+
+
 # What a scale that moves costs ---------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 r"""Numbers of an image with constant sensitivity, and discrete noise on them: the release of linear publishers.
 
-The numbers are pixels, or linear queries ``A X B^T`` of an image X (m, n): block sums, low cosines. The noise lies on a
-public grid.
+The numbers are pixels, or linear queries ``A X B^T`` of an image X (m, n): block sums, low frequencies, wavelets. The
+noise lies on a public grid.
 """
 
 from __future__ import annotations
@@ -155,6 +155,47 @@ def low_cosines(shape: Sequence[int], count: int) -> Query:
         return cosines(size, 1, [(u, 0) for u in range(min(count, size))]).T
 
     return Query(lines(shape[0]), lines(shape[1]))
+
+
+def low_waves(shape: Sequence[int], count: int) -> Query:
+    """Return ``count`` x ``count`` products of the lowest lines of the orthonormal Fourier basis, in real numbers.
+
+    The lines of a side are the constant, then cosine and sine of each frequency: the coordinates of the discrete
+    Fourier transform, of which Rastogi and Nath (2010) keep the first k.
+    """
+
+    def lines(size: int) -> Tensor:
+        index, place = torch.arange(min(count, size)), torch.arange(size, dtype=torch.float64)
+        quarter = ((index % 2 == 0) & (index > 0)).double() / 4  # of a turn: a cosine becomes a sine
+        waves = torch.cos(2 * math.pi * (((index + 1) // 2)[:, None] * place / size - quarter[:, None]))
+        return waves / waves.norm(dim=1, keepdim=True)
+
+    return Query(lines(shape[0]), lines(shape[1]))
+
+
+def haar_wavelets(shape: Sequence[int], levels: int) -> Query:
+    r"""Return products of the lines of the Haar transform, from the coarsest of so many levels of each side.
+
+    The lines of a side are the sum and, of each dyadic part of it, the sum of its first half less that of its second.
+    So every pixel has weight 1 or -1: with one noise scale for all, these are the weights by which Privelet (Xiao, Wang
+    and Gehrke 2011) divides the noise on differences of means, and a pixel moves ``(1 + log2 m)(1 + log2
+    n)`` numbers by R. Where they fill a side up to a power of 2, a part of odd length is halved as evenly as it can be.
+    """
+
+    def lines(size: int) -> Tensor:
+        rows = [torch.ones(1, size, dtype=torch.float64)]
+        for level in range(1, min(levels, (size - 1).bit_length()) + 1):
+            half = dyadic_part(size, level)
+            parts = torch.nn.functional.one_hot(half // 2, 1 << (level - 1)).double().T * (1 - 2 * (half % 2))
+            rows.append(parts[(parts > 0).any(1) & (parts < 0).any(1)])  # a single pixel has no halves
+        return torch.cat(rows)
+
+    return Query(lines(shape[0]), lines(shape[1]))
+
+
+def dyadic_part(size: int, level: int) -> Tensor:
+    """Return in which of the 2^level most even parts of a side each of its places lies, int64 (size,); parts nest."""
+    return (((torch.arange(size) + 1) << level) - 1) // size
 
 
 # Noise ---------------------------------------------------------------------------------------------------------

@@ -1,12 +1,13 @@
 """The sound publishers: noise on every pixel or on few numbers of an image, and the best estimate from the result.
 
-`eigenfaces` and `codebook` are in `faces`, the windows in `sliding_windows`.
+`eigenfaces` and `codebook` are in `faces`, `quadtree` and `face-parts` in `weighted_blocks`, the windows in
+`sliding_windows`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import pydantic
@@ -20,7 +21,7 @@ from idpgan.audit.statistics import EXACT, Linear, Nearness, Outcomes, Statistic
 from idpgan.numerics.svd import batched_svd
 from idpgan.privacy import DiscreteLaplace, Noise, Relation, Unit
 from idpgan.publish.plan import LAWS, PURE, Planner, Publisher, Recipe, Shape, publisher_entry
-from idpgan.publish.sound import faces, numbers
+from idpgan.publish.sound import faces, numbers, weighted_blocks
 from idpgan.publish.sound.numbers import LawOptions, Query
 from idpgan.publish.sound.prior import face_prior
 from idpgan.release.mark import DigitalSource
@@ -92,15 +93,26 @@ class PixOptions(LawOptions):
     block: int | None = pydantic.Field(default=None, ge=1)
 
 
-class DctOptions(LawOptions):
-    """Options of ``dct``.
+class FrequencyOptions(LawOptions):
+    """Options of ``dct`` and ``fourier``.
 
     Attributes:
-        frequencies: Lowest ones kept along each side; None = what has the least expected error under the model of
-            faces.
+        frequencies: Lowest ones kept along each side (of ``fourier``, cosine and sine count as two); None = what has
+            the least expected error under the model of faces.
     """
 
     frequencies: int | None = pydantic.Field(default=None, ge=1)
+
+
+class WaveletOptions(LawOptions):
+    """Options of ``wavelet``.
+
+    Attributes:
+        levels: Halvings of each side, 0 = its sum alone; None = what has the least expected error under the model of
+            faces.
+    """
+
+    levels: int | None = pydantic.Field(default=None, ge=0)
 
 
 def plan_pix(shape: Shape, unit: Unit, epsilon: float, delta: float, options: PixOptions) -> Recipe:
@@ -115,10 +127,31 @@ def plan_pix(shape: Shape, unit: Unit, epsilon: float, delta: float, options: Pi
     return _plan(shape, unit, epsilon, delta, options.law, [numbers.block_sums(shape, size) for size in sizes])
 
 
-def plan_dct(shape: Shape, unit: Unit, epsilon: float, delta: float, options: DctOptions) -> Recipe:
+def plan_dct(shape: Shape, unit: Unit, epsilon: float, delta: float, options: FrequencyOptions) -> Recipe:
     """Return the plan of ``dct``: the lowest frequencies; proof in `Query.sensitivity`, noise of `NoisyNumbers`."""
+    return _plan(shape, unit, epsilon, delta, options.law, _low(numbers.low_cosines, shape, options))
+
+
+def plan_fourier(shape: Shape, unit: Unit, epsilon: float, delta: float, options: FrequencyOptions) -> Recipe:
+    """Return the plan of ``fourier``: the Fourier perturbation of Rastogi and Nath (2010) on an image.
+
+    Proof as for ``dct``. They bound the L1 distance of k coefficients by sqrt(k) times that of the series in L2, and
+    set what is left out to 0; here it is the exact one of a pixel, and what is left out is estimated.
+    """
+    return _plan(shape, unit, epsilon, delta, options.law, _low(numbers.low_waves, shape, options))
+
+
+def _low(query: Callable[[Shape, int], Query], shape: Shape, options: FrequencyOptions) -> list[Query]:
     sizes = [options.frequencies] if options.frequencies else [size for size in _SIZES if size <= max(shape)]
-    return _plan(shape, unit, epsilon, delta, options.law, [numbers.low_cosines(shape, size) for size in sizes])
+    return [query(shape, size) for size in sizes]
+
+
+def plan_wavelet(shape: Shape, unit: Unit, epsilon: float, delta: float, options: WaveletOptions) -> Recipe:
+    """Return the plan of ``wavelet``: the Haar transform of `haar_wavelets`; proof and noise as for ``dct``."""
+    finest = (max(shape) - 1).bit_length()
+    levels = range(finest + 1) if options.levels is None else [options.levels]
+    queries = [numbers.haar_wavelets(shape, level) for level in levels]
+    return _plan(shape, unit, epsilon, delta, options.law, queries)
 
 
 def _plan(shape: Shape, unit: Unit, epsilon: float, delta: float, law: numbers.Law, queries: Sequence[Query]) -> Recipe:
@@ -180,8 +213,12 @@ PUBLISHERS = {
     "lap": Publisher(LawOptions, plan_lap, _LAP),
     "lap-shrink": _noisy("lap-shrink", plan_shrink),
     "lap-wiener": _noisy("lap-wiener", plan_wiener),
-    "dct": _noisy("dct", plan_dct, DctOptions),
+    "dct": _noisy("dct", plan_dct, FrequencyOptions),
+    "fourier": _noisy("fourier", plan_fourier, FrequencyOptions),
+    "wavelet": _noisy("wavelet", plan_wavelet, WaveletOptions),
     "pix": _noisy("pix", plan_pix, PixOptions),
+    "quadtree": _noisy("quadtree", weighted_blocks.plan_quadtree, weighted_blocks.QuadtreeOptions),
+    "face-parts": _noisy("face-parts", weighted_blocks.plan_face_parts, weighted_blocks.FacePartsOptions),
     "eigenfaces": _noisy("eigenfaces", faces.plan_eigenfaces, faces.EigenfacesOptions),
     "codebook": Publisher(
         faces.CodebookOptions,

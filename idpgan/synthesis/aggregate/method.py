@@ -151,7 +151,7 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
         vectors = private_vectors(
             private, self.features, self.noise, conditional=self.rows > 1, motion=config.augment, cap=cap
         )
-        vectors = counted(vectors, self.progress, "features", len(private), lambda part: len(part[0]))
+        vectors = counted(vectors, self.progress, "features of images", len(private), lambda part: len(part[0]))
         released = {"sums": self.sums.release(vectors, self.noise)}
         if self.teaching is not None:
             asked: Any = {"device": self.device, "noise": self.noise, "progress": self.progress}

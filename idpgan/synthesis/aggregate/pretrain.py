@@ -89,7 +89,7 @@ def pretrain_codes(
         loss.backward()
         optimizer.step()
         schedule.step()
-        progress("pre-training", step, steps)
+        progress("pre-training steps", step, steps)
     with torch.no_grad():
         mean, log_variance = encode(images, labels)
     generator.set_codes(mean, (log_variance / 2).exp(), labels)

@@ -335,7 +335,7 @@ class Diffusion(PrivateSteps, GaussianMoments):
             return torch.zeros(len(self._images), 0, device=self.device)
         conditional = bool(self.newest.num_classes)
         found = moments.private_moments(self._images, _Displacements(self.newest), conditional=conditional, cap=None)
-        parts = counted(found, self.progress, "register", len(self._images), lambda part: len(part[0]))
+        parts = counted(found, self.progress, "faces brought into place", len(self._images), lambda part: len(part[0]))
         return torch.cat([shapes for shapes, _, _ in parts]).to(self.device)
 
 

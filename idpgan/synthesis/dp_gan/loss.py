@@ -21,7 +21,8 @@ from idpgan.privacy.captured_gradients import Weights
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.tiles import tiled
 
-Kind = Literal["non-saturating", "hinge", "wgan-gp"]
+Kind = Literal["non-saturating", "hinge", "wgan-gp", "wgan-clip", "wgan-spectral"]
+_WEIGHT_BOUNDS = {"wgan-clip": 0.01, "wgan-spectral": 1.0}
 
 
 class CriticLoss:
@@ -31,7 +32,8 @@ class CriticLoss:
         critic: Scores of a record depend on that record alone.
         kind: "non-saturating": ``softplus(-D(x)) + softplus(D(G(z)))`` (Goodfellow et al. 2014); "hinge":
             ``max(0, 1 - D(x)) + max(0, 1 + D(G(z)))`` (Lim, Ye 2017, "Geometric GAN"); "wgan-gp":
-            ``D(G(z)) - D(x) + penalty * (||grad D(x^)|| - 1)^2`` (Gulrajani et al. 2017).
+            ``D(G(z)) - D(x) + penalty * (||grad D(x^)|| - 1)^2`` (Gulrajani et al. 2017); "wgan-clip" and
+            "wgan-spectral": ``D(G(z)) - D(x)``, where `bound_weights` takes the place of the penalty.
         penalty: Weight of the gradient penalty, "wgan-gp" only.
         paired: Whether the fake's term belongs to its record.
         mismatch: Weight of the record under a wrong class as one more fake (GAN-CLS, Reed et al. 2016), which teaches
@@ -124,6 +126,27 @@ class CriticLoss:
     def _called(self, critic: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         scores: Tensor = critic(images, labels) if self.conditional else critic(images)
         return scores
+
+
+@torch.no_grad()
+def bound_weights(critic: nn.Module, kind: Kind, bound: float | None = None) -> None:
+    """Bound the weights of a Wasserstein critic in place, after every step: post-processing, whatever the engine.
+
+    Args:
+        kind: "wgan-clip": every number is clamped to ``-bound .. bound`` (Arjovsky et al. 2017, "Wasserstein GAN",
+            Algorithm 1). "wgan-spectral": every weight of two or more dimensions, as a matrix with its first one as
+            rows (Miyato et al. 2018), is divided by its largest singular value in units of the bound, if that is above
+            1 (Gouk et al. 2021, "Regularisation of neural networks by enforcing Lipschitz continuity"). Others: none.
+        bound: None = 0.01 and 1.
+    """
+    if kind not in _WEIGHT_BOUNDS:
+        return
+    bound = _WEIGHT_BOUNDS[kind] if bound is None else bound
+    for weight in critic.parameters():
+        if kind == "wgan-clip":
+            weight.clamp_(-bound, bound)
+        elif weight.ndim > 1:
+            weight.div_((torch.linalg.matrix_norm(weight.flatten(1), 2) / bound).clamp(min=1))
 
 
 def loss_of(critic: nn.Module, config: Any) -> CriticLoss:

@@ -2,8 +2,10 @@ r"""dp-GAN: DP-SGD on the critic; the generator learns from the critic alone and
 
 That of Xie et al. (2018), with the improvements since (`Bie, Kamath, Zhang (2023), "Private GANs, revisited"
 <https://arxiv.org/abs/2302.02936>`_): many critic steps per generator step, large batches, an average of the generator.
-It is not the dp-GAN that Yang, Zhou and Ning compare with, which is that of Zhang, Ji and Wang (2018). A critic step is
-a private step (`private.steps`) with B = ``training.batch_size``, a public constant.
+The dp-GAN that Yang, Zhou and Ning compare with is that of Zhang, Ji and Wang (2018): the loss of WGAN-GP, a start on
+public images, and groups of weights clipped to bounds found there, as settings of this method; as published
+`synthesis.dp_gan.zhang`. A critic step is a private step (`private.steps`) with B = ``training.batch_size``, a public
+constant.
 
 Sensitivity. Besides the weights, only record i, its label and its own coins enter the gradient g_i:
 
@@ -17,19 +19,19 @@ Sensitivity. Besides the weights, only record i, its label and its own coins ent
 Under "wgan-gp" the penalty's interpolate joins record i with a fake of its own and is part of g_i in both variants.
 
 Critic steps are the only private reads; the generator's pace follows the critic's accuracy on *fakes*, which is
-post-processing.
+post-processing. So are the groups and bounds of a step: they follow from public images and the weights.
 """
 
 from __future__ import annotations
 
-import functools
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
+from torch.func import vmap
 
 from idpgan.audit.gradient_canaries import NO_LIMIT, SLOPE, STILL, CanaryNetwork, CanarySteps, Training
 from idpgan.data.images import to_float
@@ -39,175 +41,28 @@ from idpgan.models import dcgan, families, warp
 from idpgan.models.config import ModelConfig
 from idpgan.models.generator import Generator
 from idpgan.models.own import OwnCritic
-from idpgan.own_code import is_own_code
-from idpgan.privacy import Event, Noise, check_delta
-from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, Weights
-from idpgan.privacy.noise import Source, box_muller
-from idpgan.private.steps import SETTINGS, PrivateSteps, StepsPlan, steps_entry, validate_network
-from idpgan.ranks import Ranks
-from idpgan.synthesis.dp_gan.loss import Kind, loss_of, try_gradients
+from idpgan.privacy import Noise
+from idpgan.privacy.captured_gradients import record_gradients
+from idpgan.privacy.clip_groups import ClipGroups, group_by_norm
+from idpgan.privacy.dpsgd import DPSGDPlan, Weights
+from idpgan.privacy.layer_gradients import sums_of_norms
+from idpgan.privacy.noise import box_muller
+from idpgan.private.steps import PrivateSteps, steps_entry, validate_network
+from idpgan.ranks import ALONE, Ranks
+from idpgan.synthesis.dp_gan.config import DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun
+from idpgan.synthesis.dp_gan.loss import bound_weights, loss_of
 from idpgan.synthesis.networks import AdamSettings, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training import distributed, fit
-from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig, RunConfig, StepsConfig, TrainingConfig
+from idpgan.training.config import RunConfig, TrainingConfig
 from idpgan.training.method import Stats, refuse_small_shares
-from idpgan.training.plan import Signal
+from idpgan.training.plan import RunPlan
 
 _RNG_STREAM = 9  # of training.seed; 0 and 1 are the initial weights
 _SCORE_BATCH = 1000
 _PACE_GROWTH = 1.5
 _MOST_PACE = 256
 _ACCURACY_MEMORY = 0.9  # weight of the past in the average accuracy on fakes
-
-
-class DpGanConfig(StepsConfig):
-    """[method] of dp-gan.
-
-    Attributes:
-        loss: "non-saturating", "hinge" or "wgan-gp"; see `CriticLoss`. Opacus' hooks do the first two.
-        fakes: "paired" with their record under one clip, or "separate", outside of the private sum.
-        clip_norm: C, bound on one record's gradient; a constant, never taken from private gradients.
-        critic_width: Feature maps of the critic next to the image; noise grows with the number of weights, so it may
-            be narrower than the generator. None = ``model.width``.
-        gradient_penalty: Weight of the penalty, "wgan-gp" only.
-        mismatch: Weight of every drawn image under a wrong class as one more fake (Reed et al. 2016), under the same
-            clip: it teaches the critic classes. 0 = none; needs classes.
-        augment: Strength of a random motion of every drawn image, by coins of its own; 1 is that of handwriting.
-        critic_steps_per_generator_step: At the start, if `adaptive_below` is above 0.
-        adaptive_below: Where the critic tells fewer fakes than this share, its steps per generator step grow by half
-            (Bie et al. 2023, section 4.3). 0 = fixed pace. Not with "wgan-gp".
-        critic_warmup: Critic steps before the first generator step.
-        critic_learning_rate: Of Adam.
-        critic_decay: Decoupled weight decay of the critic, times its learning rate. It bounds what the noise of
-            thousands of steps adds up to: a standard deviation of about ``sqrt(rate / (2 decay))`` per weight.
-        generator_learning_rate: Of Adam.
-        cooldown: Share of the steps at the end over which both learning rates fall linearly to zero.
-        beta1: Decay of Adam's first moment.
-        beta2: Decay of Adam's second moment.
-        ema_decay: Weight of the past in the averaged generator.
-        max_physical_batch: Records whose gradients are in memory at once, halved by itself where that is too many; a
-            GPU takes 2,048 unless another number is set. "opacus" takes at most 128, and does not halve it.
-    """
-
-    name: Literal["dp-gan"] = "dp-gan"
-    loss: Kind = "non-saturating"
-    fakes: Literal["paired", "separate"] = "paired"
-    clip_norm: ClipNorm = 1.0
-    critic_width: int | None = Field(None, ge=1, le=1024)
-    gradient_penalty: float = Field(10.0, ge=0)
-    mismatch: float = Field(0.0, ge=0)
-    augment: float = Field(0.0, ge=0, le=3)
-    critic_steps_per_generator_step: int = Field(10, ge=1)
-    adaptive_below: float = Field(0.0, ge=0, lt=1)
-    critic_warmup: int = Field(0, ge=0)
-    critic_learning_rate: float = Field(5e-4, gt=0)
-    critic_decay: float = Field(0.0, ge=0)
-    generator_learning_rate: float = Field(5e-4, gt=0)
-    cooldown: float = Field(0.2, ge=0, le=1)
-    beta1: float = Field(0.5, ge=0, lt=1)
-    beta2: float = Field(0.99, ge=0, lt=1)
-    ema_decay: float = Field(0.999, ge=0, lt=1)
-    max_physical_batch: int = Field(64, ge=1)
-
-    @model_validator(mode="after")
-    def _check_pace(self) -> DpGanConfig:
-        if self.loss == "wgan-gp" and self.adaptive_below > 0:
-            raise ConfigError(
-                f"adaptive_below = {self.adaptive_below:g} counts the fakes that score below 0, and scores of "
-                'loss = "wgan-gp" have no such threshold. Set adaptive_below = 0, or loss = "non-saturating".'
-            )
-        if self.loss == "wgan-gp" and self.engine == "opacus":
-            raise ConfigError(
-                'method.loss = "wgan-gp" differentiates its gradient penalty a second time, and Opacus\' hooks see a '
-                'backward pass once. Set method.engine = "idpgan", or method.loss = "non-saturating" or "hinge".'
-            )
-        return self
-
-
-class DpGanPrivacy(PrivacyConfig):
-    """[privacy] of dp-gan; unit image, zero-out-one.
-
-    Attributes:
-        epsilon: What the run may spend; the step that would exceed it is not taken.
-        delta: Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as the noise is Gaussian.
-        sample_rate: q, the chance of each image to be in a critic step. ``training.batch_size`` is the divisor.
-        noise_multiplier: sigma; None = the least with which ``training.steps`` critic steps stay within epsilon.
-    """
-
-    epsilon: float = Field(gt=0)
-    delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
-    sample_rate: float = Field(gt=0, le=1)
-    noise_multiplier: float | None = Field(None, gt=0)
-
-
-class DpGanRun(RunConfig):
-    """A whole config file of dp-gan."""
-
-    method: DpGanConfig = DpGanConfig()
-    privacy: DpGanPrivacy
-
-
-class DpGanPlan(StepsPlan):
-    """The plan of a run of dp-gan: critic steps, with the least noise that the charges before them leave room for."""
-
-    OWN_CRITIC = "private"
-
-    @functools.cached_property
-    def dpsgd(self) -> DPSGDPlan:  # type: ignore[override]  # found when it is asked for
-        """The critic's steps."""
-        return self.steps_at(self.config.privacy.sample_rate, self.config.training.batch_size)
-
-    @property
-    def critic_model(self) -> ModelConfig:
-        """The [model] section as the critic has it."""
-        model: ModelConfig = self.config.model
-        return model.model_copy(update={"width": self.config.method.critic_width or model.width})
-
-    @property
-    def signal(self) -> Signal:
-        """The figure of all critic steps together, if every record pulled one way in all of them.
-
-        A step adds up q N gradients of norm at most C, and noise of standard deviation sigma C on every weight; over T
-        steps the first grows with T, the second with its root.
-        """
-        rows, privacy = max(self.classes, 1), self.config.privacy
-        weights = families.critic_bytes(self.critic_model, self.shape.image_shape, self.classes) / 4
-        noise = self.dpsgd.noise_multiplier * math.sqrt(weights / self.config.training.steps) / privacy.sample_rate
-        return Signal(self.shape.num_private / rows, rows, noise, "the DP-SGD steps")
-
-    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
-        """Name the mechanism, and where its noise came from."""
-        return self.reason_of("DP-SGD on the critic, Poisson sampling", events, sources[0])
-
-    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
-        """Name the sampling rate, the divisor, and the settings."""
-        rate, divisor = self.config.privacy.sample_rate, self.config.training.batch_size
-        return f"the sampling rate {rate:g} and the divisor {divisor}", SETTINGS
-
-    def check(self) -> None:
-        """Refuse a divisor that is not about q N, wrong classes without classes, and a step beyond memory or budget."""
-        super().check()
-        if is_own_code(self.config.model.critic):
-            try_gradients(self.critic_model, self.shape.image_shape, self.classes, self.config.method, self.dpsgd)
-        method, privacy, size = self.config.method, self.config.privacy, self.config.training.batch_size
-        num_private, classes = self.shape.num_private, self.classes
-        check_delta(privacy.delta, num_private)
-        expected = privacy.sample_rate * num_private
-        if not expected / 2 <= size <= 2 * expected:
-            raise ConfigError(
-                f"training.batch_size = {size} divides the noisy sum of about {expected:.0f} images "
-                f"(privacy.sample_rate = {privacy.sample_rate:g} of {num_private}); it must be within a factor of 2 of "
-                f"that. Set privacy.sample_rate to about {size / num_private:.4g}, or training.batch_size to "
-                f"{max(1, round(expected))}."
-            )
-        if method.mismatch and classes < 2:
-            raise ConfigError(
-                f"method.mismatch = {method.mismatch:g} needs at least 2 classes, and the critic has "
-                f"{classes}. Set method.mismatch = 0."
-            )
-        each = families.critic_bytes(self.critic_model, self.shape.image_shape, classes)
-        self.check_gradients(each, "Lower it, or method.critic_width (model.width).")
-        self.refuse_no_step()
 
 
 class DpGan(PrivateSteps, GivesGenerator):
@@ -224,7 +79,8 @@ class DpGan(PrivateSteps, GivesGenerator):
         ConfigError: If config and data do not fit together. No private image has been read then.
     """
 
-    Config, Plan = DpGanRun, DpGanPlan
+    Config: ClassVar[type[RunConfig]] = DpGanRun
+    Plan: ClassVar[type[RunPlan]] = DpGanPlan
 
     UNNOISED = ("critic_loss", "gradient_norm", "clipped_share")
     SAVED = ("networks", "noise", "frozen_statistics")
@@ -234,7 +90,9 @@ class DpGan(PrivateSteps, GivesGenerator):
     def _set_up(self, split: Split) -> None:
         config, own, self.training = self.plan.config, self.config, self.plan.config.training
         self._images = place(split.private, self.device)
+        self._public = split.public if own.looks_at_public else None
         self.critic = self._build_critic().to(self.device)
+        bound_weights(self.critic, own.loss, own.weight_bound)
         self.networks = Networks(
             config,
             split.shape,
@@ -247,6 +105,8 @@ class DpGan(PrivateSteps, GivesGenerator):
         )
         self.newest, self.generator = self.networks.newest.eval(), self.networks.average
         self.loss = loss_of(self.critic, own)
+        if self._public is not None and self._public.labels is None and self.newest.num_classes:
+            raise ConfigError("the public images have no labels, and model.conditional = true. Set it to false.")
         latent = self.newest.latent_dim
         # Of a record: those of a motion, its nodes, a fake, and alpha and a class.
         self._coins = 6, 2 * warp.NODES**2, latent + latent % 2, 2
@@ -275,6 +135,47 @@ class DpGan(PrivateSteps, GivesGenerator):
         super().share_steps(ranks)
         self.networks.ranks = ranks
 
+    # What public images give: a start, and the groups of a step ---------------------------------------------------
+
+    def prepare(self) -> None:
+        """Train both networks on public images alone; nothing is charged. The other ranks get the result."""
+        count, ranks, self.networks.ranks = self.config.public_steps, self.networks.ranks, ALONE
+        for step in range(1, count + 1):
+            records, weights = self._public_records(), dict(self.critic.named_parameters())
+            losses = vmap(self.record_loss, in_dims=(None, *[0] * len(records)))(weights, *records)
+            self.networks.step_critic(losses.mean())
+            bound_weights(self.critic, self.config.loss, self.config.weight_bound)
+            if step % self.config.critic_steps_per_generator_step == 0:
+                self.generator_step(1)
+            self.progress("public images, steps", step, count)
+        self.networks.ranks = ranks
+
+    def _public_records(self) -> Sequence[Tensor]:
+        """Draw public images, at most a batch, with coins that need not be secret."""
+        if self._public is None:
+            raise RuntimeError("no public images are kept.")
+        rng = self.networks.rng
+        index = torch.randperm(len(self._public), generator=rng, device=self.device)[: self.training.batch_size]
+        images = self._public.select(index.cpu()).to(self.device)
+        labels = torch.zeros(len(images), dtype=torch.int64, device=self.device)
+        labels = labels if images.labels is None else images.labels
+        coins = 1 - torch.rand(len(images), self.coins, dtype=torch.float64, generator=rng, device=self.device)
+        return self.prepared(to_float(images.images), labels, coins)
+
+    def clip_groups(self) -> ClipGroups:
+        """Group the critic's weights by the mean norms of their gradients on public images; alike on all ranks."""
+        weights, records = dict(self.critic.named_parameters()), self._public_records()
+        places, lengths = {name: place for place, name in enumerate(weights)}, torch.zeros(len(weights)).double()
+        for chunk in zip(*(part.split(self.tiles.chunk) for part in records), strict=True):
+            found, _ = record_gradients(self.record_loss, weights, chunk, self.tiles.way)
+            lengths[[places[name] for name in found]] += sums_of_norms(found, len(chunk[0])).cpu()
+        self.dpsgd.ranks.from_first([lengths])
+        means = (lengths / len(records[0])).tolist()
+        groups = group_by_norm(dict(zip(weights, means, strict=True)), self.config.groups)
+        return groups.apart if self.config.APART else groups
+
+    # Steps --------------------------------------------------------------------------------------------------------
+
     def step(self, step: int) -> Stats:
         """Take a critic step; after the warm-up a generator's step follows every `pace` of them."""
         stats = self.critic_step(step)
@@ -285,7 +186,10 @@ class DpGan(PrivateSteps, GivesGenerator):
     def critic_step(self, step: int) -> Stats:
         """Take a private step."""
         fit.set_rate(self.networks.critic_optimizer, self.rate(self.config.critic_learning_rate, step))
+        if self.config.groups:
+            self.dpsgd = dataclasses.replace(self.dpsgd, groups=self.clip_groups())
         found = self.private_step()
+        bound_weights(self.critic, self.config.loss, self.config.weight_bound)
         self._since += 1
         return {"critic_loss" if name == "loss" else name: value for name, value in found.items()}
 
@@ -373,13 +277,23 @@ class DpGan(PrivateSteps, GivesGenerator):
 
 
 class _CanaryGan(DpGan):
+    def _set_up(self, split: Split) -> None:
+        super()._set_up(split)
+        if self.config.groups:
+            names = [name for name, _ in self.critic.named_parameters()]
+            pairs = zip(names[::2], names[1::2], strict=True)
+            groups = ClipGroups(tuple(pairs), (self.config.clip_norm,) * self.config.groups)
+            self.dpsgd = dataclasses.replace(self.dpsgd, groups=groups.apart if self.config.APART else groups)
+
     def _build_critic(self) -> Any:
-        return CanaryNetwork(len(self._images), SLOPE * self.config.clip_norm)
+        return CanaryNetwork(len(self._images), SLOPE * self.config.clip_norm, max(1, 2 * self.config.groups))
 
 
 def canaries(section: DpGanConfig, sample_rate: float, noise_multiplier: float, count: int) -> CanarySteps:
     """Return the critic steps as an audit plays them: by a section's loss, fakes, engine and clip norm."""
-    still = {"critic_learning_rate": STILL, "critic_decay": 0.0, "augment": 0.0, "mismatch": 0.0}
+    still = {"critic_learning_rate": STILL, "critic_decay": 0.0, "augment": 0.0, "mismatch": 0.0, "public_steps": 0}
+    # Two weights a group. A canary is clipped to C in all of them apart, and to C / sqrt(2) in those of a group.
+    alike = -1.0 if not section.groups else -0.5 / section.groups * (1 if section.APART else math.sqrt(2))
 
     def make(split: Split, dpsgd: DPSGDPlan, steps: int, noise: Noise, device: torch.device) -> Training:
         config = DpGanRun(
@@ -389,7 +303,7 @@ def canaries(section: DpGanConfig, sample_rate: float, noise_multiplier: float, 
             training=TrainingConfig(steps=steps, batch_size=dpsgd.divisor),
         )
         # the loss falls where the score rises
-        return _CanaryGan.of_canaries(config, split, dpsgd, noise, device).seen_gradients(lambda gradient: -gradient)
+        return _CanaryGan.of_canaries(config, split, dpsgd, noise, device).seen_gradients(lambda sums: alike * sums)
 
     code = (
         "played through the critic steps of dp-gan, with a critic whose gradient is the canary; left out were "

@@ -24,6 +24,8 @@ from torch import Tensor
 
 from idpgan.audit.cases import AuditCase, asked_of
 from idpgan.audit.entry import Entry, Request, RunFacts
+from idpgan.data.drawn import PAPERS
+from idpgan.data.images import to_uint8
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
@@ -36,8 +38,10 @@ from idpgan.models.scattering import scattering_shape
 from idpgan.models.simulators import (
     GeneratorSimulator,
     OwnSimulator,
+    PeopleSimulator,
     PhotoSimulator,
     PopulationGenerator,
+    Simulator,
     looks_known,
 )
 from idpgan.own_code import is_own_code, path_of
@@ -164,7 +168,12 @@ class EvolutionPlan(RunPlan):
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name simulator and embedding, and what of public images is released."""
         model = self.config.model
-        what = "public images" if model.simulator == "public" else f"the program that draws {model.simulator}"
+        what = (
+            PAPERS["people"].removesuffix(".")
+            if model.simulator == "people"
+            else f"the program that draws {model.simulator}"
+        )
+        what = "public images" if model.simulator == "public" else what
         if is_own_code(model.simulator):
             what = f"{model.simulator}, of which whoever made this release says that it has seen no private image"
         own = f" {self.config.method.embedding}" if is_own_code(self.config.method.embedding) else ""
@@ -196,6 +205,8 @@ class EvolutionPlan(RunPlan):
                 f"({', '.join(shape.classes) or 'none'})."
             )
         people.check_people(self)
+        if model.simulator == "people":
+            PeopleSimulator(shape.image_shape)
         own = 0
         if is_own_code(model.simulator):
             simulator = OwnSimulator(model, shape.image_shape, classes)
@@ -243,12 +254,13 @@ class Evolution(GivesGenerator):
         self.generator.classes = split.classes if self.generator.num_classes else ()
         self.votes = self.plan.votes
         # The simulator of the candidates: unlike that of the release, it holds all public images.
-        own = is_own_code(config.model.simulator)
-        simulator = (
-            OwnSimulator(config.model, split.image_shape, len(split.classes), self.device)
-            if own
-            else build_simulator(config.model, split.image_shape, len(split.public))
-        )
+        simulator: Simulator
+        if is_own_code(config.model.simulator):
+            simulator = OwnSimulator(config.model, split.image_shape, len(split.classes), self.device)
+        elif config.model.simulator == "people":
+            simulator = PeopleSimulator(split.image_shape)
+        else:
+            simulator = build_simulator(config.model, split.image_shape, len(split.public))
         if isinstance(simulator, PhotoSimulator):
             simulator.photos.copy_(split.public.images)
         if isinstance(simulator, GeneratorSimulator) and config.model.origin is not None:  # a released one serves both
@@ -299,7 +311,7 @@ class Evolution(GivesGenerator):
         if self._records is None:
             num = share.stop - share.start
             vectors_of = private_vectors(private, self._embed, share)
-            self._records = torch.cat(list(counted(vectors_of, self.progress, "features", num, len)))
+            self._records = torch.cat(list(counted(vectors_of, self.progress, "features of images", num, len)))
         labels = torch.zeros(len(self._records), dtype=torch.int64)
         if rows > 1 and private.labels is not None:
             labels = private.labels[share].cpu()
@@ -375,8 +387,18 @@ class Evolution(GivesGenerator):
             photos = self._simulator.photos[self._simulator.chosen(self._members.flatten(0, 1))]
         if isinstance(self._simulator, OwnSimulator):
             photos = self._simulator.pictures(self._members.flatten(0, 1))
+        if isinstance(self._simulator, PeopleSimulator):
+            photos = self._portraits(counts.flatten() > 0)
+        if photos is not None and not isinstance(self._simulator, PhotoSimulator):
             members = torch.zeros(self.generator.members.shape)  # the images as they were drawn
         self.generator.set_population(members, counts / counts.sum(1, keepdim=True), photos)
+
+    def _portraits(self, chosen: Tensor) -> Tensor:
+        """Draw the members with votes, uint8; the others, which are never drawn, and all before a vote are black."""
+        photos = torch.zeros(len(chosen), *self.generator.image_shape, dtype=torch.uint8)
+        if self._vectors is not None:
+            photos[chosen] = to_uint8(self._draw(self._members.flatten(0, 1)[chosen])).cpu()
+        return photos
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""

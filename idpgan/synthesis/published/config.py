@@ -14,7 +14,7 @@ from torch.nn.functional import one_hot
 
 from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
-from idpgan.models.losses import taylor_sensitivity
+from idpgan.models.losses import ORDERS, OutputLoss, taylor_sensitivity
 from idpgan.models.perturbed import Draw, PixelNoise, first_layer, paper_sensitivity
 from idpgan.privacy import Event, Guarantee, RandomizedResponse, Relation, Unit
 from idpgan.privacy.guarantee import FLOATING_POINT
@@ -33,6 +33,8 @@ class PublishedConfig(MethodConfig):
     Attributes:
         first_layer: "conv" (5 x 5, stride 2) or "linear", of `model.width` maps or neurons.
         features: d = |h_k|, the last hidden features.
+        loss: Of the outputs: "cross-entropy", expanded as in the paper, or "squared-error", which needs no expansion,
+            at two to four times the sensitivity.
         label_input: Whether the critic gets the label as an input too; needs ``privacy.label_epsilon``.
         allocation: "uniform", or "relevance" measured on public images.
         relevance_floor: Least relevance of a pixel, relative to the mean, in (0, 1].
@@ -48,6 +50,7 @@ class PublishedConfig(MethodConfig):
     name: Literal["idp-gan-published"] = "idp-gan-published"
     first_layer: Literal["conv", "linear"] = "conv"
     features: int = Field(32, ge=1, le=1024)
+    loss: OutputLoss = "cross-entropy"
     label_input: bool = False
     allocation: Literal["uniform", "relevance"] = "uniform"
     relevance_floor: float = Field(0.1, gt=0, le=1)
@@ -136,9 +139,10 @@ class PublishedPlan(RunPlan):
         if method.label_input or privacy.label_path == "autograd":
             return (Event.non_private(_INPUT_LABELS if method.label_input else _LEAKED_LABELS, *ADJACENCY),)
         # Another label changes d coefficients of the old class's output and d of the new one's, each by at most 1;
-        # where the outputs are attributes, it may change all of them.
+        # where the outputs are attributes, it may change all of them. The squared error's change by at most 2.
         changed = self.label_outputs if self.config.data.attributes else 2
-        return (Event("laplace", *ADJACENCY, self.coefficient_scale, changed * method.features * accesses),)
+        each = self.coefficient_scale / ORDERS[method.loss][0]
+        return (Event("laplace", *ADJACENCY, each, changed * method.features * accesses),)
 
     @functools.cached_property
     def pixel_noise(self) -> PixelNoise:
@@ -154,7 +158,7 @@ class PublishedPlan(RunPlan):
     def coefficient_scale(self) -> float:
         """The scale of the noise on one coefficient of one record, ``DF / (eps2 |L|)``."""
         config = self.config
-        bound = taylor_sensitivity(1 + self.label_outputs, config.method.features)
+        bound = taylor_sensitivity(1 + self.label_outputs, config.method.features, config.method.loss)
         return bound / (config.privacy.epsilon2 * config.training.batch_size)
 
     @property

@@ -3,7 +3,7 @@ r"""IDP-GAN as published: unsound, built to be measured. The paper claims eps1 +
 Yang Yunlu, Zhou Yajian, Ning Hua, "Image Data Mining Method Supporting Differential Privacy", Algorithm 1. Lines 3-6,
 the noisy first layer, are in `idpgan.models.perturbed`; lines 7-8, the noisy Taylor loss, in `idpgan.models.losses`. No
 loss term sees a raw image, the gradient penalty included. Choices where the paper is silent, wrong or contradictory:
-docs/reference/deviations.md, IDP-GAN 1 to 19.
+docs/reference/deviations.md, IDP-GAN 1 to 20.
 
 A null record is an ordinary record, a black image of class 0. Under replace-one being null is part of a record's
 content: a release that left null records out would show, without noise, which ones are null.
@@ -91,9 +91,8 @@ class IdpPublished(GivesGenerator):
         self.newest, self.generator = self.networks.newest, self.networks.average
         perturbed.check_bounded_features(self.critic, shape, self.newest.num_classes if own.label_input else 0)
         self._unbounded, self._warned = torch.zeros((), device=self.device), False
-        self._coefficient_noise = Laplace(
-            1.0, self.plan.coefficient_scale, *ADJACENCY
-        )  # of one number whose sensitivity is 1
+        change, self._order2 = losses.ORDERS[own.loss]  # of one coefficient of order 1, and the weight of order 2
+        self._coefficient_noise = Laplace(change, self.plan.coefficient_scale / change, *ADJACENCY)
 
     # Private reads ---------------------------------------------------------------------------------------------
 
@@ -172,7 +171,7 @@ class IdpPublished(GivesGenerator):
         return stats
 
     def critic_step(self, step: int) -> Stats:
-        """Minimize noisy Taylor cross-entropy / |L| + 10 x gradient penalty by one Adam step (lines 3-10)."""
+        """Minimize the noisy polynomial loss / |L| + 10 x gradient penalty by one Adam step (lines 3-10)."""
         first, pixels = self.critic.first, self.critic.first.pixel_noise
         if pixels.draw != "once":
             first.draw_bias_noise(self.networks.rng)
@@ -194,7 +193,7 @@ class IdpPublished(GivesGenerator):
         if step % _CURVATURE_STEPS == 1:
             # The share of outputs along whose weights the loss has no lower bound
             features = torch.cat([real_features, fake_features]).detach()
-            second = (noise[1] + features.T @ features / 8) / self.batch_size
+            second = (noise[1] + self._order2 * features.T @ features) / self.batch_size
             stats["unbounded_below"] = (losses.taylor_curvature(second, self.config.l2) < 0).float().mean()
             self._unbounded = torch.maximum(self._unbounded, stats["unbounded_below"])
         return stats
@@ -208,19 +207,20 @@ class IdpPublished(GivesGenerator):
         noise: tuple[Tensor, Tensor],
     ) -> Tensor:
         """Return the noisy loss of 2 |L| records, divided by |L| (lines 7-9). Features are (B, d)."""
-        weight = self.critic.weight
+        weight, of_outputs = self.critic.weight, losses.OUTPUT_LOSSES[self.config.loss]
         released = self._labels_are_public
         real_targets = self._targets(1.0, labels if released else None)
-        loss = losses.taylor_cross_entropy(real @ weight.T, real_targets).sum()
-        loss = loss + losses.taylor_cross_entropy(fake @ weight.T, self._targets(0.0, fake_labels)).sum()
+        loss = of_outputs(real @ weight.T, real_targets).sum()
+        loss = loss + of_outputs(fake @ weight.T, self._targets(0.0, fake_labels)).sum()
         loss = loss + losses.taylor_polynomial(*noise, weight)
         if labels is not None and not released:
             # The order-1 terms of the class outputs, from coefficients that were released with noise
             targets = label_targets(self._run, labels, self._num_classes)  # (B, K), K = M - 1
-            exact, _ = losses.taylor_coefficients(real.detach(), targets)  # (B, K, d)
+            exact, _ = losses.taylor_coefficients(real.detach(), targets, self.config.loss)  # (B, K, d)
             term = (self._coefficient_noise(exact, self.noise).sum(0) * weight[1:]).sum()
             if self._run.privacy.label_path == "autograd":  # line 9 literally: raw labels to the hidden layers
-                leak = ((0.5 - targets) * (real @ weight[1:].detach().T)).sum()
+                order1 = losses.ORDERS[self.config.loss][0] * (0.5 - targets)
+                leak = (order1 * (real @ weight[1:].detach().T)).sum()
                 term = term + leak - leak.detach()
             loss = loss + term
         return loss / self.batch_size
