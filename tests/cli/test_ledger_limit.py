@@ -101,7 +101,7 @@ def test_it_is_raised_by_a_command_that_says_why(run, faces):
     ]
     said = run("ledger", faces)[1]
     assert "epsilon = 2, delta = 1e-05 (unit image, zero-out-one), since" in said
-    assert "raised: second study; spent at the dearest place: epsilon = 0" in said
+    assert "raised: second study; spent there: epsilon = 0" in said
 
 
 @pytest.mark.parametrize(
