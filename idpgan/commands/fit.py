@@ -12,6 +12,7 @@ import atexit
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import shutil
 import tempfile
@@ -435,6 +436,8 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
     unit = given.unit or "image"
     if unit == "image":
         facts = dataclasses.replace(facts, per_person=None)
+    if isinstance(given.epsilon, int | float) and 0 < given.epsilon < math.inf:  # others are refused by the config
+        facts = dataclasses.replace(facts, epsilon=float(given.epsilon))
     chosen = best(facts) if method == AUTO else None
     method = chosen.method if chosen else method
     if unit not in METHODS[method].units:

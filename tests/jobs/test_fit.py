@@ -349,6 +349,16 @@ def test_a_folder_named_as_text_is_what_init_proposes(tmp_path):
         idpgan.fit(tmp_path / "photos", LABELS, **QUICK)
 
 
+def test_how_many_numbers_are_kept_follows_from_the_epsilon_that_is_asked_for():
+    images = np.random.default_rng(0).integers(0, 256, (300, 32, 32), dtype=np.uint8)
+
+    def kept(epsilon):
+        drawn = idpgan.fit(images, epsilon=epsilon, method="gaussian", progress=False)
+        return drawn.generator.config.latent_dim
+
+    assert kept(0.5) < kept(20.0)
+
+
 def test_a_classifier_of_arrays(tmp_path):
     made = idpgan.fit_classifier(GREY, LABELS, epsilon=2.0, settings=["training.steps=2"], progress=False)
     assert made.predict(GREY[:5]).shape == (5,)
