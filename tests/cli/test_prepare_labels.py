@@ -23,7 +23,7 @@ def photos(tmp_path):
 def prepared(photos, lines, **keys):
     table = photos.parent / "t.csv"
     table.write_text("\n".join(lines) + "\n")
-    keys = {"labels": table, "grey": True} | keys
+    keys = {"table": table, "grey": True} | keys
     return prepare_photos(photos, photos.parent / "out", PrepareOptions("28", **keys))
 
 

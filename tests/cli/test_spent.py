@@ -236,7 +236,7 @@ HISTORIES = {  # what happens to a folder with a publication and a run, and what
     ),
     "renamed": (lambda at: (at / "faces").rename(at / "photos"), "photos", 0.0, "If photos was called faces before"),
     "renamed with its ledger's folder": (lambda at: shutil.move(at / "faces", at / "new"), "new", 0.0, "images"),
-    "copied": (lambda at: shutil.copytree(at / "faces", at / "copy"), "copy", 0.0, "Not known here: copies"),
+    "copied": (lambda at: shutil.copytree(at / "faces", at / "copy"), "copy", 0.0, "copies of the folder"),
     "hard links": (
         lambda at: shutil.copytree(at / "faces", at / "copy", copy_function=os.link),
         "copy",

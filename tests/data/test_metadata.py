@@ -120,7 +120,6 @@ def test_labels_are_private_so_that_few_that_fit_are_a_warning_and_none_at_all_i
         assert """Column 'mood' has "glad", "sad": are data.classes right?""" in str(refused.value)
 
 
-@pytest.mark.parametrize("keys", [{"label": ("glasses",)}, {"label": ("glasses",), "classes": ("0", "1")}])
 def test_rows_without_a_label_ask_for_no_other_classes(tmp_path, caplog):
     """Blanks alone are no sign that data.classes are wrong."""
     config = declared(write(tmp_path, row={3: ["0/3.png", "", "1", "p1"], 5: ["2/5.png", "nan", "1", "p2"]}), **KEYS)
@@ -130,6 +129,7 @@ def test_rows_without_a_label_ask_for_no_other_classes(tmp_path, caplog):
     assert "are data.classes right?" not in caplog.text
 
 
+@pytest.mark.parametrize("keys", [{"label": ("glasses",)}, {"label": ("glasses",), "classes": ("0", "1")}])
 @pytest.mark.parametrize("blank", ["", "nan", "NA", "<NA>"])
 def test_a_table_by_pandas_has_the_labels_of_one_by_hand(tmp_path, keys, blank, caplog):
     """pandas writes a column of whole numbers as floats where one is missing."""

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch.utils.data import DataLoader, TensorDataset
 
 import idpgan
 from idpgan.commands import process_ledger
@@ -32,9 +31,8 @@ REFUSED = {
     "uint16": (GREY.astype(np.uint16), "what is black and what is white"),
     "masked": (np.ma.masked_less(GREY, 9), "masked array"),
     "alpha": (np.zeros((NUM, 8, 8, 4), np.uint8), "PIL.Image.fromarray"),
-    "a loader": (DataLoader(TensorDataset(torch.from_numpy(GREY))), ".dataset"),
     "parts": ({"train": GREY, "test": GREY}, "has the parts train, test"),
-    "paths": (["a.png"] * NUM, "is a path"),
+    "a path among arrays": (["a.png", *GREY[1:]], "is a path"),
     "complex": (GREY + 1j, "complex128"),
 }
 

@@ -266,8 +266,10 @@ def test_no_private_image_is_read_for_a_tampered_release(aggregate_run, tmp_path
     def read(*_, **__):
         pytest.fail("private images were read")
 
-    for module in ("idpgan.report.run", "idpgan.data.groups", "idpgan.trainer", "idpgan.data.load"):  # imported in turn
+    for module in ("idpgan.data.groups", "idpgan.trainer", "idpgan.data.load"):  # imported in turn
         monkeypatch.setattr(f"{module}.load", read)
+    for module in ("idpgan.report.run", "idpgan.data.load"):
+        monkeypatch.setattr(f"{module}.load_again", read)
     doors = [lambda: evaluate.evaluate_source(run), lambda: attack.attack_run(run, AttackOptions())]
     if name != "no privacy.json":  # such a run has released nothing, and may be shown and audited
         doors += [lambda: write_report(run), lambda: audit.run_case(run)]
