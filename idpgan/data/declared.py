@@ -158,6 +158,8 @@ def _written(height: int, width: int) -> int | list[int]:
 
 def shown(value: Any) -> str:
     """Return a value in TOML notation, or "?" if it is unknown."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{shown(key)} = {shown(each)}' for key, each in value.items())}}}"
     return "?" if value is None else json.dumps(value, ensure_ascii=False)
 
 

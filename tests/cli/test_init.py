@@ -136,6 +136,17 @@ def test_faces_with_their_eyes_in_place_are_registered(run, tmp_path, method, al
     assert tomllib.loads(out)["method"].get("symmetric", False) is aligned
 
 
+def test_what_portraits_of_a_class_look_like_is_a_table_that_train_accepts(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("idpgan.data.people_mesh.is_installed", lambda: True)
+    images = metadata(tmp_path / "images", "file_name,mood", lambda i: ["neutral", "happy"][i % 2])
+    for path in images.glob("*.png"):
+        Image.open(path).resize((32, 32)).save(path)
+    (images / "prepared.json").write_text(json.dumps({"aligned": {"eyes": 60, "face": 0, "middle": 0, "none": 0}}))
+    table = tomllib.loads(run("init", images, "--no-probe")[1])
+    assert table["data"]["public"] == "people"
+    assert table["data"]["public_labels"] == {"happy": "smiling", "neutral": "not smiling"}
+
+
 @pytest.mark.parametrize("text", ["", "[]", "nothing"])
 def test_a_report_of_prepare_that_cannot_be_read_is_refused(run, tmp_path, text):
     FOLDERS["mood"](tmp_path / "images")
