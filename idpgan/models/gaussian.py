@@ -141,7 +141,8 @@ class GaussianGenerator(Generator):
 @functools.lru_cache(maxsize=2)  # every batch needs it
 def basis_of(image_shape: tuple[int, int, int], latent_dim: int) -> Tensor:
     """Return the functions of `low_spectrum`; the caller does not change them."""
-    return low_spectrum(image_shape, latent_dim).basis
+    with torch.device("cpu"):  # also where a generator is built without weights: what is kept has numbers
+        return low_spectrum(image_shape, latent_dim).basis
 
 
 class RefinedGenerator(GaussianGenerator):

@@ -196,6 +196,16 @@ def test_a_run_releases_what_a_receiver_draws_and_verify_draws_again(finished):
     assert "50 public images of each class" in (release / "README.md").read_text()
 
 
+def test_a_receiver_draws_in_a_process_that_has_drawn_nothing(finished):
+    """A generator is built without numbers before its weights are read: none of that may be kept for the drawing."""
+    from idpgan import load_generator
+
+    expected = load_generator(finished.run.release).sample(8, seed=0, purpose=Purpose.TRAINING)
+    basis_of.cache_clear()
+    drawn = load_generator(finished.run.release).sample(8, seed=0, purpose=Purpose.TRAINING)
+    assert torch.equal(drawn, expected)
+
+
 def test_portraits_of_people_bring_their_papers_along(tmp_path, monkeypatch):
     monkeypatch.setattr("idpgan.data.people.read_head", made_head)
     config = config_of()
