@@ -43,7 +43,6 @@ def new_limit(
     Raises:
         InputError: If a number cannot be one, or what is asked is looser than the last limit and not said to be.
     """
-    from idpgan.data.face_folder import tree
     from idpgan.privacy.folder_ledger import FolderLedger, ledger_of
     from idpgan.privacy.guarantee import Unit, check_delta, default_delta, parse_unit
     from idpgan.privacy.limit import Limit
@@ -58,7 +57,7 @@ def new_limit(
         raise InputError("--reason TEXT says why a limit is raised: it goes with --raise, and --raise with it.")
     if raised is not None and last is None:
         raise InputError(f"there is no limit on {folder} that could be raised. Set one with --limit {epsilon:g}.")
-    num = len(tree(folder))
+    num = _num_records(folder)
     if delta is None:
         delta = default_delta(num) if last is None else last.delta
     check_delta(delta, num, "--delta")
@@ -71,6 +70,14 @@ def new_limit(
             f"{epsilon:g} --reason TEXT, which is recorded."
         )
     return found
+
+
+def _num_records(folder: Path) -> int:
+    """Return how many records a folder has: rows of its table, null records too, or images where it has none."""
+    from idpgan.data.face_folder import tree
+    from idpgan.data.metadata import METADATA, read_rows
+
+    return len(read_rows(folder, []).paths if (folder / METADATA).is_file() else tree(folder))
 
 
 def rows_of(

@@ -24,7 +24,7 @@ from idpgan.commands.command import Answer, command, option, print_lines, print_
 from idpgan.commands.train import TrainOptions
 from idpgan.errors import ConfigError, InputError
 from idpgan.host import own_state
-from idpgan.progress import Progress, duration, renamed, silent
+from idpgan.progress import Progress, duration, silent, within
 
 if TYPE_CHECKING:
     from idpgan.data.images import Images
@@ -173,11 +173,11 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
         measuring: Any = {"num_seeds": options.seeds, "cache": Cache(Path(folder)), "device": device}
         real = None
         if shape.classes:
-            real, _, _ = _measured(judged.private, judged, ["utility"], renamed(progress, "stand-ins"), **measuring)
+            real, _, _ = _measured(judged.private, judged, ["utility"], within(progress, "stand-ins"), **measuring)
         for planned in plans:
             budget = planned.price.budget
             name = f"{planned.unit}, epsilon {budget.epsilon:g}" if budget else "no budget"
-            rows.append(_rehearsed(planned, split, judged, _under(progress, name), **measuring))
+            rows.append(_rehearsed(planned, split, judged, within(progress, name), **measuring))
     kind = stand_ins.kind_of(shape, portraits)
     channels, height, width = shape.image_shape
     words = f"{shape.num_private:,} {kind}, {height} x {width} {'grey' if channels == 1 else 'color'}"
@@ -189,11 +189,6 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
     if options.out is not None:
         write_text_atomic(options.out, rehearsal_page(done))
     return done
-
-
-def _under(progress: Progress, name: str) -> Progress:
-    """Return `progress` with a name before that of each piece of work."""
-    return lambda what, *counts: progress(f"{name}: {what}", *counts)
 
 
 def _units(config: RunConfig, shape: DataShape) -> list[str]:

@@ -210,3 +210,14 @@ def test_a_damaged_ledger_ends_a_run_before_a_read(run, faces, tmp_path):
     with pytest.raises(InputError, match="cannot be used"):
         train(faces, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_with_a_table_has_as_many_records_as_rows(run, faces):
+    """``prepare`` writes a metadata.csv, which is no image to be moved away."""
+    names = [path.relative_to(faces).as_posix() for path in sorted(faces.rglob("*.png"))]
+    (faces / "metadata.csv").write_text("\n".join(["file_name", *names, "refused.png"]) + "\n")
+    told(run, "faces", "--limit", "3")
+    assert FolderLedger.read(ledger_of(faces), faces.name).limit.epsilon == 3
+    code, _, error = run("ledger", "faces", "--limit", "3", "--delta", "0.08")
+    assert code != 0
+    assert "13" in error
