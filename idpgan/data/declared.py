@@ -62,7 +62,7 @@ def declared_shape(
             f"{', '.join(f'data.{key} = {shown(values.get(key))}' for key in missing)}. Set these if you mean them."
         )
     if "classes" in counted:
-        _warn_of_classes(config.classes or (), counted["classes"], root)
+        _warn_of_classes(config.classes or (), counted["classes"], root, of_table=bool(config.label))
     for key, found in counted.items():
         declared = getattr(config, key)
         if key == "classes":
@@ -82,12 +82,15 @@ def declared_shape(
     return config.channels, *config.sides
 
 
-def _warn_of_classes(declared: Sequence[str], found: Sequence[str], root: Path) -> None:
-    """Warn of class names that are only declared or only found: a misspelled class makes all its files null records."""
+def _warn_of_classes(declared: Sequence[str], found: Sequence[str], root: Path, *, of_table: bool) -> None:
+    """Warn of class names that are only declared or only found: a misspelled class makes all its files null records.
+
+    Rows of a table whose value is not declared are counted where it is read.
+    """
     meant = places(found, declared)
     present = set(meant)
     empty = sorted(name for place, name in enumerate(declared) if place not in present)
-    unwanted = sorted(name for place, name in zip(meant, found, strict=True) if place == NONE)
+    unwanted = sorted(name for place, name in zip(meant, found, strict=True) if place == NONE and not of_table)
     if declared and found and (empty or unwanted):  # without classes, folder names do not matter
         warn_once(
             f"data.classes and what {root} holds do not meet. Declared, but not there: {', '.join(empty) or 'none'}. "

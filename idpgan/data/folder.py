@@ -239,12 +239,12 @@ def _labeled_rows(label: Sequence[str], classes: Sequence[str], rows: metadata.R
     if classes:
         labels = tuple(places(rows.values[0], classes))
         unwanted = f"has none of data.classes in the column {label[0]}"
-        return Files(rows.paths, labels, tuple(classes), unwanted, people)
+        return Files(rows.paths, labels, tuple(classes), unwanted, True, people)
     each = list(zip(*(metadata.bits(values) for values in rows.values), strict=True))
     labels = tuple(UNWANTED if None in row else 0 for row in each)
     unwanted = f"has neither 1 nor 0 in a column of {', '.join(label)}"
     attributes = tuple(tuple(bit or 0 for bit in row) for row in each)
-    return Files(rows.paths, labels, (), unwanted, people, attributes, tuple(label))
+    return Files(rows.paths, labels, (), unwanted, True, people, attributes, tuple(label))
 
 
 # Public images ----------------------------------------------------------------------------------------------------

@@ -97,6 +97,7 @@ class Files(NamedTuple):
     labels: tuple[int, ...] = ()  # empty where there are no classes
     classes: tuple[str, ...] = ()
     unwanted: str = "lies in a folder that is none of data.classes"  # reason given for a label UNWANTED
+    counted: bool = False  # whether these are said where a table is read, by their number
     people: tuple[int, ...] = ()  # person on each image; empty if unknown
     attributes: tuple[tuple[int, ...], ...] = ()  # attribute bits of each image
     attribute_names: tuple[str, ...] = ()
@@ -451,7 +452,7 @@ def read_files(
     )
     images = images.zeroed_out(null) if refused else images
     if private:
-        warn_of_null(refused, len(paths))
+        warn_of_null([file for file in refused if not (files.counted and files.unwanted in file.reason)], len(paths))
         _warn_of_equal(paths, images)
     return images, tuple(refused)
 

@@ -111,6 +111,8 @@ def test_labels_are_private_so_that_few_that_fit_are_a_warning_and_none_at_all_i
     assert said in caplog.text
     assert "have other values or none (1 blank) and stand as null records" in caplog.text
     split = load(config)
+    assert caplog.text.count("stand as null records") == 1
+    assert "do not meet" not in caplog.text
     assert sum(int((~part.is_null).sum()) for part in (split.private, split.holdout, split.test)) == 2
     assert split.private.identities is not None
     write(tmp_path)

@@ -101,7 +101,7 @@ def test_no_share_of_blank_labels_ends_a_run(tmp_path, caplog, blank):
     rows = [[name, "" if index < blank else label, who] for index, (name, label, who) in enumerate(rows)]
     table.write_text("\n".join(map(",".join, [header, *rows])) + "\n")
     assert trainer.start(gaussian(data), tmp_path / "run").released
-    assert f"{blank} of 240 files cannot be used as declared" in caplog.text
+    assert f"{blank} of 240 rows of" in caplog.text
 
 
 def test_a_method_that_promises_nothing_says_that_there_is_nothing_to_train_on(tmp_path):
