@@ -160,7 +160,7 @@ def _template(source: str, options: InitOptions) -> Template:
     if left_out := leftovers(Path(source)) if source not in BY_NAME else {}:
         where = in_folders(left_out)
         notes.append(f"Left out, in hidden folders and what systems leave behind: {where} image files.")
-    text = _text(source, sections, seen, facts.shape, choice.why)
+    text = _text(_called(source, options), sections, seen, facts.shape, choice.why)
     return Template(text, values_of(sections), (note,) if counts else (), tuple(notes))
 
 
@@ -262,12 +262,19 @@ def _of_config(name: str, probe: bool) -> str:
     return f"{config.method.name}, {absent if shape is None else _how_long(config, shape, probe)}"
 
 
-def _text(source: str, sections: Sections, seen: Shown, shape: DataShape, why: str) -> str:
-    """Write the sections, each setting with its reason."""
+def _called(source: str, options: InitOptions) -> str:
+    """Return the command that was given, as it can be pasted."""
+    names = [field.name for field in dataclasses.fields(options) if field.name != "no_probe"]
+    asked = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names if given(options, name)}
+    return " ".join(["idpgan init", pasted(source), *(f"{flag} {pasted(str(asked[flag]))}" for flag in asked)])
+
+
+def _text(called: str, sections: Sections, seen: Shown, shape: DataShape, why: str) -> str:
+    """Write the sections, each setting with its reason, below the command that made them."""
     from idpgan.data.declared import shown
 
     lines = [
-        f"# Made by: idpgan init {pasted(source)}",
+        f"# Made by: {called}",
         "# Cost without reading an image: idpgan train THIS.toml --dry-run      Train: idpgan train THIS.toml",
         "# Every key: python -m idpgan.commands.keys. What you leave out has its default.",
         *textwrap.wrap(f"# Method by rule. {why}", _LONGEST, subsequent_indent="# ")[: None if why else 0],

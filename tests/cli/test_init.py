@@ -142,7 +142,9 @@ def test_what_portraits_of_a_class_look_like_is_a_table_that_train_accepts(run, 
     for path in images.glob("*.png"):
         Image.open(path).resize((32, 32)).save(path)
     (images / "prepared.json").write_text(json.dumps({"aligned": {"eyes": 60, "face": 0, "middle": 0, "none": 0}}))
-    table = tomllib.loads(run("init", images, "--no-probe")[1])
+    said = run("init", images, "--epsilon", 2, "--no-probe")[1]
+    assert said.startswith(f"# Made by: idpgan init {images} --epsilon 2.0\n")
+    table = tomllib.loads(said)
     assert table["data"]["public"] == "people"
     assert table["data"]["public_labels"] == {"happy": "smiling", "neutral": "not smiling"}
 
