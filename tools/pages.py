@@ -2,10 +2,10 @@
 
     python tools/pages.py
 
-A section of a page has *measured figures* where it states a percentage with a decimal, a spread, an AUC or a time. Behind
-them stands a table from results (``<!-- measured:``), a link to results, a test, a commit or a date: in the section, or,
-a date or such a table, above the first section of the page. Words are counted as ``wc -w`` does: README and docs, without
-what benchmarks/ holds.
+A section of a page has *measured figures* where it states a percentage with a decimal, a spread, an AUC or a time.
+Behind them stands a table from results (``<!-- measured:``), a link to results, a test, a commit or a date: in the
+section, or, a date or such a table, above the first section of the page. Words are counted as ``wc -w`` does: README
+and docs, without what benchmarks/ holds.
 """
 
 from __future__ import annotations
