@@ -70,6 +70,13 @@ def _one_line(text: str) -> str:
     return text
 
 
+def _several(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+TrainedPart = Annotated[str, Field(min_length=1, max_length=_LONGEST_LICENSE), AfterValidator(_one_line)]
+
+
 class ModelConfig(Section):
     """Shape of generator and critic; the image size and the classes come from the data.
 
@@ -107,6 +114,9 @@ class ModelConfig(Section):
         moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
             released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these. With a ``simulator``
             of your own, what that draws is moved.
+        trained: Of a run that adapts the released "diffusion" generator of ``data.public_generator``: which of its
+            weights the steps move, one or several of "labels", "biases", "lora:R", "lora:R:PATTERN" and patterns of
+            names; see `idpgan.models.adapters`. Empty: nothing is adapted.
         cleaned: Whether moved images are cleaned by a denoiser that learned from public images, the released
             "diffusion" generator of ``data.public_generator`` (`idpgan.synthesis.clean`).
         plain_share: Of the images to train on, the share that is drawn by the law as without `moved`.
@@ -127,6 +137,7 @@ class ModelConfig(Section):
     truncation: float | None = Field(default=None, ge=0, le=10)
     shape: int = Field(default=0, ge=0, le=36)
     moved: int = Field(default=0, ge=0, le=65536)
+    trained: Annotated[tuple[TrainedPart, ...], BeforeValidator(_several), Field(max_length=64)] = ()
     cleaned: bool = False
     plain_share: float = Field(default=0.5, ge=0, lt=1)
 
@@ -166,14 +177,29 @@ class ModelConfig(Section):
                 "cleaned = true cleans moved images by a diffusion generator: set moved, and name the folder of such a "
                 "release as data.public_generator, or set cleaned = false."
             )
-        if self.simulator != "generator" and not self.cleaned and self.origin is not None:
+        if self.trained:
+            self._check_trained()
+        elif self.simulator != "generator" and not self.cleaned and self.origin is not None:
             raise ConfigError(
-                f'origin is for simulator = "generator", not for "{self.simulator}", or for cleaned = true. Leave it '
-                "out."
+                f'origin is for simulator = "generator", not for "{self.simulator}", for cleaned = true or for '
+                "trained. Leave it out."
             )
         if self.license and not is_own_code(self.simulator):
             raise ConfigError("license is for a simulator of your own. Leave it out.")
         return self
+
+    def _check_trained(self) -> None:
+        """Refuse to adapt what is no diffusion generator, or one of another width."""
+        base = None if self.origin is None else self.origin.model
+        if base is None or base.generator != "diffusion" or self.generator != "diffusion":
+            raise ConfigError(
+                f"trained = {list(self.trained)} adapts a released diffusion generator: name the folder of such a "
+                'release, of method edm say, as data.public_generator, and set generator = "diffusion".'
+            )
+        if self.width != base.width:
+            raise ConfigError(
+                f"width = {self.width}, and the generator that is adapted has {base.width}. Leave width out."
+            )
 
     @property
     def own_code(self) -> tuple[str, ...]:

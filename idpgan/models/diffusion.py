@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from idpgan.models.adapters import rows_of
 from idpgan.models.config import ModelConfig
 from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.initialize import GROUPS, seeded_init, torch_seed
@@ -89,6 +90,19 @@ class ResidualNetwork(nn.Module):
         nn.init.zeros_(self.kept.weight)
         nn.init.zeros_(self.last.weight)
         nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
+        self.label_layers = tuple(name for name, _ in self.named_modules() if name == "kept" or name[:6] == "known.")
+
+    def start_at(self, weights: Mapping[str, Tensor], known: int, rows: Sequence[int | None]) -> None:
+        """Take the weights of a network of ``known`` classes; ``rows`` say which of them each class is.
+
+        A class that is none of them begins at their mean.
+        """
+        taken = dict(weights)
+        for name in self.label_layers:
+            columns = taken[f"{name}.weight"]
+            classes = rows_of(columns[:, :known].T, rows).T
+            taken[f"{name}.weight"] = torch.cat([classes, columns[:, known:]], 1)
+        self.load_state_dict(taken)
 
     def forward(self, inputs: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
         """Return F, (B, C, H, W), of inputs (B, 2 C, H, W), levels (B,) and labels (B,), zeros without classes."""
