@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from idpgan.errors import ConfigError
 from idpgan.models.checkpoint import WEIGHTS
+from idpgan.models.pipeline_folder import describe_pipeline, is_pipeline
 from idpgan.release.contained import contained_in, contained_in_export, said_format
 from idpgan.release.export import MANIFEST, release_of
 from idpgan.release.folder import PRIVACY
@@ -48,6 +49,12 @@ def with_releases(table: Mapping[str, Any]) -> Mapping[str, Any]:
             f"data.public_generator = '{path}' is for model.simulator = \"generator\", model.cleaned = true or "
             "model.trained. Set one of them, or leave it out."
         )
+    if isinstance(path, str) and model.get("trained") and is_pipeline(Path(path).expanduser()):
+        if "pipeline" in model:
+            return table
+        found = describe_pipeline(Path(path).expanduser(), str(model.get("license", "")))
+        rest = {key: value for key, value in model.items() if key != "license"}
+        return {**table, "model": {"generator": "pipeline", **rest, "pipeline": found}}
     if "contained" in table and (path is None or "origin" in model):
         return table
     contained: tuple[Contained, ...] = ()

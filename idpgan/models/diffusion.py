@@ -160,6 +160,15 @@ class DiffusionGenerator(GaussianGenerator):
         self.network = ResidualNetwork(self.image_shape, config.width, self.num_classes, seed=seed)
 
     @property
+    def known_numbers(self) -> int:
+        """Numbers that the steps keep of each image: its displacement, (2 shape)."""
+        return 2 * self.config.shape
+
+    def levels(self, normal: Tensor) -> Tensor:
+        """See `training_levels`."""
+        return training_levels(normal)
+
+    @property
     def unit(self) -> float:
         """See `shape_unit`."""
         return shape_unit(self.config.shape, self._pixels)
@@ -190,7 +199,7 @@ class DiffusionGenerator(GaussianGenerator):
             normal: (B, D), standard normal.
         """
         rows = _rows(len(images), labels, images.device)
-        noisy = self.states(images, self.shapes(images, labels)) + level * normal
+        noisy = self.states(images, self.known(images, labels)) + level * normal
         return self._flowed(self._white(noisy - self._centers(rows), rows, level), rows, level)
 
     def _flowed(self, w: Tensor, rows: Tensor, start: float) -> Tensor:
@@ -212,7 +221,7 @@ class DiffusionGenerator(GaussianGenerator):
             images = bent_back(images, self.unit * drawn[:, self._pixels :])
         return images.clamp(-1.0, 1.0)
 
-    def shapes(self, images: Tensor, labels: Tensor | None) -> Tensor:
+    def known(self, images: Tensor, labels: Tensor | None) -> Tensor:
         """Return the displacements that bring images (B, C, H, W) into place on the template, (B, 2 shape).
 
         That of a row is a function of this row, its position, its class, and what was released.
@@ -223,7 +232,7 @@ class DiffusionGenerator(GaussianGenerator):
         return Registration(self.image_shape, self.config.shape)(images, templates)
 
     def states(self, images: Tensor, shapes: Tensor) -> Tensor:
-        """Return the rows (B, D) that the diffusion moves, of images (B, C, H, W) and their `shapes`."""
+        """Return the rows (B, D) that the diffusion moves, of images (B, C, H, W) and their displacements."""
         if self.template is None:
             return images.flatten(1)
         return torch.cat([displaced(images, shapes).flatten(1), shapes / self.unit], dim=1)
@@ -279,7 +288,7 @@ class DiffusionGenerator(GaussianGenerator):
         rng = torch.Generator().manual_seed(torch_seed(seed))
         quantiles = (torch.arange(_ATTACKED) + 0.5) / _ATTACKED
         labels = labels if self.num_classes else None
-        states = self.states(images, self.shapes(images, labels))
+        states = self.states(images, self.known(images, labels))
         total = torch.zeros(len(images), device=images.device)
         for level in training_levels(math.sqrt(2) * torch.erfinv(2 * quantiles - 1)):
             levels = level.to(images).expand(len(images))

@@ -6,6 +6,7 @@ Nothing here reads a private image.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,24 +15,34 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.models.adapters import adapt, label_rows, trained_weights
 from idpgan.models.checkpoint import origin_weights
 from idpgan.models.diffusion import DiffusionGenerator
+from idpgan.models.generator import Generator
+from idpgan.models.pipeline import PipelineGenerator
+from idpgan.models.pipeline_folder import check_weights
 from idpgan.training.config import RunConfig
 
 _NETWORK = "network."
 
 
-def start_at_public(generator: DiffusionGenerator, config: RunConfig, classes: Sequence[str]) -> None:
-    """Give a generator the weights of the public denoiser that a config names, and adapt its network.
+def started_at_public(generator: Generator, config: RunConfig, classes: Sequence[str]) -> Any:
+    """Return a generator with the weights of the public denoiser that a config names, its network adapted.
 
     A class begins as that of its name, or of its look in ``data.public_labels``, or as the mean of all.
 
     Raises:
         ConfigError: If the weights are others than the config names, or ``model.trained`` names what they have not.
     """
-    model, origin = config.model, config.model.origin
-    if origin is None:
+    model, origin, looks = config.model, config.model.origin, config.data.public_labels or {}
+    names = classes if generator.num_classes else ()
+    if model.pipeline is not None:
+        folder = check_weights(config.data.public_generator, model.pipeline)
+        more: Any = {"seed": config.training.seed, "folder": folder, "classes": names, "looks": looks}
+        made = PipelineGenerator(model, generator.image_shape, len(classes), **more)
+        made.classes = generator.classes
+        return made.eval()
+    if origin is None or not isinstance(generator, DiffusionGenerator):
         raise TypeError("a config with model.trained has an origin.")
     weights = origin_weights(config.data.public_generator, origin)
-    rows = label_rows(origin.classes, classes if generator.num_classes else (), config.data.public_labels or {})
+    rows = label_rows(origin.classes, names, looks)
     network = {name.removeprefix(_NETWORK): one for name, one in weights.items() if name.startswith(_NETWORK)}
     generator.network.start_at(network, len(origin.classes), rows)
     if weights["mean"].shape[1:] == generator.mean.shape[1:]:  # a release of moments takes their place, if there is one
@@ -39,6 +50,7 @@ def start_at_public(generator: DiffusionGenerator, config: RunConfig, classes: S
         found = [_moments(weights["mean"], weights["factor"], row) for row in each]
         generator.set_moments(*(torch.stack(parts).to(generator.mean.device) for parts in zip(*found, strict=True)))
     adapt(generator.network, model.trained, seed=config.training.seed)
+    return generator
 
 
 def _moments(mean: Tensor, factor: Tensor, row: int | None) -> tuple[Tensor, Tensor]:

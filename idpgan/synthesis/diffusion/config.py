@@ -116,7 +116,10 @@ class DiffusionRun(SumsRun):
 
     @model_validator(mode="after")
     def _check_parts(self) -> DiffusionRun:
-        refuse_other_generators(self)
+        if self.model.pipeline is None:
+            refuse_other_generators(self)
+        else:
+            self._check_pipeline()
         shares = ["start_share", "teacher_share", *(["template_share"] if self.model.shape else [])]
         if sum(getattr(self.method, share) for share in shares) >= 1:
             given = ", ".join(f"method.{share} = {getattr(self.method, share):g}" for share in shares)
@@ -127,6 +130,19 @@ class DiffusionRun(SumsRun):
         if not self.method.start_share:
             self._check_start()
         return self
+
+    def _check_pipeline(self) -> None:
+        """Refuse a release of moments, which no pipeline starts at, and a pipeline that may know private images."""
+        if self.method.start_share:
+            raise ConfigError(
+                f"method.start_share = {self.method.start_share:g} releases moments, and a pipeline starts at none. "
+                "Set method.start_share = 0."
+            )
+        if not self.data.public_disjoint:
+            raise ConfigError(
+                "nothing says what the pipeline of data.public_generator learned from. If nobody of the private images "
+                "is among that, declare it with data.public_disjoint = true."
+            )
 
     def _check_start(self) -> None:
         """Refuse to start at nothing, and what needs a release of moments."""
@@ -252,7 +268,7 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         with without_weights():
             generator = families.build_generator(self.config.model, self.shape.image_shape, len(self.shape.classes))
             network = cast(DiffusionGenerator, generator).network
-            if self.config.model.trained:
+            if self.config.model.origin is not None:
                 adapt(network, self.config.model.trained)
         return sum(weight.numel() for weight in trained_weights(network).values())
 

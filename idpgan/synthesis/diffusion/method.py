@@ -57,7 +57,7 @@ from idpgan.progress import counted
 from idpgan.ranks import Ranks
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis import moments, networks, starter
-from idpgan.synthesis.diffusion.adapt import refuse_unmoved, refuse_unreached, start_at_public
+from idpgan.synthesis.diffusion.adapt import refuse_unmoved, refuse_unreached, started_at_public
 from idpgan.synthesis.diffusion.config import (
     BETAS,
     DiffusionConfig,
@@ -101,8 +101,7 @@ class Diffusion(PrivateSteps, GaussianMoments):
         self.newest = self.generator
         self._adapts = bool(self._run.model.trained)
         if self._adapts:
-            start_at_public(self.newest, self._run, split.classes)
-            self.newest.to(self.device)
+            self.newest = started_at_public(self.newest, self._run, split.classes).to(self.device)
         else:
             self.newest.network.requires_grad_(True)
         trained = trained_weights(self.newest.network)
@@ -166,8 +165,9 @@ class Diffusion(PrivateSteps, GaussianMoments):
         made = super().artifact(config)
         if self._adapts:
             refuse_unmoved(made.generator.network, self._start)
-            made.generator = copy.deepcopy(made.generator)
-            made.generator.network = merged(made.generator.network)
+            if made.generator.config.pipeline is None:  # else the adapters alone are given away
+                made.generator = copy.deepcopy(made.generator)
+                made.generator.network = merged(made.generator.network)
         return made
 
     # A record's loss: a function of that record, its coins, what was released and the weights ----------------------
@@ -183,38 +183,38 @@ class Diffusion(PrivateSteps, GaussianMoments):
         return self.newest.loss(weights, *record)
 
     def example(self) -> list[Tensor]:
-        """Return one public record of zeros, with a displacement."""
+        """Return one public record of zeros, with what is known of it."""
         image, label, coins = super().example()
-        return [image, label, torch.zeros(1, 2 * self._run.model.shape, device=self.device), coins]
+        return [image, label, torch.zeros(1, self.newest.known_numbers, device=self.device), coins]
 
     def known(self, index: Tensor) -> tuple[Tensor, ...]:
-        """Return displacements."""
-        return (self._shapes[index],)
+        """Return displacements, or the latents of an autoencoder."""
+        return (self._known[index],)
 
     @torch.no_grad()
     @full_precision()
     def prepared(self, images: Tensor, labels: Tensor, *coins: Tensor) -> tuple[Tensor, ...]:
         """Return what the network sees, levels, labels and targets, K copies each, by each record's own coins."""
-        shapes, uniform = coins
+        known, uniform = coins
         labels = labels if self.newest.num_classes else torch.zeros_like(labels)
         num, draws = len(images), self.draws
-        states = self.newest.states(images, shapes).repeat_interleave(draws, 0)  # (B K, D)
+        states = self.newest.states(images, known).repeat_interleave(draws, 0)  # (B K, D)
         normal = box_muller(uniform)[:, : draws * (1 + states.shape[1])].float()
-        levels = training_levels(normal[:, :draws].flatten())
-        known = labels.repeat_interleave(draws) if self.newest.num_classes else None
-        inputs, target = self.newest.problem(states, known, levels, normal[:, draws:].reshape(states.shape))
+        levels = self.newest.levels(normal[:, :draws].flatten())
+        classes = labels.repeat_interleave(draws) if self.newest.num_classes else None
+        inputs, target = self.newest.problem(states, classes, levels, normal[:, draws:].reshape(states.shape))
         copies = [part.view(num, draws, *part.shape[1:]) for part in (inputs, levels, target)]
         return copies[0], copies[1], labels, copies[2]
 
     @functools.cached_property
-    def _shapes(self) -> Tensor:
-        """The displacements of all private records onto the template, (N, 2 shape)."""
-        if not self._run.model.shape:
+    def _known(self) -> Tensor:
+        """The displacements of all private records onto the template, or their latents, each of one record, (N, D)."""
+        if not self.newest.known_numbers:
             return torch.zeros(len(self._images), 0, device=self.device)
         conditional = bool(self.newest.num_classes)
-        found = moments.private_moments(self._images, _Displacements(self.newest), conditional=conditional, cap=None)
-        parts = counted(found, self.progress, "faces brought into place", len(self._images), lambda part: len(part[0]))
-        return torch.cat([shapes for shapes, _, _ in parts]).to(self.device)
+        found = moments.private_moments(self._images, _Known(self.newest), conditional=conditional, cap=None)
+        parts = counted(found, self.progress, "images brought into place", len(self._images), lambda part: len(part[0]))
+        return torch.cat([known for known, _, _ in parts]).to(self.device)
 
 
 def _random_like(record: Sequence[Tensor]) -> list[Tensor]:
@@ -223,20 +223,20 @@ def _random_like(record: Sequence[Tensor]) -> list[Tensor]:
     return [random_like(part, rng) for part in record]
 
 
-class _Displacements:
-    """Maps images to their displacements, as `private_moments` does it.
+class _Known:
+    """Maps images to what the steps keep of them, as `private_moments` does it.
 
     Attributes:
-        dimensions: Numbers of a displacement.
+        dimensions: Numbers of an image.
     """
 
     def __init__(self, generator: DiffusionGenerator) -> None:
-        self._generator, self.dimensions = generator, 2 * generator.config.shape
+        self._generator, self.dimensions = generator, generator.known_numbers
 
     def __call__(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Map images (B, C, H, W) of classes (B,) to displacements (B, dimensions), each by itself."""
-        device = self._generator.mean.device
-        return self._generator.shapes(images.to(device), rows.to(device)).to(images.device)
+        """Map images (B, C, H, W) of classes (B,) to (B, dimensions), each by itself."""
+        device = next(self._generator.parameters()).device
+        return self._generator.known(images.to(device), rows.to(device)).to(images.device)
 
 
 # The audit: a denoiser whose loss of a record is the record's canary -------------------------------------------------
@@ -246,7 +246,8 @@ class _Canaries(nn.Module):
     """In the place of a generator: its loss of a record is the record's canary."""
 
     num_classes = 0
-    latent_dim = math.prod(SHAPE)
+    latent_dim, known_numbers = math.prod(SHAPE), 0
+    levels = staticmethod(training_levels)
 
     def __init__(self, canaries: int, slope: float) -> None:
         super().__init__()
