@@ -50,7 +50,8 @@ class DataConfig(Section):
         public_license: License of the images of ``public_root``, as whoever owns them states it: printed before they
             are used, and on the card.
         public_generator: Folder of a released generator of this package: the simulator of ``model.simulator =
-            "generator"``, what cleans with ``model.cleaned``, or what is adapted with ``model.trained``.
+            "generator"``, what cleans with ``model.cleaned``, or what is adapted with ``model.trained``, which a folder
+            of `diffusers` may be too.
         public: "faces" draws the public images, in the size of the private ones: nobody's privacy, and nothing is taken
             out of the private ones. "fonts" are digits of a simulated pen, "people" portraits of people who do not
             exist, as `idpgan people` draws them.
@@ -152,7 +153,9 @@ class DataConfig(Section):
         keys = ("public_images", "public_seed", "public_crop", "public_labels")
         own = [key for key in keys if getattr(self, key) is not None]
         if own and self.public is None:
-            raise ConfigError(f'{own[0]} is a key of public = "faces", "fonts" or "people". Set that, or leave {own[0]} out.')
+            raise ConfigError(
+                f'{own[0]} is a key of public = "faces", "fonts" or "people". Set that, or leave {own[0]} out.'
+            )
         if self.public_license is not None and self.public_root is None:
             raise ConfigError("public_license is that of the images of public_root. Set that, or leave it out.")
         if self.public not in (None, "faces") and self.public_crop is not None:
