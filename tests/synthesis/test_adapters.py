@@ -243,3 +243,9 @@ def test_the_release_is_an_ordinary_generator_whose_card_names_the_base(base, tm
 def test_refusals_name_what_to_change(base, model, method, words):
     with pytest.raises(ConfigError, match=words):
         config_of(base, "labels", model=model, **method)
+
+
+def test_only_diffusion_adapts(base):
+    table = config_of(base, "labels").to_json() | {"method": {"name": "edm"}, "privacy": {}}
+    with pytest.raises(ConfigError, match="by method diffusion, and this is edm"):
+        build_config(table, "the test")

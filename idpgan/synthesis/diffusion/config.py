@@ -55,6 +55,8 @@ class DiffusionConfig(MomentsConfig):
             takes 2,048 unless another number is set.
     """
 
+    ADAPTS = True
+
     name: Literal["diffusion"] = "diffusion"
     start_share: float = Field(0.5, ge=0, lt=1)
     draws: int | None = Field(None, ge=1, le=1000)
