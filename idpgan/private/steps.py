@@ -182,12 +182,13 @@ class PrivateSteps(Method):
             return self.dpsgd.statistics(*self._opacus.step(self.dpsgd, self.noise, *batches)[0])
         weights, tiles = dict(self._trained.named_parameters()), self.tiles
         drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
-        found = self.dpsgd.clipped_sum(self.record_loss, weights, map(self._records, drawn), tiles)
-        sums = found.sums
-        if public is not None:
-            more = self.dpsgd.clipped_sum(public[0], weights, tiled(public[2], tiles.rows), tiles).sums
-            sums = {name: total + more[name] for name, total in sums.items()}
-        self.dpsgd.noisy_step(self._trainer, weights, sums, self.noise)
+        with self.dpsgd.noise_ahead(weights, self.noise, after=[tiles.rows * self.coins] * len(drawn)):
+            found = self.dpsgd.clipped_sum(self.record_loss, weights, map(self._records, drawn), tiles)
+            sums = found.sums
+            if public is not None:
+                more = self.dpsgd.clipped_sum(public[0], weights, tiled(public[2], tiles.rows), tiles).sums
+                sums = {name: total + more[name] for name, total in sums.items()}
+            self.dpsgd.noisy_step(self._trainer, weights, sums, self.noise)
         return self.dpsgd.statistics(found.losses, found.norms)
 
     def _records(self, index: Tensor) -> tuple[Sequence[Tensor], Tensor]:
