@@ -224,6 +224,7 @@ class PrivateSteps(Method):
             most=rows_at_once(self.config, self.device),
             way=self.way,
             prepare=self.prepared,
+            precision=self._run.training.precision,
             saved=saved,
         )
 

@@ -190,7 +190,7 @@ def test_what_was_drawn_ahead_for_another_place_or_scale_is_not_taken():
 
 def test_what_fails_in_the_thread_fails_where_the_numbers_are_needed():
     noise = Noise.fixed(3)
-    with pytest.raises(ValueError, match="1 .. 2\\^50"), noise.ahead([], rounded_gaussian, 0, 9):
+    with pytest.raises(ValueError, match=r"1 \.\. 2\^50"), noise.ahead([], rounded_gaussian, 0, 9):
         noise.drawn(rounded_gaussian, 0, 9)
     noise.erase()
     with pytest.raises(RuntimeError, match="erased"), noise.ahead([], *AHEAD):

@@ -23,7 +23,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -79,6 +79,8 @@ class DiffusionConfig(MomentsConfig):
         max_physical_batch: Images whose gradients are in memory at once, halved by itself where that is too many; a GPU
             takes 2,048 unless another number is set.
     """
+
+    MAKES_ROWS: ClassVar[bool] = True
 
     name: Literal["diffusion"] = "diffusion"
     start_share: float = Field(0.5, gt=0, lt=1)
