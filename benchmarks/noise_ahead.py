@@ -1,10 +1,11 @@
 """How much of the time of a step's exact noise is hidden when a thread draws it while the records are computed.
 
-python benchmarks/noise_ahead.py [--weights 1000000] [--threads 1] [--turns 7]
+python benchmarks/noise_ahead.py [--weights 1000000] [--threads 1] [--turns 7] [--dense]
 
 A step of DP-SGD of 32 images of 8 x 8 on a denoiser of about so many weights, that of `diffusion`, takes turns with
 itself: the noise after the sum, the noise ahead of it, and the sum alone. ``--dense`` takes three linear layers in its
-place, whose sum consists of many short operations: between these both threads want the interpreter. One JSON line: medians in seconds, and the hidden share ``(after - ahead) / noise``.
+place, whose sum consists of many short operations: between these both threads want the interpreter. One JSON line:
+medians in seconds, and the hidden share ``(after - ahead) / noise``.
 """
 
 from __future__ import annotations
