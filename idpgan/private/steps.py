@@ -27,6 +27,7 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.device import resolve_device, sent
 from idpgan.memory import check_memory
+from idpgan.models.adapters import trained_weights
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit, accounting, opacus_history
 from idpgan.privacy.captured_gradients import Batch, NotCapturedError, Weights
@@ -129,7 +130,7 @@ class PrivateSteps(Method):
     _tiles: Tiles | None = None
 
     def train_privately(self, network: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Take the steps of the plan on all weights of a network, by the engine of the config."""
+        """Take the steps of the plan on all weights of a network that are not frozen, by the engine of the config."""
         self.dpsgd = self.plan.dpsgd
         self._trained, self._trainer = network, optimizer
         if getattr(self.config, "engine", "idpgan") == "opacus":
@@ -181,7 +182,7 @@ class PrivateSteps(Method):
             batches = [Batch(self.batch_loss, records, null)]
             batches += [] if public is None else [Batch(public[1], public[2])]
             return self.dpsgd.statistics(*self._opacus.step(self.dpsgd, self.noise, *batches)[0])
-        weights, tiles = dict(self._trained.named_parameters()), self.tiles
+        weights, tiles = trained_weights(self._trained), self.tiles
         drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
         with self.dpsgd.noise_ahead(weights, self.noise, after=[tiles.rows * self.coins] * len(drawn)):
             found = self.dpsgd.clipped_sum(self.record_loss, weights, map(self._records, drawn), tiles)
@@ -220,7 +221,7 @@ class PrivateSteps(Method):
         most = rows_at_once(self.config, self.device)
         return self.dpsgd.tiles(
             self.record_loss,
-            dict(self._trained.named_parameters()),
+            trained_weights(self._trained),
             self.example(),
             num=len(self._images),
             most=most if saved else fitting(most, self._trial, self.device),
@@ -234,7 +235,7 @@ class PrivateSteps(Method):
         """Compute the gradients of so many random records, as a step does."""
         draws = torch.Generator().manual_seed(0)
         given = [random_like(part, draws).expand(num, *part.shape[1:]).contiguous() for part in self.example()]
-        weights, records = dict(self._trained.named_parameters()), self.prepared(*given)
+        weights, records = trained_weights(self._trained), self.prepared(*given)
         try:
             self.dpsgd.clipped_sum(self.record_loss, weights, tiled(records, num), Tiles.fixed(num, self.way))
         except NotCapturedError:

@@ -152,7 +152,6 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
 
     Attributes:
         generator: In eval mode.
-        sums: The mechanism of the release.
 
     Raises:
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
@@ -183,7 +182,7 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
             count_share=own.count_share,
             symmetric=own.symmetric,
         )
-        self.sums, self.teaching, self.candidates = self.plan.sums, self.plan.teaching, self.plan.candidates
+        self.teaching, self.candidates = self.plan.teaching, self.plan.candidates
 
     def _release(self) -> dict[str, Tensor]:
         """Find the template, fix center and scale by public images, then sum the vectors of the private ones."""
@@ -216,6 +215,11 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
         if TEACHER in released:
             shape, classes = self.generator.image_shape, self.generator.classes
             self.teacher = teacher_of(released[TEACHER], shape, classes).to(self.device)
+
+    @property
+    def sums(self) -> CellSums:
+        """The mechanism of the release."""
+        return self.plan.sums
 
     @property
     def normals_noise(self) -> NormalsNoise:

@@ -359,6 +359,19 @@ class RunPlan(Plan):
                 f"the denoiser that cleaned what was moved: a diffusion generator, weights of SHA-256 "
                 f"{model.origin.weights}, learned from {model.origin.num_private:,} images{stated}"
             )
+        if model.trained and model.origin is not None:
+            stated = f", license {model.origin.license}" if model.origin.license else ""
+            phrases.append(
+                f"the denoiser that was adapted ({', '.join(model.trained)}): a diffusion generator, weights of "
+                f"SHA-256 {model.origin.weights}, learned from {model.origin.num_private:,} images{stated}"
+            )
+        if model.pipeline is not None:
+            stated = model.pipeline.license or "not stated"
+            phrases.append(
+                f"the pipeline that was adapted ({', '.join(model.trained)}): {model.pipeline.kind}, weights of "
+                f"SHA-256 {model.pipeline.weights}, license {stated}; that nobody of the private images is among what "
+                "it learned from: the word of whoever made this release"
+            )
         for each in self.config.contained:
             proven, what = each.part.proven, f"the contained release of method {each.method}"
             if data.public_disjoint:

@@ -48,7 +48,7 @@ def test_a_drawn_image_is_bent_by_the_displacement_that_brings_it_back(prepared)
     """Texture and displacement of an image, put together again, are near it; the texture alone is not."""
     images, labels = (part[:50] for part in (to_float(prepared._images.images), prepared._images.labels))
     generator = prepared.newest
-    shapes = generator.shapes(images, labels)
+    shapes = generator.known(images, labels)
     states = generator.states(images, shapes)
     texture = states[:, :64].view_as(images)
     generator._residual = lambda noisy, rows, level: states - generator._centers(rows)
