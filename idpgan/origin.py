@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from idpgan.errors import ConfigError
 from idpgan.models.checkpoint import WEIGHTS
+from idpgan.models.pipeline_folder import describe_pipeline, is_pipeline
 from idpgan.release.contained import contained_in, contained_in_export, said_format
 from idpgan.release.export import MANIFEST, release_of
 from idpgan.release.folder import PRIVACY
@@ -24,6 +25,8 @@ from idpgan.training.plan import RunPlan
 
 if TYPE_CHECKING:
     from idpgan.release.verify import Verification
+
+_LAYOUT = {"generator", "latent_dim", "width", "shape"}  # that an adapted generator has from what it adapts
 
 
 def with_releases(table: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -40,17 +43,27 @@ def with_releases(table: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(data, Mapping) or not isinstance(model, Mapping):
         return table
     path, root = data.get("public_generator"), data.get("public_root")
-    if isinstance(path, str) and model.get("simulator") != "generator" and not model.get("cleaned"):
+    wanted = model.get("simulator") == "generator" or model.get("cleaned") or model.get("trained")
+    if isinstance(path, str) and not wanted:
         raise ConfigError(
-            f"data.public_generator = '{path}' is for model.simulator = \"generator\" or model.cleaned = true. Set one "
-            "of them, or leave it out."
+            f"data.public_generator = '{path}' is for model.simulator = \"generator\", model.cleaned = true or "
+            "model.trained. Set one of them, or leave it out."
         )
+    if isinstance(path, str) and model.get("trained") and is_pipeline(Path(path).expanduser()):
+        if "pipeline" in model:
+            return table
+        found = describe_pipeline(Path(path).expanduser(), str(model.get("license", "")))
+        rest = {key: value for key, value in model.items() if key != "license"}
+        return {**table, "model": {"generator": "pipeline", **rest, "pipeline": found}}
     if "contained" in table and (path is None or "origin" in model):
         return table
     contained: tuple[Contained, ...] = ()
     if isinstance(path, str):
         origin, contained = of_generator(Path(path).expanduser())
-        table = {**table, "model": {**model, "origin": origin}} if "origin" not in model else table
+        if "origin" not in model:
+            adapted = _LAYOUT & origin["model"].keys() if model.get("trained") else ()
+            same = {key: origin["model"][key] for key in adapted}
+            table = {**table, "model": {**same, **model, "origin": origin}}
     if isinstance(root, str):
         contained += of_public_folder(Path(root).expanduser())
     listed = [each.model_dump(mode="json", exclude_none=True) for each in contained]

@@ -25,7 +25,8 @@ from idpgan.models.families import build_generator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.initialize import without_weights
 from idpgan.models.moved import MovedGenerator
-from idpgan.models.own import NETWORK, GeneratorOutline, needs_code, outline_of, outlined
+from idpgan.models.own import NETWORK, GeneratorOutline, outline_of, outlined
+from idpgan.models.pipeline import PipelineOutline
 from idpgan.models.private_classifier import described_classifier
 from idpgan.models.simulators import PopulationGenerator
 from idpgan.own_code import is_own_code
@@ -94,7 +95,7 @@ def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict
         "image_shape": list(generator.image_shape),
         "classes": names,
     }
-    if is_own_code(generator.config.generator):
+    if _without_network(generator.config):
         own = {name: one for name, one in generator.state_dict().items() if name.startswith(NETWORK)}
         described["tensors"] = outline_of({name.removeprefix(NETWORK): one for name, one in own.items()})
     if isinstance(generator, PopulationGenerator) and is_own_code(generator.config.simulator):
@@ -103,6 +104,11 @@ def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict
         named = {"network": teacher.network, "options": teacher.options()}
         described["teacher"] = {**named, "candidates": generator.candidates}
     return described
+
+
+def _without_network(model: ModelConfig) -> bool:
+    """Tell whether a generator's network is not in its release: it is the user's code, or a public pipeline."""
+    return is_own_code(model.generator) or model.pipeline is not None
 
 
 def weight_bytes(network: nn.Module) -> bytes:
@@ -139,7 +145,7 @@ def with_weights(generator: Generator, content: bytes, path: Path, module: Any =
     put_weights(generator, content, path)
     if isinstance(generator, GeneratorOutline):
         if module is None:
-            raise needs_code(generator.config.generator)
+            raise generator.missing
         return generator.with_code(module)
     if module is not None:
         raise InputError(f"{path} needs no code of your own: it is a generator of idpgan. Leave module out.")
@@ -213,9 +219,9 @@ def build_described(described: Any, path: Path) -> Generator:
         raise InputError(f"{path}: model = {model!r} must be a table. {_AGAIN}.")
     try:
         config = build(ModelConfig, model, "generator.model")
-        if is_own_code(config.generator):  # code that a release names is not imported
-            tensors = outlined(described.get("tensors"))
-            generator: Generator = GeneratorOutline(config, shape, len(classes), tensors)
+        if _without_network(config):  # code that a release names is not imported
+            kind = GeneratorOutline if config.pipeline is None else PipelineOutline
+            generator: Generator = kind(config, shape, len(classes), outlined(described.get("tensors")))
         else:
             with without_weights():
                 generator = build_generator(config, shape, len(classes))

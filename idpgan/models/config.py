@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated, Any, Literal, NamedTuple
@@ -40,7 +41,16 @@ SIZES_IN_WORDS = "squares of 8, 12, 16, ... 128 (every multiple of 4), and 112 x
 CHANNELS = (1, 3)
 _LONGEST_LICENSE = 200
 
-_GENERATORS = ("dcgan", "warp", "gaussian", "refined", "diffusion", "population")
+_GENERATORS = ("dcgan", "warp", "gaussian", "refined", "diffusion", "population", "pipeline")
+PIPELINE_PARTS = {  # classes of `diffusers` that are known
+    "network": ("UNet2DModel", "UNet2DConditionModel", "DiTTransformer2DModel", "Transformer2DModel"),
+    "autoencoder": ("AutoencoderKL",),
+    "scheduler": (
+        "DDPMScheduler", "DDIMScheduler", "PNDMScheduler", "DPMSolverMultistepScheduler", "EulerDiscreteScheduler",
+        "EulerAncestralDiscreteScheduler", "UniPCMultistepScheduler", "LMSDiscreteScheduler",
+    ),
+}  # fmt: skip
+_LONGEST_SETTINGS = 50_000  # characters
 _BENT = ("gaussian", "refined", "diffusion")  # draw texture and shape
 _LAWS = ("gaussian", "refined")  # onto which public images are moved
 _CRITICS = ("dcgan",)
@@ -70,6 +80,50 @@ def _one_line(text: str) -> str:
     return text
 
 
+def _several(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+TrainedPart = Annotated[str, Field(min_length=1, max_length=_LONGEST_LICENSE), AfterValidator(_one_line)]
+
+
+class PipelineConfig(Section):
+    """[model.pipeline]: a pipeline of `diffusers` that a run adapts; `idpgan train` reads it from its folder.
+
+    Attributes:
+        network: Class and settings, as JSON; likewise ``autoencoder``, if there is one, and ``scheduler``.
+        tokens: Vectors of a prompt, where there are prompts.
+        weights: SHA-256 (hex) of the weights.
+        license: As the folder states it.
+    """
+
+    network: Annotated[str, Field(max_length=_LONGEST_SETTINGS)]
+    autoencoder: Annotated[str, Field(max_length=_LONGEST_SETTINGS)] | None = None
+    scheduler: Annotated[str, Field(max_length=_LONGEST_SETTINGS)]
+    tokens: int = Field(1, ge=1, le=4096)
+    weights: str = Field(pattern=r"^[0-9a-f]{64}$")
+    license: Annotated[str, AfterValidator(_one_line)] = ""
+
+    @model_validator(mode="after")
+    def _check_classes(self) -> PipelineConfig:
+        for part, known in PIPELINE_PARTS.items():
+            settings = getattr(self, part)
+            if settings is None:
+                continue
+            try:
+                table = json.loads(settings)
+            except ValueError as error:
+                raise ConfigError(f"pipeline.{part} is not JSON ({error}).") from error
+            if not isinstance(table, dict) or table.get("_class_name") not in known:
+                raise ConfigError(f"pipeline.{part} is of no known class: {', '.join(known)}.")
+        return self
+
+    @property
+    def kind(self) -> str:
+        """The class of the network."""
+        return str(json.loads(self.network)["_class_name"])
+
+
 class ModelConfig(Section):
     """Shape of generator and critic; the image size and the classes come from the data.
 
@@ -83,8 +137,9 @@ class ModelConfig(Section):
         generator: "dcgan" (transposed convolutions), "warp" (codes, a small decoder and a random smooth warp),
             "gaussian" (one normal distribution a class, for the method of that name), "refined" (the same, and a few
             convolutions that refine what it draws), "diffusion" (the same, and a network that takes noise away, for the
-            methods diffusion and edm) or "population" (members that a simulator draws, for the method
-            evolution); or your own class, "package.module:Class".
+            methods diffusion and edm), "population" (members that a simulator draws, for the method evolution) or
+            "pipeline" (a pipeline of diffusers, whose adapters the method diffusion trains); or your own class,
+            "package.module:Class".
         critic: "dcgan", or your own class, for dp-gan, hybrid and wgan-gp.
         codes: Codes per class of a "warp" generator; members per class of a "population".
         warp: Strength of the motions of a "warp" generator, and of the simulator "public": 1 is that of handwriting, 0
@@ -107,6 +162,12 @@ class ModelConfig(Section):
         moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
             released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these. With a ``simulator``
             of your own, what that draws is moved.
+        trained: Of a run that adapts what ``data.public_generator`` names, a released "diffusion" generator or a folder
+            of `diffusers`: which of its weights the steps move, one or several of "labels", "biases", "lora:R",
+            "tangent:R", either with ":PATTERN" behind it, and patterns of names; see `idpgan.models.adapters`. Empty:
+            nothing is adapted.
+        pipeline: That folder; written by `idpgan train`, which reads it.
+        prompts: What the frozen text encoder of that folder is told of each class, in their order, or of all images.
         cleaned: Whether moved images are cleaned by a denoiser that learned from public images, the released
             "diffusion" generator of ``data.public_generator`` (`idpgan.synthesis.clean`).
         plain_share: Of the images to train on, the share that is drawn by the law as without `moved`.
@@ -127,6 +188,9 @@ class ModelConfig(Section):
     truncation: float | None = Field(default=None, ge=0, le=10)
     shape: int = Field(default=0, ge=0, le=36)
     moved: int = Field(default=0, ge=0, le=65536)
+    trained: Annotated[tuple[TrainedPart, ...], BeforeValidator(_several), Field(max_length=64)] = ()
+    pipeline: PipelineConfig | None = None
+    prompts: Annotated[tuple[TrainedPart, ...], BeforeValidator(_several), Field(max_length=1000)] = ()
     cleaned: bool = False
     plain_share: float = Field(default=0.5, ge=0, lt=1)
 
@@ -166,14 +230,39 @@ class ModelConfig(Section):
                 "cleaned = true cleans moved images by a diffusion generator: set moved, and name the folder of such a "
                 "release as data.public_generator, or set cleaned = false."
             )
-        if self.simulator != "generator" and not self.cleaned and self.origin is not None:
+        if (self.generator == "pipeline") != (self.pipeline is not None) or (self.pipeline and not self.trained):
             raise ConfigError(
-                f'origin is for simulator = "generator", not for "{self.simulator}", or for cleaned = true. Leave it '
-                "out."
+                'generator = "pipeline" needs trained, and a folder of diffusers as data.public_generator; any other '
+                "generator has no pipeline."
+            )
+        if self.prompts and (self.pipeline is None or self.pipeline.kind != "UNet2DConditionModel"):
+            raise ConfigError("prompts are for a pipeline whose network is a UNet2DConditionModel. Leave them out.")
+        if self.trained:
+            self._check_trained()
+        elif self.simulator != "generator" and not self.cleaned and self.origin is not None:
+            raise ConfigError(
+                f'origin is for simulator = "generator", not for "{self.simulator}", for cleaned = true or for '
+                "trained. Leave it out."
             )
         if self.license and not is_own_code(self.simulator):
             raise ConfigError("license is for a simulator of your own. Leave it out.")
         return self
+
+    def _check_trained(self) -> None:
+        """Refuse to adapt what is no diffusion generator, or one of another width."""
+        if self.generator == "pipeline" and self.pipeline is not None:
+            return
+        base = None if self.origin is None else self.origin.model
+        if base is None or base.generator != "diffusion" or self.generator != "diffusion":
+            raise ConfigError(
+                f"trained = {list(self.trained)} adapts a released diffusion generator or a pipeline: name the folder "
+                "of such a release, of method edm say, or one of diffusers as data.public_generator, and leave "
+                "generator out."
+            )
+        if self.width != base.width:
+            raise ConfigError(
+                f"width = {self.width}, and the generator that is adapted has {base.width}. Leave width out."
+            )
 
     @property
     def own_code(self) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
+from idpgan.models.adapters import rows_of
 from idpgan.models.config import ModelConfig
 from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.initialize import GROUPS, seeded_init, torch_seed
@@ -89,6 +90,19 @@ class ResidualNetwork(nn.Module):
         nn.init.zeros_(self.kept.weight)
         nn.init.zeros_(self.last.weight)
         nn.init.zeros_(self.last.bias)  # type: ignore[arg-type]
+        self.label_layers = tuple(name for name, _ in self.named_modules() if name == "kept" or name[:6] == "known.")
+
+    def start_at(self, weights: Mapping[str, Tensor], known: int, rows: Sequence[int | None]) -> None:
+        """Take the weights of a network of ``known`` classes; ``rows`` say which of them each class is.
+
+        A class that is none of them begins at their mean.
+        """
+        taken = dict(weights)
+        for name in self.label_layers:
+            columns = taken[f"{name}.weight"]
+            classes = rows_of(columns[:, :known].T, rows).T
+            taken[f"{name}.weight"] = torch.cat([classes, columns[:, known:]], 1)
+        self.load_state_dict(taken)
 
     def forward(self, inputs: Tensor, levels: Tensor, labels: Tensor) -> Tensor:
         """Return F, (B, C, H, W), of inputs (B, 2 C, H, W), levels (B,) and labels (B,), zeros without classes."""
@@ -146,6 +160,15 @@ class DiffusionGenerator(GaussianGenerator):
         self.network = ResidualNetwork(self.image_shape, config.width, self.num_classes, seed=seed)
 
     @property
+    def known_numbers(self) -> int:
+        """Numbers that the steps keep of each image: its displacement, (2 shape)."""
+        return 2 * self.config.shape
+
+    def levels(self, normal: Tensor) -> Tensor:
+        """See `training_levels`."""
+        return training_levels(normal)
+
+    @property
     def unit(self) -> float:
         """See `shape_unit`."""
         return shape_unit(self.config.shape, self._pixels)
@@ -176,7 +199,7 @@ class DiffusionGenerator(GaussianGenerator):
             normal: (B, D), standard normal.
         """
         rows = _rows(len(images), labels, images.device)
-        noisy = self.states(images, self.shapes(images, labels)) + level * normal
+        noisy = self.states(images, self.known(images, labels)) + level * normal
         return self._flowed(self._white(noisy - self._centers(rows), rows, level), rows, level)
 
     def _flowed(self, w: Tensor, rows: Tensor, start: float) -> Tensor:
@@ -198,7 +221,7 @@ class DiffusionGenerator(GaussianGenerator):
             images = bent_back(images, self.unit * drawn[:, self._pixels :])
         return images.clamp(-1.0, 1.0)
 
-    def shapes(self, images: Tensor, labels: Tensor | None) -> Tensor:
+    def known(self, images: Tensor, labels: Tensor | None) -> Tensor:
         """Return the displacements that bring images (B, C, H, W) into place on the template, (B, 2 shape).
 
         That of a row is a function of this row, its position, its class, and what was released.
@@ -209,7 +232,7 @@ class DiffusionGenerator(GaussianGenerator):
         return Registration(self.image_shape, self.config.shape)(images, templates)
 
     def states(self, images: Tensor, shapes: Tensor) -> Tensor:
-        """Return the rows (B, D) that the diffusion moves, of images (B, C, H, W) and their `shapes`."""
+        """Return the rows (B, D) that the diffusion moves, of images (B, C, H, W) and their displacements."""
         if self.template is None:
             return images.flatten(1)
         return torch.cat([displaced(images, shapes).flatten(1), shapes / self.unit], dim=1)
@@ -265,7 +288,7 @@ class DiffusionGenerator(GaussianGenerator):
         rng = torch.Generator().manual_seed(torch_seed(seed))
         quantiles = (torch.arange(_ATTACKED) + 0.5) / _ATTACKED
         labels = labels if self.num_classes else None
-        states = self.states(images, self.shapes(images, labels))
+        states = self.states(images, self.known(images, labels))
         total = torch.zeros(len(images), device=images.device)
         for level in training_levels(math.sqrt(2) * torch.erfinv(2 * quantiles - 1)):
             levels = level.to(images).expand(len(images))

@@ -15,6 +15,7 @@ from idpgan.models.gaussian import GaussianGenerator, RefinedGenerator
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import without_weights
 from idpgan.models.own import OwnCritic, OwnGenerator
+from idpgan.models.pipeline import PipelineGenerator
 from idpgan.models.simulators import DRAWN, GeneratorSimulator, PhotoSimulator, PopulationGenerator, Simulator
 from idpgan.models.warp import WarpGenerator
 from idpgan.own_code import is_own_code
@@ -23,6 +24,7 @@ GENERATORS: Mapping[str, Callable[..., Generator]] = {
     "dcgan": DcganGenerator,
     "diffusion": DiffusionGenerator,
     "gaussian": GaussianGenerator,
+    "pipeline": PipelineGenerator,
     "refined": RefinedGenerator,
     "warp": WarpGenerator,
 }

@@ -314,12 +314,25 @@ class GeneratorOutline(Generator):
         made.classes = self.classes
         return (made if self.teacher is None else made.taught_by(self.teacher, self.candidates)).eval()
 
+    @property
+    def missing(self) -> InputError:
+        """What is said where the code is needed."""
+        return needs_code(self.config.generator)
+
+    @property
+    def unchecked(self) -> str:
+        """What `verify` cannot check."""
+        return (
+            f"{self.config.generator} is code of whoever wrote the release and was not run: the picture was not drawn "
+            "again, and that it shows what the generator draws is their word"
+        )
+
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
         """Refuse to draw."""
-        raise needs_code(self.config.generator)
+        raise self.missing
 
     def _batches(self, *_: Any) -> Iterator[Tensor]:
-        raise needs_code(self.config.generator)
+        raise self.missing
 
     def _repr_png_(self) -> None:
         return None

@@ -32,6 +32,7 @@ class PipelineSimulator:
             1 = none.
         no_class: Number that the pipeline gives to no class; needed for guidance.
         batch_size: Images of a call.
+        labeled: Whether the network takes classes; None = its settings say so.
 
     Attributes:
         numbers: Length of z.
@@ -50,6 +51,7 @@ class PipelineSimulator:
         guidance: float = 1.0,
         no_class: int | None = None,
         batch_size: int = 16,
+        labeled: bool | None = None,
     ) -> None:
         self.pipeline, self.image_shape, self.steps, self.batch_size = pipeline, tuple(image_shape), steps, batch_size
         self.classes, self.guidance, self.no_class = classes, guidance, no_class
@@ -66,11 +68,8 @@ class PipelineSimulator:
         side = config.sample_size
         self._latent = (config.in_channels, *((side, side) if isinstance(side, int) else map(int, side)))
         self.numbers = self._latent[0] * self._latent[1] * self._latent[2]
-        self._labeled = bool(
-            getattr(config, "num_class_embeds", None)
-            or getattr(config, "class_embed_type", None)
-            or getattr(config, "num_embeds_ada_norm", None)
-        )
+        known = ("num_class_embeds", "class_embed_type", "num_embeds_ada_norm")
+        self._labeled = any(getattr(config, key, None) for key in known) if labeled is None else labeled
 
     def draw(self, z: Tensor, labels: Tensor | None) -> Tensor:
         """Denoise latent numbers z (B, numbers), standard normal, to images (B, C, H, W) in [-1, 1]."""
@@ -83,16 +82,20 @@ class PipelineSimulator:
         self._ready(images.device)
         ahead = max(1, round(strength * self.steps))
         timesteps = self.pipeline.scheduler.timesteps[-ahead:]
-        if self.autoencoder is None:
-            clean = _fitted(images, self._latent)
-        else:
-            times = 2 ** (len(self.autoencoder.config.block_out_channels) - 1)
-            shape = (self.autoencoder.config.in_channels, *(times * side for side in self._latent[1:]))
-            found = self.autoencoder.encode(_fitted(images, shape))
-            clean = (found.latent_dist.mean if hasattr(found, "latent_dist") else found.latents) * self._scale
+        clean = self.encoded(images)
         noise = torch.randn(clean.shape).to(clean.device)
         noisy = self.pipeline.scheduler.add_noise(clean, noise, timesteps[:1].expand(len(clean)))
         return self._shown(self._denoised(noisy, timesteps, labels))
+
+    def encoded(self, images: Tensor) -> Tensor:
+        """Return what the network sees of images (B, C, H, W) in [-1, 1] without noise, each by itself."""
+        if self.autoencoder is None:
+            return fitted(images, self._latent)
+        times = 2 ** (len(self.autoencoder.config.block_out_channels) - 1)
+        shape = (self.autoencoder.config.in_channels, *(times * side for side in self._latent[1:]))
+        found = self.autoencoder.encode(fitted(images, shape))
+        latents: Tensor = found.latent_dist.mean if hasattr(found, "latent_dist") else found.latents
+        return latents * self._scale
 
     def _parts(self, *names: str) -> list[Any]:
         return [part for name in names if (part := getattr(self.pipeline, name, None)) is not None]
@@ -128,14 +131,14 @@ class PipelineSimulator:
     def _shown(self, latents: Tensor) -> Tensor:
         """Decode latents, and bring what comes out to our shape."""
         images = latents if self.autoencoder is None else self.autoencoder.decode(latents / self._scale).sample
-        return _fitted(images, self.image_shape).clamp(-1, 1)
+        return fitted(images, self.image_shape).clamp(-1, 1)
 
     @property
     def _scale(self) -> float:
         return float(getattr(self.autoencoder.config, "scaling_factor", 1.0))  # type: ignore[union-attr]
 
 
-def _fitted(images: Tensor, shape: Sequence[int]) -> Tensor:
+def fitted(images: Tensor, shape: Sequence[int]) -> Tensor:
     """Bring images (B, C, H, W) to another size, and to grey or RGB."""
     if images.shape[1] != shape[0]:
         images = images.mean(1, keepdim=True).expand(-1, shape[0], -1, -1)

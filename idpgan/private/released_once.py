@@ -64,8 +64,8 @@ class ReleasedOnce(Method):
         self._released, self._private = released, None
 
     def state(self) -> dict[str, Any]:
-        """Return what was released, whether it is private, and what `SAVED` names."""
-        return {**super().state(), "prepared": self._released, "private_noise": self.noise.private}
+        """Return what was released, if anything, whether it is private, and what `SAVED` names."""
+        return {**super().state(), "prepared": self._released or None, "private_noise": self.noise.private}
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Put back what `state` returned, and refuse a release that is less private than this run says.
@@ -73,7 +73,7 @@ class ReleasedOnce(Method):
         Raises:
             ConfigError: If the saved release was made with a fixed noise seed, and this run's noise is secret.
         """
-        self._take_released(state["prepared"])
+        self._take_released(state.get("prepared") or {})
         super().load_state(state)
         if self.noise.private and not state.get("private_noise", True):
             raise ConfigError("the saved release was made with a fixed noise seed and is not private; start a new run.")

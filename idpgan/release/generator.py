@@ -13,6 +13,7 @@ from idpgan.config import build
 from idpgan.errors import InputError
 from idpgan.files import write_bytes_atomic
 from idpgan.models import checkpoint
+from idpgan.models.adapters import RANK
 from idpgan.models.checkpoint import (
     CONFIG,
     WEIGHTS,
@@ -26,6 +27,7 @@ from idpgan.models.checkpoint import (
 )
 from idpgan.models.generator import Generator
 from idpgan.models.own import GeneratorOutline
+from idpgan.models.pipeline import LORA_FILE, lora_bytes
 from idpgan.release.artifact import Kind
 from idpgan.release.folder import PRIVACY
 from idpgan.release.png import SAMPLES, decode_png, most_png_bytes
@@ -54,16 +56,26 @@ class GeneratorArtifact:
         self.samples = samples
 
     def files(self) -> Mapping[str, int]:
-        """Return the weights and the grid, each with the most bytes it can have."""
+        """Return the weights, the grid, and LoRA as diffusers reads it, each with the most bytes it can have."""
         grid = sample_grid_shape(self.generator, num=self.samples)
-        return {WEIGHTS: most_weight_bytes(self.generator), SAMPLES: most_png_bytes(grid)}
+        most = most_weight_bytes(self.generator)
+        lora = {LORA_FILE: most} if self._has_lora else {}
+        return {WEIGHTS: most, SAMPLES: most_png_bytes(grid), **lora}
+
+    @property
+    def _has_lora(self) -> bool:
+        pipeline, parts = self.generator.config.pipeline, self.generator.config.trained
+        return pipeline is not None and any(RANK.fullmatch(part) for part in parts)
 
     def describe(self) -> dict[str, Any]:
         """Return the shapes of the networks, the classes, and how many images the grid shows."""
         return {**describe(self.generator), "samples": self.samples}
 
     def write(self, folder: Path) -> None:
-        """Write the weights and the grid."""
+        """Write the weights, the grid, and LoRA as diffusers reads it."""
+        lora = lora_bytes(self.generator)
+        if lora is not None:
+            write_bytes_atomic(folder / LORA_FILE, lora)
         write_bytes_atomic(folder / WEIGHTS, weight_bytes(self.generator))
         write_samples(folder / SAMPLES, self.generator, num=self.samples)
 
@@ -77,6 +89,8 @@ class GeneratorArtifact:
     def read(self, files: Mapping[str, bytes]) -> list[str]:
         """Read the weights and draw the grid again: the epsilon covers no other picture."""
         put_weights(self.generator, files[WEIGHTS], Path(WEIGHTS))
+        if self._has_lora and files[LORA_FILE] != lora_bytes(self.generator):
+            return [f"{LORA_FILE} does not hold the adapters of {WEIGHTS}."]
         if isinstance(self.generator, GeneratorOutline):
             return self._undrawn(files[SAMPLES])
         # Where a teacher scores two candidates equally, another machine may choose the other one. The generator draws
@@ -97,11 +111,7 @@ class GeneratorArtifact:
             decode_png(picture, sample_grid_shape(self.generator, num=self.samples))
         except ValueError as error:
             return [f"{SAMPLES} {error}."]
-        path = self.generator.config.generator
-        self.unchecked = (
-            f"{path} is code of whoever wrote the release and was not run: the picture was not drawn again, and that "
-            f"{SAMPLES} shows what the generator draws is their word"
-        )
+        self.unchecked = cast(GeneratorOutline, self.generator).unchecked
         return []
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
+from idpgan.models.adapters import label_rows
 from idpgan.models.checkpoint import origin_weights
 from idpgan.models.config import Origin
 from idpgan.models.diffusion import LEAST, DiffusionGenerator
@@ -87,15 +88,13 @@ def _rows(origin: Origin, classes: Sequence[str], looks: Mapping[str, str]) -> l
     """Return which class of the denoiser each class is: that of its name, or of its look in ``data.public_labels``."""
     if not origin.classes:
         return []
-    found = [
-        [name for name in (each, looks.get(each, each).replace("not ", "no ", 1)) if name in origin.classes]
-        for each in classes
-    ]
-    if not classes or not all(found):
-        missing = next((each for each, names in zip(classes, found, strict=True) if not names), "any image")
+    found = label_rows(origin.classes, classes, looks)
+    rows = [row for row in found if row is not None]
+    if not classes or len(rows) < len(found):
+        missing = next((each for each, row in zip(classes, found, strict=True) if row is None), "any image")
         raise ConfigError(
             f"the generator of data.public_generator has the classes {', '.join(origin.classes)}, and none of them is "
             f"'{missing}'. Name its classes as data.classes, or as the looks of data.public_labels, or take one "
             "without classes."
         )
-    return [origin.classes.index(names[0]) for names in found]
+    return rows

@@ -42,7 +42,8 @@ class AdamSettings:
         """Make the optimizer of a network; fused: one call per step, not one per tensor."""
         kind, weight_decay = (optimizers.AdamW, self.decay) if self.decay else (optimizers.Adam, self.l2)
         betas = (self.beta1, self.beta2)
-        return kind(network.parameters(), lr=self.rate, betas=betas, weight_decay=weight_decay, fused=True)
+        trained = [weight for weight in network.parameters() if weight.requires_grad]
+        return kind(trained, lr=self.rate, betas=betas, weight_decay=weight_decay, fused=True)
 
 
 class Generators(Saved):

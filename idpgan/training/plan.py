@@ -23,6 +23,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget, Plan, Price
+from idpgan.privacy.precision import check_precision
 from idpgan.privacy.totals import Part, joint_events, total
 from idpgan.training.config import RunConfig, load_method
 
@@ -260,12 +261,13 @@ class RunPlan(Plan):
         if not is_own_code(model.generator):
             pyramid_of(image_shape)
         own.check_own(model, image_shape, classes, private_critic=self.OWN_CRITIC == "private")
+        check_precision(training.precision, device := resolve_device(training.device))
         check_memory(
             families.generator_bytes(model, image_shape, classes)
             + families.batch_bytes(model, image_shape, training.batch_size),
             f"model.width = {model.width} with training.batch_size = {training.batch_size:,}",
             "Lower one of them.",
-            str(resolve_device(training.device)),
+            str(device),
         )
         if training.batch_size == 1:
             self._refuse_batch_statistics()
@@ -356,6 +358,19 @@ class RunPlan(Plan):
             phrases.append(
                 f"the denoiser that cleaned what was moved: a diffusion generator, weights of SHA-256 "
                 f"{model.origin.weights}, learned from {model.origin.num_private:,} images{stated}"
+            )
+        if model.trained and model.origin is not None:
+            stated = f", license {model.origin.license}" if model.origin.license else ""
+            phrases.append(
+                f"the denoiser that was adapted ({', '.join(model.trained)}): a diffusion generator, weights of "
+                f"SHA-256 {model.origin.weights}, learned from {model.origin.num_private:,} images{stated}"
+            )
+        if model.pipeline is not None:
+            stated = model.pipeline.license or "not stated"
+            phrases.append(
+                f"the pipeline that was adapted ({', '.join(model.trained)}): {model.pipeline.kind}, weights of "
+                f"SHA-256 {model.pipeline.weights}, license {stated}; that nobody of the private images is among what "
+                "it learned from: the word of whoever made this release"
             )
         for each in self.config.contained:
             proven, what = each.part.proven, f"the contained release of method {each.method}"

@@ -33,10 +33,10 @@ def test_a_record_does_not_change_the_displacement_of_another(prepared):
     images = prepared._images
     gone = torch.zeros(len(images), dtype=torch.bool)
     gone[[0, 7]] = True
-    before = prepared._shapes
+    before = prepared._known
     prepared._images = images.zeroed_out(gone)
-    del prepared._shapes
-    after = prepared._shapes
+    del prepared._known
+    after = prepared._known
     prepared._images = images
     assert torch.equal(before[~gone], after[~gone])
     assert before[gone].any()
@@ -48,7 +48,7 @@ def test_a_drawn_image_is_bent_by_the_displacement_that_brings_it_back(prepared)
     """Texture and displacement of an image, put together again, are near it; the texture alone is not."""
     images, labels = (part[:50] for part in (to_float(prepared._images.images), prepared._images.labels))
     generator = prepared.newest
-    shapes = generator.shapes(images, labels)
+    shapes = generator.known(images, labels)
     states = generator.states(images, shapes)
     texture = states[:, :64].view_as(images)
     generator._residual = lambda noisy, rows, level: states - generator._centers(rows)

@@ -20,7 +20,7 @@ from idpgan.models import diffusion, gaussian
 from idpgan.models.config import ModelConfig
 from idpgan.privacy import Event
 from idpgan.synthesis import moments, networks
-from idpgan.synthesis.diffusion.method import BETAS, MODEL, refuse_other_generators
+from idpgan.synthesis.diffusion.config import BETAS, MODEL, refuse_other_generators
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.method import Stats

@@ -20,216 +20,60 @@ memory, are never saved, and a resumed run finds the same ones again.
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.func import functional_call
 
 from idpgan.audit.cases import AuditCase, asked_of
 from idpgan.audit.entry import Entry, Request
-from idpgan.audit.gradient_canaries import NO_LIMIT, SHAPE, SLOPE, STILL, CanaryNetwork, CanarySteps, Training
+from idpgan.audit.gradient_canaries import (
+    NO_LIMIT,
+    SHAPE,
+    SLOPE,
+    STILL,
+    CanaryNetwork,
+    CanarySteps,
+    Training,
+    canary_case,
+)
 from idpgan.data.load import DataShape, Sizes, Split, place
-from idpgan.errors import ConfigError
-from idpgan.models import ema, families, optimizers
+from idpgan.models import ema, optimizers
+from idpgan.models.adapters import merged, trained_weights
 from idpgan.models.config import ModelConfig
-from idpgan.models.diffusion import DiffusionGenerator, ResidualNetwork, training_levels
+from idpgan.models.diffusion import DiffusionGenerator, training_levels
+from idpgan.models.generator import Generator
 from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
-from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, Weights, full_precision
+from idpgan.privacy.dpsgd import DPSGDPlan, Weights, full_precision
 from idpgan.privacy.noise import Source, box_muller
 from idpgan.privacy.sums import CellSums
-from idpgan.private.people import GaussianPrivacy
-from idpgan.private.shares import noise_on
-from idpgan.private.steps import SETTINGS, PrivateSteps, StepsPlan
+from idpgan.privacy.tiles import random_like
+from idpgan.private.steps import PrivateSteps
 from idpgan.progress import counted
 from idpgan.ranks import Ranks
+from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis import moments, networks, starter
-from idpgan.synthesis.gaussian import GaussianMoments, GaussianPlan, MomentsConfig
+from idpgan.synthesis.diffusion.adapt import public_pipeline, refuse_unmoved, refuse_unreached, start_at_public
+from idpgan.synthesis.diffusion.config import (
+    BETAS,
+    DiffusionConfig,
+    DiffusionPlan,
+    DiffusionPrivacy,
+    DiffusionRun,
+    DiffusionTraining,
+)
+from idpgan.synthesis.gaussian import GaussianMoments
 from idpgan.synthesis.sums_audit import sums_case
-from idpgan.synthesis.sums_plan import SumsRun
-from idpgan.training.config import RunConfig, TrainingConfig
+from idpgan.training.config import ReleaseConfig
 from idpgan.training.fit import set_rate
 from idpgan.training.method import Stats, refuse_small_shares
 
-BETAS = 0.9, 0.99  # of Adam
 _COPIES = 2  # of a canary, at most: all are alike
-_RATE = 2e-3  # of Adam, where noise is no matter
-_QUIET = 0.03  # noise of all steps together, in clip norms, up to which it is none
-_DRAWS = ((20_000, 1), (5_000, 2), (0, 4))  # by least number of private images: few of them cost little time
-MODEL = ModelConfig(generator="diffusion", latent_dim=160, width=32)
-
-
-class DiffusionConfig(MomentsConfig):
-    """[method] of diffusion.
-
-    Attributes:
-        start_share: Share of the budget for the sums of moments at which the diffusion starts, as with `gaussian`; the
-            teacher has its own, and the steps get the rest.
-        draws: K, noisy copies of an image inside its one clipped gradient. None = 1 from 20,000 private images on, 2
-            from 5,000 on, else 4: where images are few, copies cost little time.
-        clip_norm: C, bound on one image's gradient; a constant, never taken from private gradients.
-        learning_rate: Of Adam. None = 2e-3, less in proportion where the noise of all steps together is longer than
-            0.03 clip norms.
-        cooldown: Share of the steps at the end over which the learning rate falls linearly to zero.
-        ema_decay: Weight of the past in the averaged network, which is released.
-        max_physical_batch: Images whose gradients are in memory at once, halved by itself where that is too many; a GPU
-            takes 2,048 unless another number is set.
-    """
-
-    name: Literal["diffusion"] = "diffusion"
-    start_share: float = Field(0.5, gt=0, lt=1)
-    draws: int | None = Field(None, ge=1, le=1000)
-    clip_norm: ClipNorm = 0.2
-    learning_rate: float | None = Field(None, gt=0)
-    cooldown: float = Field(0.5, ge=0, le=1)
-    ema_decay: float = Field(0.98, ge=0, lt=1)
-    max_physical_batch: int = Field(128, ge=1)
-
-
-class DiffusionPrivacy(GaussianPrivacy):
-    """[privacy] of diffusion; unit image, zero-out-one.
-
-    Attributes:
-        epsilon: Of everything together.
-        delta: Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as the noise is Gaussian.
-        unit: DP-SGD protects one image.
-        relation: How neighbors differ; Poisson sampling is accounted under this one.
-        most_per_person: Without effect.
-    """
-
-    epsilon: float = Field(gt=0)
-    unit: Literal[Unit.IMAGE] = Unit.IMAGE
-    relation: Literal[Relation.ZERO_OUT] = Relation.ZERO_OUT
-
-
-class DiffusionTraining(TrainingConfig):
-    """[training] of diffusion.
-
-    Attributes:
-        steps: Steps of the network.
-        batch_size: Expected number of images in a step, each drawn by a coin; all of them up to so many.
-    """
-
-    steps: int = Field(400, ge=1, le=1_000_000)
-    batch_size: int = Field(2048, ge=1, le=1_000_000)
-    tick_steps: int = Field(50, ge=1)
-
-
-def refuse_other_generators(config: RunConfig) -> None:
-    """Refuse a generator that does not draw by diffusion."""
-    if config.model.generator != "diffusion":
-        raise ConfigError(
-            f'model.generator = "{config.model.generator}", but method {config.method.name} trains a denoiser: set '
-            'model.generator = "diffusion".'
-        )
-
-
-class DiffusionRun(SumsRun):
-    """A whole config file of diffusion."""
-
-    model: ModelConfig = MODEL
-    method: DiffusionConfig = DiffusionConfig()
-    privacy: DiffusionPrivacy
-    training: DiffusionTraining = DiffusionTraining()
-
-    @model_validator(mode="after")
-    def _check_parts(self) -> DiffusionRun:
-        refuse_other_generators(self)
-        shares = ["start_share", "teacher_share", *(["template_share"] if self.model.shape else [])]
-        if sum(getattr(self.method, share) for share in shares) >= 1:
-            given = ", ".join(f"method.{share} = {getattr(self.method, share):g}" for share in shares)
-            raise ConfigError(
-                f"{given} leave nothing of the budget for the steps. Lower one of them, or take method gaussian, which "
-                "has no steps."
-            )
-        return self
-
-
-class DiffusionPlan(StepsPlan, GaussianPlan):
-    r"""The plan of a run of diffusion: perhaps a template, sums of moments, perhaps a teacher, and T steps of DP-SGD.
-
-    All of them are calibrated together: at a noise multiplier m of everything, the sums have ``m / sqrt(start_share)``,
-    and the steps the noise that `idpgan.private.shares` derives for a share of the squared signal. The ledger
-    charges the events themselves, and m is the least with which they stay within (epsilon, delta).
-    """
-
-    SOURCES = 2
-
-    @property
-    def other_share(self) -> float:
-        """Share of the budget for the steps."""
-        method = self.config.method
-        return float(1 - method.start_share - method.teacher_share - self.template_share)
-
-    def others(self, multiplier: float) -> tuple[Event, ...]:
-        """Return the charge of all steps."""
-        return (self._steps(multiplier).event.repeated(self.config.training.steps),)
-
-    def _steps(self, multiplier: float) -> DPSGDPlan:
-        training, num = self.config.training, max(self.shape.num_private, 1)
-        rate = min(1.0, training.batch_size / num)
-        noise = noise_on(self.other_share, multiplier, training.steps, rate)
-        return DPSGDPlan(rate, self.config.method.clip_norm, max(1, round(rate * num)), noise)
-
-    @functools.cached_property
-    def dpsgd(self) -> DPSGDPlan:  # type: ignore[override]  # found when it is asked for
-        """The steps."""
-        return self._steps(self.multiplier)
-
-    @property
-    def start_events(self) -> tuple[Event, ...]:
-        """The price of the template, of the sums, and of the teacher."""
-        teacher = () if self.teaching is None else (self.teaching.event,)
-        return (*self.template_events, self.sums.event, *teacher)
-
-    @functools.cached_property
-    def events(self) -> tuple[Event, ...]:
-        """The price of what the steps start from, and of all steps."""
-        return (*self.start_events, *self.others(self.multiplier))
-
-    @property
-    def draws(self) -> int:
-        """K."""
-        given, num = self.config.method.draws, self.shape.num_private
-        return given or next(draws for least, draws in _DRAWS if num >= least)
-
-    @property
-    def learning_rate(self) -> float:
-        """Of Adam before the cool-down, by public numbers."""
-        given, steps, plan = self.config.method.learning_rate, self.config.training.steps, self.dpsgd
-        noise = plan.noise_multiplier * math.sqrt(self.num_weights / steps) / plan.divisor
-        return given or _RATE * min(1.0, _QUIET / max(noise, 1e-12))
-
-    @property
-    def num_weights(self) -> int:
-        """Weights that the steps move."""
-        with torch.device("meta"):
-            network = ResidualNetwork(self.shape.image_shape, self.config.model.width, self.classes, seed=0)
-        return sum(weight.numel() for weight in network.parameters())
-
-    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
-        """Name both parts, and where their noise came from."""
-        first = super().reason(events, sources[:1])
-        return self.reason_of(f"{first}; then DP-SGD on the denoiser, Poisson sampling", events, sources[1])
-
-    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
-        """Name what both parts take as public."""
-        plan = self.dpsgd
-        return (
-            *super().assumptions(sources[:1]),
-            f"the sampling rate {plan.sample_rate:g} and the divisor {plan.divisor}",
-            SETTINGS,
-        )
-
-    def check(self) -> None:
-        """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
-        super().check()
-        each = 4 * self.num_weights + self.draws * families.batch_bytes(self.config.model, self.shape.image_shape, 1)
-        self.check_gradients(each, "Lower it, or model.width.")
 
 
 class Diffusion(PrivateSteps, GaussianMoments):
@@ -256,14 +100,41 @@ class Diffusion(PrivateSteps, GaussianMoments):
         super()._set_up(split)
         self._images = place(split.private, self.device)
         self.newest = self.generator
-        self.newest.network.requires_grad_(True)
+        self._adapts = bool(self._run.model.trained)
+        trained = trained_weights(self.newest.network)
+        self._start = {name: weight.detach().clone() for name, weight in trained.items()} if self._adapts else {}
         self._average = ema.Ema(self.newest, self.config.ema_decay)
         self.generator = self._average.module  # type: ignore[assignment]  # a copy
         self.draws = self.plan.draws
         self._optimizer = networks.AdamSettings(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
         self.train_privately(self.newest.network, self._optimizer)
 
+    def _built(self, split: Split) -> Generator:
+        """See `GaussianMoments`; what the steps move is not frozen."""
+        model = self._run.model
+        if model.pipeline is not None:
+            return public_pipeline(self._run, split)
+        generator = super()._built(split)
+        if model.trained:
+            start_at_public(generator, self._run, split.classes)
+        else:
+            generator.network.requires_grad_(True)
+        return generator
+
+    def prepare(self) -> None:
+        """Make sure that the loss reaches all that is adapted, and release the moments, if the run starts there."""
+        if self._adapts:
+            record = [part[0] for part in self.prepared(*_random_like(self.example()))]
+            refuse_unreached(self.newest.network, lambda weights: self.record_loss(weights, *record))
+        if self.plan.starts_at_moments:
+            super().prepare()
+        else:
+            self._take_released({})
+
     def _take_released(self, released: dict[str, Tensor]) -> None:
+        if not self.plan.starts_at_moments:
+            self._released, self._private = released, None
+            return
         super()._take_released(released)
         if self.generator.template is not None:
             self.generator.template.data.copy_(released["template"])
@@ -290,7 +161,23 @@ class Diffusion(PrivateSteps, GaussianMoments):
         set_rate(self._optimizer, self.rate(self.plan.learning_rate, step))
         found = self.private_step()
         self._average.update(self.newest)
+        if self._adapts and step == 1:
+            refuse_unmoved(self.newest.network, self._start)
         return found
+
+    def step_event(self) -> Event:
+        """Return the price of a step."""
+        return self.plan.step_event
+
+    def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
+        """Return the generator; what was learned beside its layers is in their weights."""
+        made = super().artifact(config)
+        if self._adapts:
+            refuse_unmoved(made.generator.network, self._start)
+            if made.generator.config.pipeline is None:  # else the adapters alone are given away
+                made.generator = copy.deepcopy(made.generator)
+                made.generator.network = merged(made.generator.network)
+        return made
 
     # A record's loss: a function of that record, its coins, what was released and the weights ----------------------
 
@@ -305,54 +192,60 @@ class Diffusion(PrivateSteps, GaussianMoments):
         return self.newest.loss(weights, *record)
 
     def example(self) -> list[Tensor]:
-        """Return one public record of zeros, with a displacement."""
+        """Return one public record of zeros, with what is known of it."""
         image, label, coins = super().example()
-        return [image, label, torch.zeros(1, 2 * self._run.model.shape, device=self.device), coins]
+        return [image, label, torch.zeros(1, self.newest.known_numbers, device=self.device), coins]
 
     def known(self, index: Tensor) -> tuple[Tensor, ...]:
-        """Return displacements."""
-        return (self._shapes[index],)
+        """Return displacements, or the latents of an autoencoder."""
+        return (self._known[index],)
 
     @torch.no_grad()
     @full_precision()
     def prepared(self, images: Tensor, labels: Tensor, *coins: Tensor) -> tuple[Tensor, ...]:
         """Return what the network sees, levels, labels and targets, K copies each, by each record's own coins."""
-        shapes, uniform = coins
+        known, uniform = coins
         labels = labels if self.newest.num_classes else torch.zeros_like(labels)
         num, draws = len(images), self.draws
-        states = self.newest.states(images, shapes).repeat_interleave(draws, 0)  # (B K, D)
+        states = self.newest.states(images, known).repeat_interleave(draws, 0)  # (B K, D)
         normal = box_muller(uniform)[:, : draws * (1 + states.shape[1])].float()
-        levels = training_levels(normal[:, :draws].flatten())
-        known = labels.repeat_interleave(draws) if self.newest.num_classes else None
-        inputs, target = self.newest.problem(states, known, levels, normal[:, draws:].reshape(states.shape))
+        levels = self.newest.levels(normal[:, :draws].flatten())
+        classes = labels.repeat_interleave(draws) if self.newest.num_classes else None
+        inputs, target = self.newest.problem(states, classes, levels, normal[:, draws:].reshape(states.shape))
         copies = [part.view(num, draws, *part.shape[1:]) for part in (inputs, levels, target)]
         return copies[0], copies[1], labels, copies[2]
 
     @functools.cached_property
-    def _shapes(self) -> Tensor:
-        """The displacements of all private records onto the template, (N, 2 shape)."""
-        if not self._run.model.shape:
+    def _known(self) -> Tensor:
+        """The displacements of all private records onto the template, or their latents, each of one record, (N, D)."""
+        if not self.newest.known_numbers:
             return torch.zeros(len(self._images), 0, device=self.device)
         conditional = bool(self.newest.num_classes)
-        found = moments.private_moments(self._images, _Displacements(self.newest), conditional=conditional, cap=None)
-        parts = counted(found, self.progress, "faces brought into place", len(self._images), lambda part: len(part[0]))
-        return torch.cat([shapes for shapes, _, _ in parts]).to(self.device)
+        found = moments.private_moments(self._images, _Known(self.newest), conditional=conditional, cap=None)
+        parts = counted(found, self.progress, "images brought into place", len(self._images), lambda part: len(part[0]))
+        return torch.cat([known for known, _, _ in parts]).to(self.device)
 
 
-class _Displacements:
-    """Maps images to their displacements, as `private_moments` does it.
+def _random_like(record: Sequence[Tensor]) -> list[Tensor]:
+    """Return a record with random numbers in [0, 1) in the place of those with a point."""
+    rng = torch.Generator().manual_seed(0)
+    return [random_like(part, rng) for part in record]
+
+
+class _Known:
+    """Maps images to what the steps keep of them, as `private_moments` does it.
 
     Attributes:
-        dimensions: Numbers of a displacement.
+        dimensions: Numbers of an image.
     """
 
     def __init__(self, generator: DiffusionGenerator) -> None:
-        self._generator, self.dimensions = generator, 2 * generator.config.shape
+        self._generator, self.dimensions = generator, generator.known_numbers
 
     def __call__(self, images: Tensor, rows: Tensor) -> Tensor:
-        """Map images (B, C, H, W) of classes (B,) to displacements (B, dimensions), each by itself."""
-        device = self._generator.mean.device
-        return self._generator.shapes(images.to(device), rows.to(device)).to(images.device)
+        """Map images (B, C, H, W) of classes (B,) to (B, dimensions), each by itself."""
+        device = next(self._generator.parameters()).device
+        return self._generator.known(images.to(device), rows.to(device)).to(images.device)
 
 
 # The audit: a denoiser whose loss of a record is the record's canary -------------------------------------------------
@@ -362,7 +255,8 @@ class _Canaries(nn.Module):
     """In the place of a generator: its loss of a record is the record's canary."""
 
     num_classes = 0
-    latent_dim = math.prod(SHAPE)
+    latent_dim, known_numbers = math.prod(SHAPE), 0
+    levels = staticmethod(training_levels)
 
     def __init__(self, canaries: int, slope: float) -> None:
         super().__init__()
@@ -418,6 +312,8 @@ def _case(config: DiffusionRun, shape: DataShape, request: Request, claimed: Gua
     steps = canaries(
         config.method, plan.draws, plan.dpsgd.sample_rate, plan.dpsgd.noise_multiplier, config.training.steps
     )
+    if not plan.starts_at_moments:
+        return canary_case("diffusion", steps, request, claimed)
     template, teaching = plan.template_events, plan.teaching
     return sums_case("diffusion", plan.sums, request, claimed, template=template, teaching=teaching, steps=steps)
 

@@ -1,0 +1,301 @@
+"""The settings and the plan of method diffusion: moments, or the public denoiser that is adapted, and steps."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Sequence
+from typing import ClassVar, Literal, cast
+
+from pydantic import Field, model_validator
+
+from idpgan.errors import ConfigError
+from idpgan.models import families
+from idpgan.models.adapters import adapt, trained_weights
+from idpgan.models.config import ModelConfig
+from idpgan.models.diffusion import DiffusionGenerator
+from idpgan.models.initialize import without_weights
+from idpgan.privacy import Event, Relation, Unit
+from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, least_noise
+from idpgan.privacy.noise import Source
+from idpgan.privacy.plan import Budget
+from idpgan.privacy.sums import CellSums
+from idpgan.private.people import GaussianPrivacy
+from idpgan.private.shares import noise_on
+from idpgan.private.steps import SETTINGS, StepsPlan
+from idpgan.synthesis.gaussian import GaussianPlan, MomentsConfig
+from idpgan.synthesis.sums_plan import SumsRun
+from idpgan.training.config import RunConfig, TrainingConfig
+from idpgan.training.plan import Signal
+
+BETAS = 0.9, 0.99  # of Adam
+_RATE = 2e-3  # of Adam, where noise is no matter
+_QUIET = 0.03  # noise of all steps together, in clip norms, up to which it is none
+_NO_NOISE = 2.0**-30  # a noise multiplier: some steps of the grid, and of no proof
+_DRAWS = ((20_000, 1), (5_000, 2), (0, 4))  # by least number of private images: few of them cost little time
+MODEL = ModelConfig(generator="diffusion", latent_dim=160, width=32)
+
+
+class DiffusionConfig(MomentsConfig):
+    """[method] of diffusion.
+
+    Attributes:
+        start_share: Share of the budget for the sums of moments at which the diffusion starts, as with `gaussian`; the
+            teacher has its own, and the steps get the rest. 0, with ``model.trained``: those of the public denoiser
+            stay.
+        draws: K, noisy copies of an image inside its one clipped gradient. None = 1 from 20,000 private images on, 2
+            from 5,000 on, else 4: where images are few, copies cost little time.
+        clip_norm: C, bound on one image's gradient; a constant, never taken from private gradients.
+        learning_rate: Of Adam. None = 2e-3, less in proportion where the noise of all steps together is longer than
+            0.03 clip norms.
+        cooldown: Share of the steps at the end over which the learning rate falls linearly to zero.
+        ema_decay: Weight of the past in the averaged network, which is released.
+        max_physical_batch: Images whose gradients are in memory at once, halved by itself where that is too many; a GPU
+            takes 2,048 unless another number is set.
+    """
+
+    ADAPTS: ClassVar[bool] = True
+    MAKES_ROWS: ClassVar[bool] = True
+
+    name: Literal["diffusion"] = "diffusion"
+    start_share: float = Field(0.5, ge=0, lt=1)
+    draws: int | None = Field(None, ge=1, le=1000)
+    clip_norm: ClipNorm = 0.2
+    learning_rate: float | None = Field(None, gt=0)
+    cooldown: float = Field(0.5, ge=0, le=1)
+    ema_decay: float = Field(0.98, ge=0, lt=1)
+    max_physical_batch: int = Field(128, ge=1)
+
+
+class DiffusionPrivacy(GaussianPrivacy):
+    """[privacy] of diffusion; unit image, zero-out-one.
+
+    Attributes:
+        epsilon: Of everything together.
+        delta: Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as the noise is Gaussian.
+        unit: DP-SGD protects one image.
+        relation: How neighbors differ; Poisson sampling is accounted under this one.
+        most_per_person: Without effect.
+        without_noise: Steps with a noise of 2^-30 clip norms, clipped and rounded as else, to see what the noise costs:
+            nothing is proven of them.
+    """
+
+    epsilon: float = Field(gt=0)
+    unit: Literal[Unit.IMAGE] = Unit.IMAGE
+    relation: Literal[Relation.ZERO_OUT] = Relation.ZERO_OUT
+    without_noise: bool = False
+
+
+class DiffusionTraining(TrainingConfig):
+    """[training] of diffusion.
+
+    Attributes:
+        steps: Steps of the network.
+        batch_size: Expected number of images in a step, each drawn by a coin; all of them up to so many.
+    """
+
+    steps: int = Field(400, ge=1, le=1_000_000)
+    batch_size: int = Field(2048, ge=1, le=1_000_000)
+    tick_steps: int = Field(50, ge=1)
+
+
+def refuse_other_generators(config: RunConfig) -> None:
+    """Refuse a generator that does not draw by diffusion."""
+    if config.model.generator != "diffusion":
+        raise ConfigError(
+            f'model.generator = "{config.model.generator}", but method {config.method.name} trains a denoiser: set '
+            'model.generator = "diffusion".'
+        )
+
+
+class DiffusionRun(SumsRun):
+    """A whole config file of diffusion."""
+
+    model: ModelConfig = MODEL
+    method: DiffusionConfig = DiffusionConfig()
+    privacy: DiffusionPrivacy
+    training: DiffusionTraining = DiffusionTraining()
+
+    @model_validator(mode="after")
+    def _check_parts(self) -> DiffusionRun:
+        if self.model.pipeline is None:
+            refuse_other_generators(self)
+        else:
+            self._check_pipeline()
+        shares = ["start_share", "teacher_share", *(["template_share"] if self.model.shape else [])]
+        if sum(getattr(self.method, share) for share in shares) >= 1:
+            given = ", ".join(f"method.{share} = {getattr(self.method, share):g}" for share in shares)
+            raise ConfigError(
+                f"{given} leave nothing of the budget for the steps. Lower one of them, or take method gaussian, which "
+                "has no steps."
+            )
+        if not self.method.start_share:
+            self._check_start()
+        return self
+
+    def _check_pipeline(self) -> None:
+        """Refuse a release of moments, which no pipeline starts at, and a pipeline that may know private images."""
+        if self.method.start_share:
+            raise ConfigError(
+                f"method.start_share = {self.method.start_share:g} releases moments, and a pipeline starts at none. "
+                "Set method.start_share = 0."
+            )
+        if not self.data.public_disjoint:
+            raise ConfigError(
+                "nothing says what the pipeline of data.public_generator learned from. If nobody of the private images "
+                "is among that, declare it with data.public_disjoint = true."
+            )
+
+    def _check_start(self) -> None:
+        """Refuse to start at nothing, and what needs a release of moments."""
+        if not self.model.trained or self.model.shape or self.method.teacher_share:
+            raise ConfigError(
+                "method.start_share = 0 leaves the moments of a public denoiser as they are: name it as "
+                "data.public_generator with model.trained, model.shape = 0 and method.teacher_share = 0, or set "
+                "method.start_share above 0."
+            )
+        if self.model.origin is not None and self.model.latent_dim != self.model.origin.model.latent_dim:
+            raise ConfigError(
+                f"model.latent_dim = {self.model.latent_dim}, and the denoiser whose moments stay has "
+                f"{self.model.origin.model.latent_dim}. Leave model.latent_dim out, or set method.start_share above 0."
+            )
+
+
+class DiffusionPlan(StepsPlan, GaussianPlan):
+    r"""The plan of a run of diffusion: perhaps a template, sums of moments, perhaps a teacher, and T steps of DP-SGD.
+
+    All of them are calibrated together: at a noise multiplier m of everything, the sums have ``m / sqrt(start_share)``,
+    and the steps the noise that `idpgan.private.shares` derives for a share of the squared signal. The ledger
+    charges the events themselves, and m is the least with which they stay within (epsilon, delta).
+    """
+
+    SOURCES = 2
+
+    @property
+    def starts_at_moments(self) -> bool:
+        """Whether moments of the private images are released; else those of the public denoiser stay."""
+        return bool(self.config.method.start_share)
+
+    @functools.cached_property
+    def sums(self) -> CellSums:
+        """The release of moments; the run has none where it does not start at them."""
+        if not self.starts_at_moments:
+            raise TypeError("a run that starts at the moments of a public denoiser releases none.")
+        return super().sums
+
+    @property
+    def budget(self) -> Budget | None:
+        """See `RunPlan`; none where nothing is proven."""
+        return None if self.config.privacy.without_noise else super().budget
+
+    @property
+    def other_share(self) -> float:
+        """Share of the budget for the steps."""
+        method = self.config.method
+        return float(1 - method.start_share - method.teacher_share - self.template_share)
+
+    def others(self, multiplier: float) -> tuple[Event, ...]:
+        """Return the charge of all steps."""
+        return (self._steps(multiplier).event.repeated(self.config.training.steps),)
+
+    @property
+    def sample_rate(self) -> float:
+        """The chance of a record to be in a step."""
+        return min(1.0, self.config.training.batch_size / max(self.shape.num_private, 1))
+
+    def _steps(self, multiplier: float) -> DPSGDPlan:
+        noise = noise_on(self.other_share, multiplier, self.config.training.steps, self.sample_rate)
+        divisor = max(1, round(self.sample_rate * max(self.shape.num_private, 1)))
+        return DPSGDPlan(self.sample_rate, self.config.method.clip_norm, divisor, noise)
+
+    @functools.cached_property
+    def dpsgd(self) -> DPSGDPlan:  # type: ignore[override]  # found when it is asked for
+        """The steps."""
+        privacy, steps = self.config.privacy, self.config.training.steps
+        if privacy.without_noise:
+            return dataclasses.replace(self._steps(1.0), noise_multiplier=_NO_NOISE)
+        if self.starts_at_moments:
+            return self._steps(self.multiplier)
+        noise = least_noise(privacy.epsilon, self.delta, self.sample_rate, steps)
+        return dataclasses.replace(self._steps(1.0), noise_multiplier=noise)
+
+    @property
+    def step_event(self) -> Event:
+        """The price of a step."""
+        if self.config.privacy.without_noise:
+            return Event.non_private("steps without noise (privacy.without_noise)", self.unit, self.relation)
+        return self.dpsgd.event
+
+    @property
+    def start_events(self) -> tuple[Event, ...]:
+        """The price of the template, of the sums, and of the teacher; nothing where none are released."""
+        if not self.starts_at_moments:
+            return ()
+        teacher = () if self.teaching is None else (self.teaching.event,)
+        return (*self.template_events, self.sums.event, *teacher)
+
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The price of what the steps start from, and of all steps."""
+        return (*self.start_events, self.step_event.repeated(self.config.training.steps))
+
+    @property
+    def signal(self) -> Signal:
+        """The figure of the release; without one that of all steps together, as with dp-gan."""
+        if self.starts_at_moments:
+            return super().signal
+        spread = self.dpsgd.noise_multiplier * math.sqrt(self.num_weights / self.config.training.steps)
+        return Signal(self.shape.num_private / self.rows, self.rows, spread / self.sample_rate, "the DP-SGD steps")
+
+    @property
+    def draws(self) -> int:
+        """K."""
+        given, num = self.config.method.draws, self.shape.num_private
+        return given or next(draws for least, draws in _DRAWS if num >= least)
+
+    @property
+    def learning_rate(self) -> float:
+        """Of Adam before the cool-down, by public numbers."""
+        given, steps, plan = self.config.method.learning_rate, self.config.training.steps, self.dpsgd
+        noise = plan.noise_multiplier * math.sqrt(self.num_weights / steps) / plan.divisor
+        return given or _RATE * min(1.0, _QUIET / max(noise, 1e-12))
+
+    @property
+    def num_weights(self) -> int:
+        """Numbers that the steps move.
+
+        Raises:
+            ConfigError: If ``model.trained`` names what the network has not.
+        """
+        with without_weights():
+            generator = families.build_generator(self.config.model, self.shape.image_shape, len(self.shape.classes))
+            network = cast(DiffusionGenerator, generator).network
+            if self.config.model.origin is not None:
+                adapt(network, self.config.model.trained)
+        return sum(weight.numel() for weight in trained_weights(network).values())
+
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
+        """Name both parts, and where their noise came from."""
+        first = f"{super().reason(events, sources[:1])}; then " if self.starts_at_moments else ""
+        what = "adapters of a public denoiser" if self.config.model.trained else "the denoiser"
+        noise = ", WITHOUT NOISE" if self.config.privacy.without_noise else ""
+        return self.reason_of(f"{first}DP-SGD on {what}, Poisson sampling{noise}", events, sources[1])
+
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
+        """Name what both parts take as public."""
+        plan = self.dpsgd
+        return (
+            *(super().assumptions(sources[:1]) if self.starts_at_moments else ()),
+            f"the sampling rate {plan.sample_rate:g} and the divisor {plan.divisor}",
+            SETTINGS,
+        )
+
+    def check(self) -> None:
+        """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
+        if self.starts_at_moments:
+            super().check()
+        if self.config.model.origin is not None:
+            families.build_origin(self.config.model.origin, self.shape.image_shape)
+        each = 4 * self.num_weights + self.draws * families.batch_bytes(self.config.model, self.shape.image_shape, 1)
+        self.check_gradients(each, "Lower it, or model.width.")
