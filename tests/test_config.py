@@ -251,7 +251,7 @@ def test_a_key_that_has_its_default_is_not_written():
 
 
 @pytest.mark.parametrize(
-    "name", [name for name in config_names() if not load_table(Path(name))["model"].get("trained")]
+    "name", [name for name in config_names() if not load_table(Path(name)).get("model", {}).get("trained")]
 )
 def test_a_run_is_named_by_what_differs_from_the_defaults(name):
     config = build_config(load_table(Path(name)), name)

@@ -80,10 +80,12 @@ def loaded(folder):
     return getattr(diffusers, kind).from_pretrained(folder / names[0])
 
 
-def config_of(folder, trained=("labels", "lora:2"), **keys):
+def config_of(folder, trained=None, *, model=None, **keys):
+    if trained is None:  # a network without prompts sees one vector of a class
+        trained = ["labels", "lora:2:*attn1*" if (folder / "unet").is_dir() and (folder / "vae").is_dir() else "lora:2"]
     table = {
         "data": {"name": "digits", "public_generator": str(folder), "public_disjoint": True} | keys.pop("data", {}),
-        "model": {"trained": list(trained)},
+        "model": {"trained": list(trained)} | (model or {}),
         "method": {"name": "diffusion", "draws": 1, "start_share": 0.0} | keys,
         "privacy": {"epsilon": 8.0, "delta": 1e-5},
         "training": {"steps": 2, "batch_size": 40, "device": "cpu"},
@@ -122,12 +124,33 @@ def test_from_a_folder_of_diffusers_to_a_release_and_back(folder, tmp_path):
     assert verdict(release)
 
 
+def add_text_encoder(folder):
+    """Add a tiny CLIP that knows the letters a to z."""
+    transformers = pytest.importorskip("transformers", reason="the text encoder is its class")
+    letters = [chr(code) for code in range(97, 123)]
+    words = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "vocab.json").write_text(json.dumps({word: index for index, word in enumerate(words)}))
+    (folder / "tokenizer" / "merges.txt").write_text("#version: 0.2\n")
+    (folder / "tokenizer" / "tokenizer_config.json").write_text('{"tokenizer_class": "CLIPTokenizer"}')
+    config = transformers.CLIPTextConfig(
+        vocab_size=54, hidden_size=12, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=6, bos_token_id=52, eos_token_id=53, pad_token_id=53,
+    )  # fmt: skip
+    transformers.CLIPTextModel(config).save_pretrained(folder / "text_encoder")
+
+
 @pytest.mark.skipif(not importlib.util.find_spec("peft"), reason="diffusers loads adapters by the package peft")
-def test_stable_diffusion_loads_the_lora_weights_and_computes_what_the_generator_does(tmp_path):
+def test_stable_diffusion_with_a_prompt_a_class_loads_the_lora_weights_and_computes_the_same(tmp_path):
     folder = saved("stable", tmp_path / "pipeline")
-    release = trainer.start(config_of(folder, ["lora:2"]), tmp_path / "run").run.release
+    add_text_encoder(folder)
+    config = config_of(folder, ["lora:2"], model={"prompts": list("abcdefghij")})
+    release = trainer.start(config, tmp_path / "run").run.release
+    assert verdict(release) == ""
     ours, unet = load_generator(release, module=folder), loaded(folder)
-    latents, times, prompts = torch.randn(2, *ours._latent), torch.tensor([10, 500]), torch.zeros(2, 1, 12)
+    prompts = ours.network.prompts.weight.view(10, 6, 12)[[3, 4]]
+    assert not torch.allclose(prompts[0], prompts[1], atol=1e-3)
+    latents, times = torch.randn(2, *ours._latent), torch.tensor([10, 500])
     before = unet(latents, times, prompts).sample
     loader = importlib.import_module("diffusers.loaders").StableDiffusionLoraLoaderMixin  # of load_lora_weights
     state, alphas = loader.lora_state_dict(str(release))
@@ -135,10 +158,19 @@ def test_stable_diffusion_loads_the_lora_weights_and_computes_what_the_generator
     found, own = unet(latents, times, prompts).sample, ours.network(latents, times, torch.tensor([3, 4])).sample
     assert torch.allclose(found, own, atol=1e-5)
     assert not torch.allclose(before, own, atol=1e-5)
+    with pytest.raises(ConfigError, match="3 prompts for 10 classes"):
+        trainer.start(config_of(folder, model={"prompts": list("abc")}), tmp_path / "other")
+
+
+def test_what_one_vector_a_class_leaves_idle_is_found_before_a_private_image_is_read(tmp_path):
+    """Over one key attention is constant: query and key get no gradient, and the noise alone would move them."""
+    folder = saved("stable", tmp_path / "pipeline")
+    with pytest.raises(ConfigError, match=r"no gradient reaches .*attn2\.to_q\.down\.weight"):
+        trainer.start(config_of(folder, ["labels", "lora:2"]), tmp_path / "run")
 
 
 def test_gradients_by_capture_are_those_by_vmap_through_attention(folder):
-    config = config_of(folder, ["labels", "lora:2", "biases"])
+    config = config_of(folder, [*config_of(folder).model.trained, "biases"])
     generator = PipelineGenerator(config.model, (1, 8, 8), 10, folder=folder)
     weights, rng = trained_weights(generator.network), torch.Generator().manual_seed(0)
     for weight in weights.values():

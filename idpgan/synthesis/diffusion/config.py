@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 from pydantic import Field, model_validator
 
@@ -54,6 +54,9 @@ class DiffusionConfig(MomentsConfig):
         max_physical_batch: Images whose gradients are in memory at once, halved by itself where that is too many; a GPU
             takes 2,048 unless another number is set.
     """
+
+    ADAPTS: ClassVar[bool] = True
+    MAKES_ROWS: ClassVar[bool] = True
 
     name: Literal["diffusion"] = "diffusion"
     start_share: float = Field(0.5, ge=0, lt=1)
