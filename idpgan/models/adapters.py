@@ -149,10 +149,11 @@ def _adapt_layers(network: nn.Module, rank: int, pattern: str | None) -> None:
         attention = [name for name in can if _ATTENTION.fullmatch(name)]
         chosen = attention or [*can]
     else:
-        chosen = fnmatch.filter(own, pattern)
-        if wrong := [name for name in chosen if name not in can]:
-            chosen = []
-            pattern = f"{pattern}, of which '{wrong[0]}' cannot be adapted"
+        named = fnmatch.filter(own, pattern)
+        weighty = [name for name in named if [*own[name].parameters(recurse=False)]]  # not what only holds others
+        chosen = [name for name in weighty if name in can]
+        if wrong := [name for name in weighty if name not in can]:
+            chosen, pattern = [], f"{pattern}, of which '{wrong[0]}' cannot be adapted,"
     if not chosen:
         what = f"with the pattern {pattern} " if pattern else ""
         raise ConfigError(
