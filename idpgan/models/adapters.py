@@ -17,6 +17,7 @@ import copy
 import fnmatch
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -42,14 +43,14 @@ class Lora(nn.Module):
     def __init__(self, layer: nn.Linear | nn.Conv2d, rank: int) -> None:
         super().__init__()
         self.layer = layer
-        self.down: nn.Module
-        self.up: nn.Module
+        self.down: Any  # layers, both of the kind of the first
+        self.up: Any
         if isinstance(layer, nn.Linear):
             self.down = nn.Linear(layer.in_features, rank, bias=False)
             self.up = nn.Linear(rank, layer.out_features, bias=False)
         else:
-            same = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-            self.down = nn.Conv2d(layer.in_channels, rank, *same, bias=False)  # type: ignore[arg-type]
+            same: Any = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
+            self.down = nn.Conv2d(layer.in_channels, rank, *same, bias=False)
             self.up = nn.Conv2d(rank, layer.out_channels, 1, bias=False)
         nn.init.normal_(self.down.weight, std=1 / rank)
         nn.init.zeros_(self.up.weight)
@@ -152,10 +153,11 @@ def _adapt_layers(network: nn.Module, kind: str, rank: int, pattern: str | None)
         attention = [name for name in can if _ATTENTION.fullmatch(name)]
         chosen = attention or [*can]
     else:
-        chosen = fnmatch.filter(own, pattern)
-        if wrong := [name for name in chosen if name not in can]:
-            chosen = []
-            pattern = f"{pattern}, of which '{wrong[0]}' cannot be adapted"
+        named = fnmatch.filter(own, pattern)
+        weighty = [name for name in named if [*own[name].parameters(recurse=False)]]  # not what only holds others
+        chosen = [name for name in weighty if name in can]
+        if wrong := [name for name in weighty if name not in can]:
+            chosen, pattern = [], f"{pattern}, of which '{wrong[0]}' cannot be adapted,"
     if not chosen:
         what = f"with the pattern {pattern} " if pattern else ""
         raise ConfigError(
@@ -164,19 +166,17 @@ def _adapt_layers(network: nn.Module, kind: str, rank: int, pattern: str | None)
         )
     made = {LORA: Lora, TANGENT: Tangent}[kind]
     for name in chosen:
-        network.set_submodule(name, made(can[name], rank))  # type: ignore[arg-type]
+        network.set_submodule(name, made(cast(nn.Linear | nn.Conv2d, can[name]), rank))
 
 
 def _takes(layer: nn.Module, rank: int) -> bool:
     """Tell whether a product of a rank is smaller than the weight of a layer, and can stand beside it."""
-    if isinstance(layer, nn.Conv2d):
-        plain = layer.groups == 1 and layer.padding_mode == "zeros" and not isinstance(layer.padding, str)
-    else:
-        plain = isinstance(layer, nn.Linear)
-    if not plain:
+    if not isinstance(layer, nn.Linear | nn.Conv2d):
         return False
-    out, into = layer.weight.flatten(1).shape  # type: ignore[union-attr, operator]
-    return rank < min(out, into)
+    if isinstance(layer, nn.Conv2d) and (layer.groups > 1 or layer.padding_mode != "zeros"):
+        return False
+    out, into = layer.weight.flatten(1).shape
+    return rank < min(out, into) and not isinstance(getattr(layer, "padding", 0), str)
 
 
 def trained_weights(network: nn.Module) -> dict[str, nn.Parameter]:

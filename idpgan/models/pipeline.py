@@ -50,7 +50,7 @@ class _Predictor(nn.Module):
         label_layers: Names of the embeddings of classes; see `idpgan.models.adapters.adapt`.
     """
 
-    def __init__(self, model: nn.Module, num_classes: int, rows: Sequence[int | None], tokens: int = 1) -> None:
+    def __init__(self, model: Any, num_classes: int, rows: Sequence[int | None], tokens: int = 1) -> None:
         super().__init__()
         self.model, self.num_classes, self.tokens = model, num_classes, tokens
         self.config: Any = model.config
@@ -60,12 +60,12 @@ class _Predictor(nn.Module):
             nn.init.zeros_(self.prompts.weight)
         names = [name for name, part in model.named_modules() if isinstance(part, nn.Embedding)]
         if num_classes and not names and cross is None and _is(model, "UNet2DModel"):  # it learns of classes now
-            width = int(model.time_embedding.linear_2.out_features)  # type: ignore[union-attr, arg-type]
+            width = int(model.time_embedding.linear_2.out_features)
             model.class_embedding, names = nn.Embedding(1, width), ["class_embedding"]
             nn.init.zeros_(model.class_embedding.weight)
         for name in names:
             table = model.get_submodule(name).weight.detach()
-            model.set_submodule(name, nn.Embedding.from_pretrained(rows_of(table, rows or [None])))  # type: ignore[arg-type]
+            model.set_submodule(name, nn.Embedding.from_pretrained(rows_of(table, rows or [None])))
         self._labeled = bool(names)
         self.label_layers = tuple(f"{_MODEL}{name}" for name in names) if num_classes else ()
         if self.prompts is not None and num_classes:
@@ -81,7 +81,7 @@ class _Predictor(nn.Module):
         return found
 
 
-def _is(model: nn.Module, name: str) -> bool:
+def _is(model: Any, name: str) -> bool:
     return type(model).__name__ == name
 
 
@@ -241,10 +241,11 @@ class PipelineGenerator(Generator):
         return {name: found[name] for name in self._own}
 
 
-def _known(model: nn.Module) -> int:
+def _known(model: Any) -> int:
     """Return how many classes a network of diffusers knows."""
-    config: Any = model.config
-    return int(getattr(config, "num_class_embeds", None) or getattr(config, "num_embeds_ada_norm", None) or 0)
+    return int(
+        getattr(model.config, "num_class_embeds", None) or getattr(model.config, "num_embeds_ada_norm", None) or 0
+    )
 
 
 class PipelineOutline(GeneratorOutline):

@@ -103,7 +103,8 @@ def test_an_adapted_network_computes_the_same_at_first_and_merges_into_its_own_w
         ("hiden.*", 3, r'"hiden\.\*" names no weight.*first\.weight'),
         ("lora:2:hiden", 3, r"hiden adapts nothing.*first, hidden\.0"),
         ("lora:900", 3, r"adapts nothing.*none"),
-        ("lora:2:hidden", 3, r"'hidden' cannot be adapted"),
+        ("lora:2:hidden", 3, r"pattern hidden adapts nothing"),  # it only holds layers
+        ("lora:7:[hk]*", 3, r"'kept' cannot be adapted"),
         ("labels", 0, "knows none"),
     ],
 )

@@ -24,7 +24,7 @@ import copy
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +46,7 @@ from idpgan.data.load import DataShape, Sizes, Split, place
 from idpgan.models import ema, optimizers
 from idpgan.models.adapters import merged, trained_weights
 from idpgan.models.config import ModelConfig
-from idpgan.models.diffusion import DiffusionGenerator, training_levels
+from idpgan.models.diffusion import DiffusionGenerator, ResidualNetwork, training_levels
 from idpgan.models.generator import Generator
 from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan, Weights, full_precision
@@ -173,10 +173,11 @@ class Diffusion(PrivateSteps, GaussianMoments):
         """Return the generator; what was learned beside its layers is in their weights."""
         made = super().artifact(config)
         if self._adapts:
-            refuse_unmoved(made.generator.network, self._start)
-            if made.generator.config.pipeline is None:  # else the adapters alone are given away
-                made.generator = copy.deepcopy(made.generator)
-                made.generator.network = merged(made.generator.network)
+            generator = cast(DiffusionGenerator, made.generator)
+            refuse_unmoved(generator.network, self._start)
+            if generator.config.pipeline is None:  # else the adapters alone are given away
+                made.generator = generator = copy.deepcopy(generator)
+                generator.network = cast(ResidualNetwork, merged(generator.network))
         return made
 
     # A record's loss: a function of that record, its coins, what was released and the weights ----------------------
