@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import statistics
 import time
 from collections.abc import Callable
-from typing import NamedTuple
 
 import torch
 
@@ -15,67 +12,51 @@ from idpgan.data.images import Images
 from idpgan.data.load import DataShape, Split
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
-from idpgan.models.generator import Generator
 from idpgan.training.config import RunConfig, load_method
 from idpgan.training.plan import plan_run
-from idpgan.training.samples import sample_grid
 
 SECONDS = 2.0  # that a probe of one method takes, or as long as its first step
-_FEW, _TIMES = 64, 4  # random images of the smallest preparation, and how many times as many the next one has
-_MOST_STEPS = 50  # that are tried
-
-
-class _Stages(NamedTuple):
-    """Seconds of a small run."""
-
-    prepare: float  # features, release, teacher: what grows with the images
-    step: float  # mean, the first left out: some methods do more every few steps
-    show: float  # the samples of one tick
-    finish: float  # what is released is made
+_FEW, _MORE = 32, 160  # random images, to tell what grows with N from what does not
+_BALANCED = 2_000  # generated images that a teacher looks at
 
 
 def expected_seconds(config: RunConfig, shape: DataShape) -> float:
-    """Return how long the training of a run will take, from a probe of each stage at two sizes or more.
+    """Return how long the training of a run will take.
 
-    Nothing private is read: the probe trains on random images, and nothing of it is kept. To read the files is not
-    counted.
+    Nothing private is read: the probe trains on random images, and nothing of it is kept.
 
     Raises:
         InputError: If the probe cannot be done, with the refusal of the method or of the machine.
     """
-    started, total, training = time.monotonic(), shape.num_private, config.training
-    few = max(_FEW, 4 * len(shape.classes), 2 * training.batch_size)
-    few = more = min(few, total) if total else few
+    started = time.monotonic()
+    few, more = (max(num, 4 * len(shape.classes) * num // _FEW) for num in (_FEW, _MORE))
     try:
-        _stages(config, shape, few, 0.0)  # the first of a process pays for imports and buffers
-        low = high = _stages(config, shape, few, started + SECONDS)
-        while more < total and high.prepare < SECONDS / 2:
-            more = min(_TIMES * more, total)
-            high = _stages(config, shape, more, 0.0)
+        first, _ = _timed(config, shape, few, 0.0)
+        second, step = _timed(config, shape, more, started + SECONDS)
     except RuntimeError as error:  # of torch: no memory, say
         raise InputError(f"{config.method.name} cannot be tried here ({str(error).splitlines()[0]}).") from error
-    slope = max(high.prepare - low.prepare, 0.0) / max(more - few, 1)
-    ticks = math.ceil(training.steps / training.tick_steps)
-    return high.prepare + slope * (total - more) + low.step * training.steps + high.show * ticks + high.finish
+    slope = max(second - first, 0.0) / (more - few)
+    for_teacher = _BALANCED if getattr(config.method, "teacher_share", 0) else 0
+    return max(first - slope * few, 0.0) + slope * (shape.num_private + for_teacher) + step * config.training.steps
 
 
-def _stages(config: RunConfig, shape: DataShape, num: int, until: float) -> _Stages:
-    """Time the stages of a run on so many random images; steps are taken until a time, and at least two."""
+def _timed(config: RunConfig, shape: DataShape, num: int, until: float) -> tuple[float, float]:
+    """Return the seconds of the preparation for so many images, and of a step."""
     private, test = _noise(shape, num), _noise(shape, num, first=num)  # nobody is on two sides
     public = _noise(shape, min(shape.sizes.public, num), first=2 * num)
     split = Split(public, private, private.select(torch.arange(0)), test)
     terms = getattr(config.privacy, "delta", None)
     privacy = config.privacy.model_copy(update={} if terms is None else {"delta": min(terms, 0.1 / num)})
-    plan = plan_run(config.model_copy(update={"privacy": privacy}), split.shape)
+    probe = config.model_copy(update={"privacy": privacy})
+    plan = plan_run(probe, split.shape)
     method = load_method(config.method.name).of(plan.config, split, device=resolve_device(config.training.device))
-    prepare, steps = _seconds(method.prepare), list[float]()
-    while len(steps) < min(config.training.steps, _MOST_STEPS) and (len(steps) < 2 or time.monotonic() < until):
+    prepared = _seconds(method.prepare)
+    if not config.training.steps:
+        return prepared, 0.0
+    steps = [_seconds(lambda: method.step(1))]
+    while time.monotonic() < until and len(steps) < min(config.training.steps, 50):
         steps.append(_seconds(lambda: method.step(len(steps) + 1)))
-    step = statistics.fmean(steps[1:] or steps or [0.0])
-    generator = method.product
-    draws = isinstance(generator, Generator)
-    show = _seconds(lambda: sample_grid(generator, num=config.release.samples)) if draws else 0.0
-    return _Stages(prepare, step, show, _seconds(lambda: method.artifact(config.release)))
+    return prepared + steps[0], min(steps)
 
 
 def _seconds(work: Callable[[], object]) -> float:
