@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from idpgan.models.adapters import adapt, trained_weights
 from idpgan.models.optimizers import SGD
@@ -48,14 +49,15 @@ def network_and_records() -> tuple[nn.Module, torch.Tensor]:
 
 
 def steps(ranks: Ranks, precision: Precision = "float32", way: Way = "capture") -> dict[str, Any]:
-    """Return what each record of this rank adds, before and after a record changes, and the weights after a step."""
+    """Return what each record of this rank adds, before and after a record changes, their sum, and the weights after a step."""
     network, records = network_and_records()
     weights = trained_weights(network)
     plan = DPSGDPlan(1.0, 0.5, NUM, 1.0, ranks=ranks)
     tiles = Tiles(8, torch.arange(8), 8, way, 1, precision)
 
     def loss(given: Any, image: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = functional_call(network, dict(given), (image[None],))
+        with sdpa_kernel(SDPBackend.MATH):  # as in `idpgan.models.pipeline`: vmap knows no other
+            found: torch.Tensor = functional_call(network, dict(given), (image[None],))
         return found.square().sum()
 
     def rows_of(images: torch.Tensor, null: torch.Tensor) -> tuple[Rows, dict[str, torch.Tensor]]:
@@ -84,10 +86,10 @@ def steps(ranks: Ranks, precision: Precision = "float32", way: Way = "capture") 
             found, _ = rows_of(images, null)
             moved += [f"{name} {changed}: {i}" for i in base if i != changed and not torch.equal(base[i], found[i])]
             moved += [] if changed not in base or not torch.equal(base[changed], found[changed]) else [f"{name}: still"]
-    noise = Noise.fixed(5)
+    noise, summed = Noise.fixed(5), torch.cat([part.flatten() for part in sums.values()])
     if not ranks.first:
         noise.erase()  # it must not be asked
     with plan.noise_ahead(weights, noise):
         plan.noisy_step(SGD(weights.values(), 1.0), weights, sums, noise)
     stepped = torch.cat([weight.detach().flatten() for weight in weights.values()])
-    return {"moved": moved, "positions": sorted(base), "weights": stepped, "rows": torch.stack([*base.values()])}
+    return {"moved": moved, "positions": sorted(base), "weights": stepped, "sum": summed}
