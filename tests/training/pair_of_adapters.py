@@ -49,7 +49,7 @@ def network_and_records() -> tuple[nn.Module, torch.Tensor]:
 
 
 def steps(ranks: Ranks, precision: Precision = "float32", way: Way = "capture") -> dict[str, Any]:
-    """Return what each record of this rank adds, before and after a record changes, their sum, and the weights after a step."""
+    """Return which rows of this rank's records another record moved, the sum of all, and the weights after a step."""
     network, records = network_and_records()
     weights = trained_weights(network)
     plan = DPSGDPlan(1.0, 0.5, NUM, 1.0, ranks=ranks)
