@@ -267,7 +267,8 @@ def _attention(recorder: _Recorder, query: Tensor, key: Tensor, value: Tensor, *
         return functional.scaled_dot_product_attention(query, key, value, *args, **options)
     parts = [recorder.of_all(part) for part in (query, key, value)]
     with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
-        found = functional.scaled_dot_product_attention(*(part.flatten(0, 1) for part in parts), **options)
+        q, k, v = (part.flatten(0, 1) for part in parts)
+        found = functional.scaled_dot_product_attention(q, k, v, **options)
     return recorder.of_one(found.unflatten(0, parts[0].shape[:2]))
 
 
