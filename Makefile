@@ -33,7 +33,7 @@ device: $(STAMP)
 	$(BIN)/python tools/standin/drive.py test -m gpu -q
 	$(BIN)/python tools/standin/drive.py run --out runs/device
 
-# What the five papers describe, each thing once on small data: at most 15 minutes (docs/results/rows.md).
+# What the five papers describe, each thing once on small data: at most 15 minutes (benchmarks/results/rows.md).
 papers: $(STAMP)
 	$(BIN)/python benchmarks/papers/rows.py run
 

@@ -4,12 +4,12 @@ python benchmarks/people.py --data-root FACES --portraits NPZ --out CELLS [--gro
 
 FACES is a folder that `idpgan prepare --align eyes` made, with the columns person and expression; NPZ holds portraits
 of the same size, labels 0 (neutral) and 1 (smiling). An eighth of the people chooses settings, another eighth is looked
-at once (--group judge), the others are the private ones. A row is LAW:EPSILON:DRAWN, such as plain:1:moved; "real",
-"people" (no private image read) have no law. "cleaned" are moved portraits, cleaned by --denoiser, a release of method
-edm on portraits whose classes are 0 and 1 in this order.
+at once (--group judge), the others are the private ones. A row is LAW:EPSILON:DRAWN, such as plain:1:moved, or
+plain:1:0.8 with that share drawn by the law; "real", "people" (no private image read) have no law. "cleaned" are moved
+portraits, cleaned by --denoiser, a release of method edm on portraits whose classes are 0 and 1 in this order.
 CELLS/cells.jsonl has a line for each cell; what is there is kept.
 
-With --fidelity faces are also searched by MTCNN (Zhang et al. 2016), another detector than the one that aligns, where
+With --fidelity faces are searched by the cascades that align, and by MTCNN (Zhang et al. 2016), another detector, where
 `facenet_pytorch` (its wheel has the weights), `requests` and `tqdm` can be imported.
 """
 
@@ -48,6 +48,7 @@ CLASSES = ("neutral", "happiness")
 NUM, DETECTED = 6000, 300  # generated images that a judge learns from, and those that are searched for faces
 GROUPS, CHOOSE, JUDGE = 8, 0, 1
 MOST_MOVED = 3000
+LATENT = {1: 160, 3: 240}  # numbers of the law by channels
 EYES = np.array([[0.29, 0.38], [0.71, 0.38]])  # where `prepare --align eyes` puts them
 LAWS: dict[str, dict[str, Any]] = {  # name -> [model], [method], [privacy] beside what all have
     "plain": {},
@@ -55,7 +56,7 @@ LAWS: dict[str, dict[str, Any]] = {  # name -> [model], [method], [privacy] besi
     "taught": {"model": {"shape": 12}, "method": {"teacher_share": 0.5, "candidates": 4}},
     "person": {"privacy": {"unit": "person", "most_per_person": 10}},
 }
-DRAWN = {"law": None, "moved": 0.0, "half": 0.5, "cleaned": 0.0}  # the share that is drawn by the law itself
+DRAWN = {"law": 1.0, "moved": 0.0, "half": 0.5, "cleaned": 0.0}  # the share that is drawn by the law itself
 
 
 def faces(root: Path) -> Images:
@@ -83,8 +84,8 @@ def generator_of(law: str, epsilon: float, seed: int, private: Images, public: I
         "data": {"name": "folder", "root": ".", "num_images": len(private), "image_size": private.image_shape[1],
                  "channels": private.image_shape[0], "classes": [*CLASSES], "label": ["expression"],
                  "public_root": "public", "public_disjoint": True},
-        "model": {"generator": "gaussian", "latent_dim": 160, "truncation": 0.7, "moved": moved_of(public),
-                  **parts.get("model", {})},
+        "model": {"generator": "gaussian", "latent_dim": LATENT[private.image_shape[0]], "truncation": 0.7,
+                  "moved": moved_of(public), **parts.get("model", {})},
         "method": {"name": "gaussian", "symmetric": True, **parts.get("method", {})},
         "privacy": {"epsilon": epsilon, "delta": 1e-5, **parts.get("privacy", {})},
         "training": {"seed": seed},
@@ -117,13 +118,13 @@ def judge(images: Images, photos: Images, seed: int, epochs: int = 6) -> float:
     torch.manual_seed(seed)
 
     def block(before: int, after: int) -> nn.Module:
-        return nn.Sequential(nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2))
+        return nn.Sequential(nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.MaxPool2d(2), nn.ReLU())
 
     channels = images.image_shape[0]
     network = nn.Sequential(
         block(channels, 32), block(32, 64), block(64, 128), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Dropout(0.3),
         nn.Linear(128 * 9, len(CLASSES)),
-    )  # fmt: skip
+    ).to(memory_format=torch.channels_last)  # fmt: skip
     optimizer, steps = torch.optim.AdamW(network.parameters(), 2e-3, weight_decay=1e-3), len(images) // 64
     rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=epochs * steps + 1)
     pixels, labels = to_float(images.images), images.labels
@@ -131,6 +132,7 @@ def judge(images: Images, photos: Images, seed: int, epochs: int = 6) -> float:
         for part in torch.randperm(len(images)).split(64)[:steps]:
             mirrored = torch.rand(len(part)) < 0.5
             shown = torch.where(mirrored[:, None, None, None], pixels[part].flip(3), pixels[part])
+            shown = shown.contiguous(memory_format=torch.channels_last)
             optimizer.zero_grad()
             functional.cross_entropy(network(shown), labels[part]).backward()
             optimizer.step()
@@ -185,13 +187,25 @@ def told_apart(images: Images, private: Images, photos: Images, seed: int) -> fl
     return judge(learned, both(images.select(torch.arange(half, half + num)), photos), seed, epochs=3)
 
 
-def nearer(images: Images, private: Images, photos: Images) -> float:
-    """Return how often the nearest photo is a private one, of as many private ones as of others: 50 % by chance."""
-    own, other = (
-        torch.cdist(images.images[:2000].flatten(1).float(), part.images.flatten(1).float()).amin(1)
-        for part in (mixed_up(private, len(photos)), photos)
-    )
-    return round(100 * float((own < other).float().mean()), 1)
+def nearest(images: Images, **sets: Images) -> dict[str, float]:
+    """Return the mean distance to the nearest image of each set, per pixel on [0, 1], and how often which is nearest.
+
+    As many are taken of each set, by a fixed chance. An image that is drawn with no regard to any is as often nearest
+    to each that has the same law.
+    """
+    num, rows = min(len(part) for part in sets.values()), flat(images.images[:2000])
+    found = torch.stack([torch.cdist(rows, flat(mixed_up(part, num).images)).amin(1) for part in sets.values()])
+    distances, shares = found.mean(1) / rows.shape[1] ** 0.5, found.argmin(0).bincount(minlength=len(sets)) / len(rows)
+    return {
+        f"{what}_{name}": round(float(value), 4)
+        for what, values in (("distance", distances), ("nearest", shares))
+        for name, value in zip(sets, values, strict=True)
+    }
+
+
+def flat(images: Tensor) -> Tensor:
+    """Return uint8 images as rows of numbers in [0, 1]."""
+    return images.flatten(1).float() / 255
 
 
 def mixed_up(images: Images, num: int) -> Images:
@@ -208,7 +222,8 @@ def drawn(
         return images, images.images
     law, epsilon, how = row.split(":")
     method = generator_of(law, float(epsilon), seed, private, public, out)
-    model = {"moved": 0} if how == "law" else {"moved": moved_of(public), "plain_share": DRAWN[how]}
+    share = DRAWN[how] if how in DRAWN else float(how)
+    model = {"moved": moved_of(public) if share < 1 else 0, "plain_share": share}
     if how == "cleaned":
         method._cleaner = Cleaner(load_generator(denoiser), [0, 1])
     generator: Generator = method.generator
@@ -221,7 +236,7 @@ def drawn(
 
 def spread(images: Tensor) -> float:
     """Return the mean distance between two of the images, per pixel on [0, 1]."""
-    rows = images[:1000].flatten(1).float() / 255
+    rows = flat(images[:1000])
     return round(float(torch.pdist(rows).mean() / rows.shape[1] ** 0.5), 4)
 
 
@@ -245,7 +260,7 @@ def main() -> None:
         "--quick", action="store_true", help="half of the images, two thirds of the epochs: to choose by"
     )
     parser.add_argument(
-        "--fidelity", action="store_true", help="KID, recall, MTCNN, told from real, nearest photos too"
+        "--fidelity", action="store_true", help="KID, recall, faces found, told from real, nearest images too"
     )
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
@@ -265,9 +280,12 @@ def main() -> None:
             images, looked = drawn(row, seed, private, public, asked.out, asked.denoiser)
             few = images.select(torch.arange(NUM // 2))
             cnn = judge(few, judges, seed, epochs=4) if asked.quick else judge(images, judges, seed)
-            cell = key | {"cnn": cnn, **found_faces(looked), "spread": spread(images.images)}
+            cell = key | {"cnn": cnn, "spread": spread(images.images)}
             if asked.fidelity:
-                cell |= {**found_by_mtcnn(looked), "nearer": nearer(images, private, judges)}
+                cell |= {**found_faces(looked), **found_by_mtcnn(looked)}
+                others = {"private": private, "others": judges, "portraits": public}
+                others.pop({"real": "private", "people": "portraits"}.get(row, ""), None)
+                cell |= nearest(images, **others)
                 cell["told_apart"] = told_apart(images, private, judges, seed)
                 network = network or fit_feature_classifier(private, cache=cache)
                 cell |= fidelity(images, judges, network, cache)

@@ -250,7 +250,9 @@ def test_a_key_that_has_its_default_is_not_written():
     assert build(Later, own.to_json(), "[later]") == own
 
 
-@pytest.mark.parametrize("name", config_names())
+@pytest.mark.parametrize(
+    "name", [name for name in config_names() if not load_table(Path(name)).get("model", {}).get("trained")]
+)
 def test_a_run_is_named_by_what_differs_from_the_defaults(name):
     config = build_config(load_table(Path(name)), name)
     table = config.to_json()

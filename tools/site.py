@@ -22,6 +22,8 @@ LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=(?:#[^)\s]*)?\))")
 
 def home(uri: str) -> str:
     """Return where a page of the site lies in the repository."""
+    if uri.startswith("repository/"):
+        return uri.removeprefix("repository/")
     return next((path for path, moved in MOVED.items() if moved == uri), f"docs/{uri}")
 
 
@@ -43,7 +45,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
                 seen.add(uri)
                 pages.append({title.replace("`", ""): uri})
         nav.append({section.partition("\n")[0]: pages})
-    nav[-1]["Every key of a config"] = KEYS
+    nav.append({"Every key of a config": KEYS})
     config.nav = nav
     return config
 
@@ -54,12 +56,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     files.append(File.generated(config, KEYS, content=keys.render()))
     for path, uri in MOVED.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
-    for file in list(files.documentation_pages()):
+    unread = list(files.documentation_pages())
+    while unread:
+        file = unread.pop()
         for link in LINK.findall(file.content_string):
             uri = target(link, home(file.src_uri))
             if uri.startswith("repository/") and uri not in files.src_uris:
-                path = ROOT / uri.removeprefix("repository/")
-                files.append(File.generated(config, uri, abs_src_path=str(path)))
+                added = File.generated(config, uri, abs_src_path=str(ROOT / home(uri)))
+                files.append(added)
+                unread += [added] if added.is_documentation_page() else []
     return files
 
 

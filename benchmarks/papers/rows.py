@@ -1,4 +1,4 @@
-"""What the five papers describe, row by row: the table of docs/results/rows.md, and the commands that show each row.
+"""What the five papers describe, row by row: the table of benchmarks/results/rows.md, and the commands that show each row.
 
 python benchmarks/papers/rows.py table                        # write the page from rows.toml
 python benchmarks/papers/rows.py run [--paper 000] [--seconds 900]    # run every command once (make papers)
@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-SOURCE, PAGE = Path(__file__).with_suffix(".toml"), ROOT / "docs" / "results" / "rows.md"
+SOURCE, PAGE = Path(__file__).with_suffix(".toml"), ROOT / "benchmarks" / "results" / "rows.md"
 SLOWEST = 5  # commands that are named at the end
 VERDICTS = ("works", "partial", "missing", "departs")
 PAPERS = {
@@ -46,7 +46,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         f"A row is one thing that a paper describes; *line* counts in our text of it. {counted(rows)}. Written by",
         "`python benchmarks/papers/rows.py table` from rows.toml beside it; `make papers` runs every command,",
         "which shows the thing on small data (a test file is a command, too). Which claims hold is another question:",
-        "[claims](reproduction.md).",
+        "[claims](../../docs/results/reproduction.md).",
     ]
     for paper, title in PAPERS.items():
         own = [row for row in rows if row["paper"] == paper]

@@ -50,15 +50,18 @@ class DataConfig(Section):
         public_license: License of the images of ``public_root``, as whoever owns them states it: printed before they
             are used, and on the card.
         public_generator: Folder of a released generator of this package: the simulator of ``model.simulator =
-            "generator"``, what cleans with ``model.cleaned``, or what is adapted with ``model.trained``.
+            "generator"``, what cleans with ``model.cleaned``, or what is adapted with ``model.trained``, which a folder
+            of `diffusers` may be too.
         public: "faces" draws the public images, in the size of the private ones: nobody's privacy, and nothing is taken
-            out of the private ones. "people" are portraits of people who do not exist, as `idpgan people` draws them.
+            out of the private ones. "fonts" are digits of a simulated pen, "people" portraits of people who do not
+            exist, as `idpgan people` draws them.
         public_images: Drawn public images, one of each person; None: 6,000.
         public_seed: Seed of their drawing; None is a constant of the package.
         public_crop: Of "faces": side of what is kept around the face, as a share of the drawn picture's; None: 1, the
             whole.
-        public_labels: What a drawn face of each class looks like, for example ``{happiness = "smiling", neutral = "not
-            smiling"}``: an attribute of `faces`, or "not" and one. None: unlabeled.
+        public_labels: What a drawn picture of each class looks like, for example ``{happiness = "smiling", neutral =
+            "not smiling"}``: an attribute of `faces` or `people`, a digit, or "not" and one. None: unlabeled, but for
+            "fonts" beside classes that are called as digits.
         holdout_share: Share, in [0, 1), of the training images that is never trained on: the non-members of attacks.
             With 0 there is no holdout and nothing to attack.
         image_size: Height and width in pixels that the images must have, one number for both or [height, width]. Files
@@ -92,7 +95,7 @@ class DataConfig(Section):
     public_root: Path | None = None
     public_license: License | None = None
     public_generator: Path | None = None
-    public: Literal["faces", "people"] | None = None
+    public: Literal["faces", "fonts", "people"] | None = None
     public_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
     public_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     public_crop: Annotated[float, Field(ge=0.25, le=1)] | None = None
@@ -150,11 +153,13 @@ class DataConfig(Section):
         keys = ("public_images", "public_seed", "public_crop", "public_labels")
         own = [key for key in keys if getattr(self, key) is not None]
         if own and self.public is None:
-            raise ConfigError(f'{own[0]} is a key of public = "faces" or "people". Set that, or leave {own[0]} out.')
+            raise ConfigError(
+                f'{own[0]} is a key of public = "faces", "fonts" or "people". Set that, or leave {own[0]} out.'
+            )
         if self.public_license is not None and self.public_root is None:
             raise ConfigError("public_license is that of the images of public_root. Set that, or leave it out.")
-        if self.public == "people" and self.public_crop is not None:
-            raise ConfigError('public_crop is for public = "faces": portraits of people are cut already. Leave it out.')
+        if self.public not in (None, "faces") and self.public_crop is not None:
+            raise ConfigError(f'public_crop is for public = "faces": {self.public} are cut already. Leave it out.')
         if self.public is not None and (self.public_share > 0 or self.public_root is not None):
             other = "public_share" if self.public_share > 0 else "public_root"
             raise ConfigError(f'public = "{self.public}" and {other} exclude each other. Leave one of them out.')

@@ -1,6 +1,7 @@
-"""Public images that a program draws, for any source of private ones: `data.public = "faces"` or `"people"`.
+"""Public images that a program draws, for any source of private ones: `data.public = "faces"`, "fonts" or "people".
 
-"faces" are drawings (`faces`), "people" portraits of people who do not exist (`people`, with the extra of that name).
+"faces" are drawings (`faces`), "fonts" digits of a simulated pen (`fonts`), "people" portraits of people who do not
+exist (`people`, with the extra of that name).
 """
 
 from __future__ import annotations
@@ -9,18 +10,20 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 import torch
+from torch.nn import functional
 
 from idpgan.config import nearest_hint
-from idpgan.data import faces, people
+from idpgan.data import faces, fonts, people
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.errors import ConfigError
 from idpgan.progress import Progress, silent
 
 NUM_PUBLIC, PUBLIC_SEED, PUBLIC_CROP = 6_000, 7_002, 1.0  # where a config does not say
-LOOKS: Mapping[str, Sequence[str]] = {"faces": faces.ATTRIBUTES, "people": people.YES_OR_NO}
+LOOKS: Mapping[str, Sequence[str]] = {"faces": faces.ATTRIBUTES, "fonts": fonts.CLASSES, "people": people.YES_OR_NO}
 PAPERS: Mapping[str, str] = {  # what such images are, and where they come from
     "faces": "drawings of faces by this program, of nobody",
+    "fonts": "digits written by a simulated pen of this program, of nobody's hand",
     "people": str(people.PAPERS),
 }
 _NOT = "not "
@@ -36,8 +39,8 @@ def draw_public(
 ) -> Images:
     """Draw the public images, one of each person.
 
-    With `data.public_labels` the positions go to the classes in turn, and each class is filled with faces that look
-    like it; a class with too few such faces repeats them.
+    With `looks_of` each class the positions go to the classes in turn, and each class is filled with pictures that look
+    like it; a class with too few such pictures repeats them.
 
     Args:
         image_shape: (C, H, W) of the private images and of every drawn picture; only crops are rescaled.
@@ -59,7 +62,7 @@ def draw_public(
         alike, places = torch.nonzero(holds)[:, 0], labels == number
         if not len(alike):
             raise ConfigError(
-                f"none of the {len(drawn)} drawn faces is '{look}', data.public_labels of '{name}'. Set "
+                f"none of the {len(drawn)} drawn {config.public} is '{look}', as '{name}' looks. Set "
                 "data.public_images higher."
             )
         index[places] = alike[torch.arange(int(places.sum())) % len(alike)]
@@ -70,6 +73,10 @@ def _drawn(config: DataConfig, image_shape: tuple[int, int, int], progress: Prog
     """Draw the pictures, with their looks as attributes."""
     (channels, height, width), num = image_shape, count_public(config)
     seed = PUBLIC_SEED if config.public_seed is None else config.public_seed
+    if config.public == "fonts":
+        digits = fonts.draw(num, (height, width), channels, seed=seed, progress=progress)
+        is_digit = functional.one_hot(digits.labels, len(fonts.CLASSES)).to(torch.uint8)
+        return Images(digits.images, attributes=is_digit, attribute_names=fonts.CLASSES)
     if config.public == "people":
         if height != width:
             raise ConfigError(
@@ -81,9 +88,16 @@ def _drawn(config: DataConfig, image_shape: tuple[int, int, int], progress: Prog
     return faces.draw_cropped(num, (height, width), channels, crop, seed=seed, progress=progress)
 
 
+def looks_of(config: DataConfig, classes: Sequence[str]) -> Mapping[str, str]:
+    """Return what a picture of each class looks like, {} for unlabeled ones; classes of digits look like themselves."""
+    if config.public == "fonts" and not config.public_labels and set(classes) <= set(fonts.CLASSES):
+        return {name: name for name in classes}
+    return config.public_labels or {}
+
+
 def check_public_labels(config: DataConfig, classes: Sequence[str]) -> Mapping[str, str]:
     """Return the look of each class, {} for unlabeled ones; raises `ConfigError` if classes or looks do not fit."""
-    meanings = config.public_labels or {}
+    meanings = looks_of(config, classes)
     if meanings and set(meanings) != set(classes):
         odd = sorted(set(meanings) ^ set(classes))
         raise ConfigError(
@@ -94,7 +108,7 @@ def check_public_labels(config: DataConfig, classes: Sequence[str]) -> Mapping[s
     for name, look in meanings.items():
         if look.removeprefix(_NOT) not in looks:
             raise ConfigError(
-                f"data.public_labels: '{look}' (of '{name}') is not a look of a drawn face. "
+                f"data.public_labels: '{look}' (of '{name}') is not a look of drawn {config.public}. "
                 f"{nearest_hint(look.removeprefix(_NOT), looks)}"
             )
     return meanings

@@ -10,11 +10,13 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 _DEPTHS = (-16.0, 16.0)  # lengths in front of the origin that are told apart
 _STEPS = 1 << 32  # between them
 _MOST_TRIANGLES = 1 << 24  # float weights and the whole numbers of the buffer have room for these
 _EDGE = -1e-5  # weights from here on are inside: no crack between neighbors
+_LEVEL = 1e-9  # a weight that changes less from pixel to pixel is the same on the whole row
 
 
 class Hits(NamedTuple):
@@ -34,20 +36,21 @@ class Hits(NamedTuple):
 
     def interpolate(self, corners: Tensor) -> Tensor:
         """Mix values (T, 3, A) of the triangles' corners: (B, A, H, W)."""
-        rows = corners.flatten(1)[self.triangle.flatten()].view(*self.triangle.shape, 3, -1)
-        return self._mixed(rows)
+        first = 3 * self.triangle.view(-1, 1)
+        return self._mixed(corners.flatten(0, 1), first + torch.arange(3, device=first.device))
 
     def interpolate_moving(self, values: Tensor, triangles: Tensor) -> Tensor:
         """Mix values (B, V, A) of vertices, of each image its own: (B, A, H, W)."""
         batch, num, _ = values.shape
-        vertices = triangles[self.triangle.flatten()].view(batch, -1)
-        vertices = vertices + num * torch.arange(batch, device=vertices.device)[:, None]
-        return self._mixed(values.flatten(0, 1)[vertices.flatten()].view(*self.triangle.shape, 3, -1))
+        vertices = triangles.index_select(0, self.triangle.flatten()).view(batch, -1, 3)
+        vertices = vertices + num * torch.arange(batch, device=vertices.device)[:, None, None]
+        return self._mixed(values.reshape(batch * num, -1), vertices.view(-1, 3))
 
-    def _mixed(self, rows: Tensor) -> Tensor:
-        """Mix (B, H, W, 3, A) by the weights: (B, A, H, W)."""
-        first, second, third = (rows[..., corner, :] * self.weights[..., corner, None] for corner in range(3))
-        return (first + second).add_(third).permute(0, 3, 1, 2).contiguous()
+    def _mixed(self, values: Tensor, rows: Tensor) -> Tensor:
+        """Mix rows (B H W, 3) of values (R, A) by the weights: (B, A, H, W)."""
+        weights = self.weights.view(-1, 3)
+        mixed = embedding_bag(rows, values.contiguous(), per_sample_weights=weights, mode="sum")
+        return mixed.view(*self.triangle.shape, -1).permute(0, 3, 1, 2).contiguous()
 
 
 def rasterize(
@@ -68,20 +71,15 @@ def rasterize(
     if len(triangles) >= _MOST_TRIANGLES:
         raise ValueError(f"{len(triangles)} triangles are too many: fewer than {_MOST_TRIANGLES}.")
     image, which, box, planes = _in_sight(points, triangles, height, width, shown, two_sided)
-    left, top, wide, high = box.unbind(1)
-    each = wide * high
-    number = torch.repeat_interleave(torch.arange(len(each), device=each.device), each)
-    place = torch.arange(len(number), device=each.device) - (each.cumsum(0) - each)[number]
-    down, right = place // wide[number], place % wide[number]
-    plane = planes[number]
-    second = plane[:, 0] * right + plane[:, 1] * down + plane[:, 2]
-    third = plane[:, 3] * right + plane[:, 4] * down + plane[:, 5]
-    inside = torch.nonzero((second >= _EDGE) & (third >= _EDGE) & (second + third <= 1 - _EDGE))[:, 0]
-    plane, second, third, number = plane[inside], second[inside], third[inside], number[inside]
-    depth = plane[:, 6] + second * plane[:, 7] + third * plane[:, 8]
-    first = (image * height + top) * width + left
-    pixel = first[number] + down[inside] * width + right[inside]
-    return _nearest(pixel, depth, which[number], second, third, (len(points), height, width))
+    number, down = _counted(box[:, 3])
+    row = _rows(planes.index_select(0, number), down.float(), box[:, 2].float().index_select(0, number))
+    first = ((image * height + box[:, 1]) * width + box[:, 0]).index_select(0, number) + down * width
+    of_row, right = _counted(row.num)
+    right += row.left.index_select(0, of_row)
+    at_left, per_pixel = row.values.index_select(0, of_row).split(3, 1)
+    second, third, depth = torch.addcmul(at_left, per_pixel, right[:, None].float()).unbind(1)
+    pixel, triangle = first.index_select(0, of_row) + right, which.index_select(0, number).index_select(0, of_row)
+    return _nearest(pixel, depth, triangle, second, third, (len(points), height, width))
 
 
 def _in_sight(
@@ -91,26 +89,71 @@ def _in_sight(
 
     Returns:
         Of each its image and its number, int64 (K,); its box, int64 (K, 4): left, top, width, height in px; and
-        (K, 9): the weights of corners 1 and 2 as planes over the pixels from the left upper one of the box on, the
-        depth of corner 0, and what corners 1 and 2 add to it.
+        (K, 9): the weights of corners 1 and 2, and the depth, as planes over the pixels from the left upper one of the
+        box on: three values there, three changes for each pixel to the right, three for each one down.
     """
     batch = len(points)
     rows = points.transpose(0, 1).reshape(points.shape[1], -1)  # a row of memory for each vertex
-    first, last, other = (rows[triangles[:, corner]].view(-1, batch, 3) for corner in range(3))  # (T, B, 3)
+    first, last, other = (rows.index_select(0, corners).view(-1, 3) for corners in triangles.unbind(1))  # (T B, 3)
     along, across = last - first, other - first
-    area = along[..., 0] * across[..., 1] - along[..., 1] * across[..., 0]
-    low = torch.minimum(torch.minimum(first, last), other)[..., :2].sub_(0.5).ceil_().clamp_min_(0)
-    high = torch.maximum(torch.maximum(first, last), other)[..., :2].sub_(0.5).floor_()
+    area = along[:, 0] * across[:, 1] - along[:, 1] * across[:, 0]
+    low = torch.minimum(torch.minimum(first, last), other)[:, :2].sub_(0.5).ceil_().clamp_min_(0)
+    high = torch.maximum(torch.maximum(first, last), other)[:, :2].sub_(0.5).floor_()
     limit = torch.tensor([width - 1.0, height - 1.0], device=points.device)
     sides = (torch.minimum(high, limit) - low + 1).clamp_min_(0)
-    there = sides.prod(2).bool() & ((area != 0) if two_sided else (area < 0))
-    which, image = torch.nonzero(there if shown is None else there & shown.T, as_tuple=True)
-    a, b, size, corner, start = (values[which, image] for values in (along, across, area, first, low))
-    box = torch.cat([start, sides[which, image]], 1).long()
-    start = start + 0.5 - corner[:, :2]
-    one = torch.stack([b[:, 1], -b[:, 0], start[:, 0] * b[:, 1] - start[:, 1] * b[:, 0]], 1) / size[:, None]
-    two = torch.stack([-a[:, 1], a[:, 0], start[:, 1] * a[:, 0] - start[:, 0] * a[:, 1]], 1) / size[:, None]
-    return image, which, box, torch.cat([one, two, corner[:, 2:], a[:, 2:], b[:, 2:]], 1)
+    there = sides.prod(1).bool() & ((area != 0) if two_sided else (area < 0))
+    found = torch.nonzero(there if shown is None else there & shown.T.flatten())[:, 0]
+    a, b, size, corner, start, side = (
+        values.index_select(0, found) for values in (along, across, area, first, low, sides)
+    )
+    x, y = (start + 0.5 - corner[:, :2]).unbind(1)
+    right = torch.stack([b[:, 1], -a[:, 1]], 1) / size[:, None]
+    down = torch.stack([-b[:, 0], a[:, 0]], 1) / size[:, None]
+    weights = x[:, None] * right + y[:, None] * down
+    planes = [
+        part
+        for plane, depth in ((weights, corner[:, 2]), (right, 0.0), (down, 0.0))
+        for part in (plane, (depth + plane[:, 0] * a[:, 2] + plane[:, 1] * b[:, 2])[:, None])
+    ]
+    box = torch.cat([start, side], 1).long()
+    return found % batch, found.div(batch, rounding_mode="floor"), box, torch.cat(planes, 1)
+
+
+def _counted(nums: Tensor) -> tuple[Tensor, Tensor]:
+    """Number things 0, 1, ... within groups of sizes (K,): of each thing its group, and its number."""
+    group = torch.repeat_interleave(nums)
+    return group, torch.arange(len(group), device=nums.device) - (nums.cumsum(0) - nums).index_select(0, group)
+
+
+class _Rows(NamedTuple):
+    """What triangles cover of rows of pixels.
+
+    Attributes:
+        left: First pixel of the box that is covered, int64 (R,).
+        num: Pixels that are covered, int64 (R,).
+        values: (R, 6): two weights and the depth at the left side of the box, and their changes for each pixel.
+    """
+
+    left: Tensor
+    num: Tensor
+    values: Tensor
+
+
+def _rows(planes: Tensor, down: Tensor, wide: Tensor) -> _Rows:
+    """Find what lies inside of triangles: on each row all three weights are at least 0 from one pixel to another."""
+    start, right, each_down = planes.split(3, 1)
+    start = torch.addcmul(start, each_down, down[:, None])
+    low, high = torch.zeros_like(wide), wide - 1
+    weights = [(start[:, place], right[:, place]) for place in (0, 1)]
+    weights.append((1 - start[:, 0] - start[:, 1], -right[:, 0] - right[:, 1]))
+    for value, change in weights:
+        change = torch.where(change.abs() < _LEVEL, _LEVEL, change)
+        end = (_EDGE - value) / change
+        low = torch.where(change > 0, torch.maximum(low, end), low)
+        high = torch.where(change < 0, torch.minimum(high, end), high)
+    left = low.ceil_()
+    num = (high.floor_() - left + 1).clamp_min_(0)
+    return _Rows(left.long(), num.long(), torch.cat([start, right], 1))
 
 
 def _nearest(
@@ -122,11 +165,11 @@ def _nearest(
     key = scaled * _MOST_TRIANGLES + triangle
     best = torch.full((shape[0] * shape[1] * shape[2],), -1, dtype=torch.int64, device=pixel.device)
     best.scatter_reduce_(0, pixel, key, "amax")
-    won = torch.nonzero(key == best[pixel])[:, 0]
+    won = torch.nonzero(key == best.index_select(0, pixel))[:, 0]
+    pixel, second, third, depth = (values.index_select(0, won) for values in (pixel, second, third, depth))
     weights = torch.zeros(len(best), 3, device=pixel.device)
-    weights[pixel[won]] = torch.stack([1 - second[won] - third[won], second[won], third[won]], 1)
-    nearest = torch.full((len(best),), low, device=pixel.device)
-    nearest[pixel[won]] = depth[won]
+    weights.index_copy_(0, pixel, torch.stack([1 - second - third, second, third], 1))
+    nearest = torch.full((len(best),), low, device=pixel.device).index_copy_(0, pixel, depth)
     covered = best >= 0
-    number = torch.where(covered, best % _MOST_TRIANGLES, 0)
+    number = (best & (_MOST_TRIANGLES - 1)).mul_(covered)
     return Hits(number.view(shape), weights.view(*shape, 3), nearest.view(shape), covered.view(shape))

@@ -92,6 +92,7 @@ class PipelineConfig(Section):
 
     Attributes:
         network: Class and settings, as JSON; likewise ``autoencoder``, if there is one, and ``scheduler``.
+        tokens: Vectors of a prompt, where there are prompts.
         weights: SHA-256 (hex) of the weights.
         license: As the folder states it.
     """
@@ -99,6 +100,7 @@ class PipelineConfig(Section):
     network: Annotated[str, Field(max_length=_LONGEST_SETTINGS)]
     autoencoder: Annotated[str, Field(max_length=_LONGEST_SETTINGS)] | None = None
     scheduler: Annotated[str, Field(max_length=_LONGEST_SETTINGS)]
+    tokens: int = Field(1, ge=1, le=4096)
     weights: str = Field(pattern=r"^[0-9a-f]{64}$")
     license: Annotated[str, AfterValidator(_one_line)] = ""
 
@@ -165,6 +167,7 @@ class ModelConfig(Section):
             "tangent:R", either with ":PATTERN" behind it, and patterns of names; see `idpgan.models.adapters`. Empty:
             nothing is adapted.
         pipeline: That folder; written by `idpgan train`, which reads it.
+        prompts: What the frozen text encoder of that folder is told of each class, in their order, or of all images.
         cleaned: Whether moved images are cleaned by a denoiser that learned from public images, the released
             "diffusion" generator of ``data.public_generator`` (`idpgan.synthesis.clean`).
         plain_share: Of the images to train on, the share that is drawn by the law as without `moved`.
@@ -187,6 +190,7 @@ class ModelConfig(Section):
     moved: int = Field(default=0, ge=0, le=65536)
     trained: Annotated[tuple[TrainedPart, ...], BeforeValidator(_several), Field(max_length=64)] = ()
     pipeline: PipelineConfig | None = None
+    prompts: Annotated[tuple[TrainedPart, ...], BeforeValidator(_several), Field(max_length=1000)] = ()
     cleaned: bool = False
     plain_share: float = Field(default=0.5, ge=0, lt=1)
 
@@ -231,6 +235,8 @@ class ModelConfig(Section):
                 'generator = "pipeline" needs trained, and a folder of diffusers as data.public_generator; any other '
                 "generator has no pipeline."
             )
+        if self.prompts and (self.pipeline is None or self.pipeline.kind != "UNet2DConditionModel"):
+            raise ConfigError("prompts are for a pipeline whose network is a UNet2DConditionModel. Leave them out.")
         if self.trained:
             self._check_trained()
         elif self.simulator != "generator" and not self.cleaned and self.origin is not None:

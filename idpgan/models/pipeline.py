@@ -8,11 +8,12 @@ the network predicts, noise, image or velocity, at a uniform step of the schedul
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from safetensors.torch import save
@@ -25,7 +26,7 @@ from idpgan.models.adapters import adapt, adapter_weights, label_rows, rows_of
 from idpgan.models.config import ModelConfig
 from idpgan.models.generator import Generator
 from idpgan.models.own import NETWORK, GeneratorOutline
-from idpgan.models.pipeline_folder import build_part, check_weights, load_part
+from idpgan.models.pipeline_folder import build_part, check_weights, encode, load_part
 from idpgan.models.pipelines import PipelineSimulator
 from idpgan.models.tangent import factors
 
@@ -43,17 +44,18 @@ class _Predictor(nn.Module):
         model: The network.
         num_classes: 0 for none.
         rows: Which class of the network each of ours is, None = the mean of all.
+        tokens: Vectors that a network with cross attention sees of a class, zero at first: those of a prompt.
 
     Attributes:
         label_layers: Names of the embeddings of classes; see `idpgan.models.adapters.adapt`.
     """
 
-    def __init__(self, model: nn.Module, num_classes: int, rows: Sequence[int | None]) -> None:
+    def __init__(self, model: nn.Module, num_classes: int, rows: Sequence[int | None], tokens: int = 1) -> None:
         super().__init__()
-        self.model, self.num_classes = model, num_classes
+        self.model, self.num_classes, self.tokens = model, num_classes, tokens
         self.config: Any = model.config
         cross = getattr(self.config, "cross_attention_dim", None) if _is(model, "UNet2DConditionModel") else None
-        self.prompts = None if cross is None else nn.Embedding(max(num_classes, 1), int(cross))
+        self.prompts = None if cross is None else nn.Embedding(max(num_classes, 1), tokens * int(cross))
         if self.prompts is not None:
             nn.init.zeros_(self.prompts.weight)
         names = [name for name, part in model.named_modules() if isinstance(part, nn.Embedding)]
@@ -74,7 +76,7 @@ class _Predictor(nn.Module):
         rows = timestep.new_zeros(len(latents)).long() if class_labels is None else class_labels
         given: dict[str, Any] = {"class_labels": rows} if self._labeled else {}
         if self.prompts is not None:
-            given["encoder_hidden_states"] = self.prompts(rows)[:, None]
+            given["encoder_hidden_states"] = self.prompts(rows).unflatten(1, (self.tokens, -1))
         found: SimpleNamespace = self.model(latents, timestep=timestep, **given)
         return found
 
@@ -132,7 +134,9 @@ class PipelineGenerator(Generator):
                 "prepare --size)."
             )
         rows = label_rows([str(number) for number in range(_known(model))], classes, looks or {})
-        self.network = _Predictor(model.eval(), self.num_classes, rows or [None] * self.num_classes)
+        self.network = _Predictor(model.eval(), self.num_classes, rows or [None] * self.num_classes, pipeline.tokens)
+        if config.prompts:
+            self._set_prompts(config.prompts, folder)
         self.network.requires_grad_(False)
         adapt(self.network, config.trained, seed=seed)
         self._own = tuple(adapter_weights(self.network))
@@ -143,6 +147,17 @@ class PipelineGenerator(Generator):
             self._schedule: Tensor = noise.alphas_cumprod.clone()
         self._predicts = str(noise.config.prediction_type)
         self._scheduler = noise.config
+
+    def _set_prompts(self, prompts: Sequence[str], folder: Path | None) -> None:
+        """Let the network see what a text encoder makes of a prompt of each class, or of one for all."""
+        table = cast(nn.Embedding, self.network.prompts).weight
+        if len(prompts) not in (1, len(table)):
+            raise ConfigError(
+                f"model.prompts has {len(prompts)} prompts for {len(table)} classes: give one of each, or one for all."
+            )
+        if folder is not None:
+            found = encode(folder, prompts, self.network.tokens)
+            table.data.copy_(found.flatten(1).expand(len(table), -1))
 
     # The steps: see `DiffusionGenerator`, which has the same doors --------------------------------------------------
 
@@ -210,6 +225,15 @@ class PipelineGenerator(Generator):
         with torch.no_grad():
             for name, weight in own.items():
                 weight.copy_(state_dict[f"{NETWORK}{name}"])
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PipelineGenerator:
+        """Return a copy that has the frozen weights in common: they may be large, and nothing moves them."""
+        frozen = [weight for weight in self.parameters() if not weight.requires_grad]
+        memo.update({id(tensor): tensor for tensor in (*frozen, *self.buffers())})
+        made = type(self).__new__(type(self))
+        memo[id(self)] = made
+        made.__dict__ = copy.deepcopy(self.__dict__, memo)
+        return made
 
     def _adapters(self) -> dict[str, nn.Parameter]:
         """Return what the adapters have; an average has frozen all of it."""

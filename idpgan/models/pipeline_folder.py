@@ -1,7 +1,7 @@
 """A folder in the layout of `diffusers`, read without its code: known classes, their JSON settings, safetensors.
 
 The folder has ``model_index.json``, and a subfolder with ``config.json`` and weights for each of network (``unet`` or
-``transformer``), ``scheduler`` and perhaps autoencoder (``vae``). A text encoder is not used.
+``transformer``), ``scheduler`` and perhaps autoencoder (``vae``), and CLIP (``text_encoder``, ``tokenizer``).
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import parse_json, read_plain
@@ -55,6 +57,9 @@ def describe_pipeline(path: Path, license: str = "") -> dict[str, Any]:  # noqa:
     if not license and readme.is_file():
         stated = _LICENSE.search(read_plain(readme, _MOST_TEXT, follow=True).decode(errors="replace"))
         license = stated[1] if stated else ""  # noqa: A001
+    text = path / "text_encoder" / "config.json"
+    if text.is_file():
+        found["tokens"] = int(parse_json(read_plain(text, _MOST_TEXT, follow=True)).get("max_position_embeddings", 77))
     return found | ({"license": license} if license else {})
 
 
@@ -79,6 +84,26 @@ def load_part(path: Path, part: str, settings: str) -> nn.Module:
     return loaded.float()
 
 
+def encode(path: Path, prompts: Sequence[str], tokens: int) -> Tensor:
+    """Return what the CLIP of a folder makes of prompts, (N, tokens, D); only safetensors are opened.
+
+    Raises:
+        InputError: If the folder has no text encoder, or `transformers` is missing.
+    """
+    try:
+        from transformers import CLIPTextModel, CLIPTokenizer
+    except ImportError as error:
+        raise InputError(f"model.prompts need the package transformers ({error}): pip install transformers.") from error
+    if not (path / "text_encoder").is_dir() or not (path / "tokenizer").is_dir():
+        raise InputError(f"model.prompts need text_encoder/ and tokenizer/, which {path} has not. Leave them out.")
+    tokenizer = CLIPTokenizer.from_pretrained(path / "tokenizer", local_files_only=True)
+    encoder = CLIPTextModel.from_pretrained(path / "text_encoder", use_safetensors=True, local_files_only=True)
+    asked = {"padding": "max_length", "max_length": tokens, "truncation": True, "return_tensors": "pt"}
+    with torch.no_grad():
+        found: Tensor = encoder.eval()(tokenizer([*prompts], **asked).input_ids)[0]
+    return found.float()
+
+
 def check_weights(path: Path | None, pipeline: PipelineConfig) -> Path:
     """Return the folder of a pipeline, if it has the weights that the config names.
 
@@ -101,8 +126,8 @@ def _folder(path: Path, names: tuple[str, ...]) -> Path | None:
 
 
 def _digest(path: Path) -> str:
-    """Return the SHA-256 over the weight files of network and autoencoder, with their names."""
-    folders = [_folder(path, _FOLDERS[part]) for part in ("network", "autoencoder")]
+    """Return the SHA-256 over the weight files of network, autoencoder and text encoder, with their names."""
+    folders = [_folder(path, names) for names in (_FOLDERS["network"], _FOLDERS["autoencoder"], ("text_encoder",))]
     files = sorted(file for folder in folders if folder is not None for file in folder.glob("*.safetensors"))
     if not files:
         raise InputError(

@@ -28,6 +28,7 @@ _BLOCK_BYTES = 8 << 20, 1 << 30  # `by_device`: of rows held at once
 _MOST_TOGETHER = 32, 1024  # `by_device`: rows of a block
 _SUM_BITS = 30  # of a sum of rows, which is below 2^31
 _PIECE = 128  # numbers whose norm is measured in float32
+_SMALL = 2048  # numbers of a row that take less time than calling an operation on them
 
 
 @dataclass(frozen=True)
@@ -68,15 +69,25 @@ def clip_and_add(
         groups: As of `contributions`.
     """
     lengths = [torch.zeros(0, dtype=torch.float64, device=counted.device)]
-    sums = [torch.zeros_like(total[name], dtype=torch.int32).flatten() for name in gradients]
+    packs = packed(gradients) if groups is None else gradients
+    sums = [torch.zeros(pack.numbers, dtype=torch.int32, device=counted.device) for pack in packs.values()]
     steps = min(1 / grid, 2.0 ** (_SUM_BITS - (len(counted) - 1).bit_length()))
-    for some, rows, norm in contributions(gradients, counted, clip_norm, steps, groups):
-        for part, gradient, own in zip(rows, gradients.values(), sums, strict=True):
-            gradient.add(part, some, own)
+    for some, rows, norm in contributions(packs, counted, clip_norm, steps, groups):
+        for part, pack, own in zip(rows, packs.values(), sums, strict=True):
+            pack.add(part, some, own)
         lengths.append(norm)
-    for own, (name, gradient) in zip(sums, gradients.items(), strict=True):
-        total[name].add_(gradient.arranged(own), alpha=1 / (grid * steps))
+    for own, (name, pack) in zip(sums, packs.items(), strict=True):
+        for weight, part in pack.unpacked(name, own):
+            total[weight].add_(part, alpha=1 / (grid * steps))
     return torch.cat(lengths)
+
+
+def packed(gradients: Mapping[str, LayerGradient]) -> dict[str, LayerGradient]:
+    """Return the same rows with those of few numbers side by side in one, by the first weight of each."""
+    small = {name: gradient for name, gradient in gradients.items() if gradient.whole and gradient.width <= _SMALL}
+    if len(small) < 2:
+        return dict(gradients)
+    return {next(iter(small)): Packed(small)} | {name: gradients[name] for name in gradients if name not in small}
 
 
 def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
@@ -105,19 +116,22 @@ def contributions(
     bounds = (clip_norm,) if groups is None else groups.bounds
     share = steps / math.sqrt(len(bounds))
     for some, rows in blocks(gradients, len(counted)):
-        lengths = [norms([rows[place] for place in own], counted[some]) for own in places]
-        scaled = [length * (clip_norm / bound) for length, bound in zip(lengths, bounds, strict=True)]
-        norm = torch.stack(scaled).amax(0)
-        finite = norm.isfinite()
+        counts = counted[some]
+        lengths = [norms([rows[place] for place in own], counts) for own in places]
+        norm = lengths[0]
+        if groups is not None:
+            scaled = [length * (clip_norm / bound) for length, bound in zip(lengths, bounds, strict=True)]
+            norm = torch.stack(scaled).amax(0)
+        finite = norm < torch.inf  # NaN is not
         if is_gpu(counted.device) or not bool(finite.all()):  # a GPU would wait for the answer
             rows = [part.masked_fill_(~finite[:, None], 0.0) for part in rows]
         whole = [part.view(torch.int32) for part in rows]  # in the same memory
         for own, length, bound in zip(places, lengths, bounds, strict=True):
             factors = clip_factors(length, bound) * (share / bound)
-            factor = torch.where(finite & counted[some], factors, 0.0).float()[:, None]
+            factor = torch.where(finite & counts, factors, 0.0).float()[:, None]
             for place in own:
                 whole[place].copy_(rows[place].mul_(factor))  # toward zero
-        yield some, whole, torch.where(counted[some], norm, torch.nan)
+        yield some, whole, torch.where(counts, norm, torch.nan)
 
 
 def blocks(gradients: Mapping[str, LayerGradient], num: int) -> Iterator[tuple[slice, list[Tensor]]]:
@@ -129,7 +143,7 @@ def blocks(gradients: Mapping[str, LayerGradient], num: int) -> Iterator[tuple[s
     buffers = [torch.empty(block, gradient.width, device=gradient.device) for gradient in gradients.values()]
     for start in range(0, num, block):
         some = slice(start, min(start + block, num))
-        rows = [buffer[: some.stop - start] for buffer in buffers]
+        rows = buffers if some.stop - start == block else [buffer[: some.stop - start] for buffer in buffers]
         for part, gradient in zip(rows, gradients.values(), strict=True):
             gradient.rows(some, part)
         yield some, rows
@@ -149,8 +163,9 @@ def norms(rows: Sequence[Tensor], some: Tensor) -> Tensor:
     Pieces of at most 128 numbers are measured in float32, which is off by at most a share of 131 / 2^25 and misses
     numbers below 2^-63, whose squares float32 does not hold. The norm of the pieces' norms is taken in float64.
     """
+    if not rows:
+        return torch.zeros(len(some), dtype=torch.float64, device=some.device)
     pieces = [torch.linalg.vector_norm(part.view(len(part), -1, _piece(part.shape[1])), dim=2) for part in rows]
-    pieces.append(torch.zeros(len(some), 1, device=some.device))  # there may be no part
     return torch.linalg.vector_norm(torch.cat(pieces, 1).double(), dim=1)
 
 
@@ -172,12 +187,16 @@ class LayerGradient:
     Attributes:
         shape: Shape of the weight.
         width: Numbers in a row, the same for every record. Their L2 norm is that of the gradient.
+        numbers: In a sum of rows.
+        whole: Whether a row holds the numbers of the sum, in its order.
         device: Device of the gradients.
     """
 
+    whole = True
+
     def __init__(self, weight: Tensor, width: int | None = None) -> None:
-        self.shape, self.device = weight.shape, weight.device
-        self.width = weight.numel() if width is None else width
+        self.shape, self.numbers, self.device = weight.shape, weight.numel(), weight.device
+        self.width = self.numbers if width is None else width
 
     def rows(self, some: slice, out: Tensor) -> None:
         """Write the gradients of some records to (k, width) float32."""
@@ -190,6 +209,32 @@ class LayerGradient:
     def arranged(self, total: Tensor) -> Tensor:
         """Return a sum of rows in the shape of the weight."""
         return total.view(self.shape)
+
+    def unpacked(self, name: str, total: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Yield the weights that a row holds, this one of that name, and the sum of each in its shape."""
+        yield name, self.arranged(total)
+
+
+class Packed(LayerGradient):
+    """Gradients in several weights, side by side in one row that ends in zeros, for whole pieces of `norms`."""
+
+    def __init__(self, gradients: Mapping[str, LayerGradient]) -> None:
+        self._gradients, self.device = gradients, next(iter(gradients.values())).device
+        widths = [gradient.width for gradient in gradients.values()]
+        self._widths = [*widths, -sum(widths) % _PIECE]
+        self.numbers = self.width = sum(self._widths)
+
+    def rows(self, some: slice, out: Tensor) -> None:
+        """See `LayerGradient`."""
+        *parts, rest = out.split(self._widths, 1)
+        for gradient, part in zip(self._gradients.values(), parts, strict=True):
+            gradient.rows(some, part)
+        rest.zero_()
+
+    def unpacked(self, name: str, total: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """See `LayerGradient`."""
+        for (weight, gradient), part in zip(self._gradients.items(), total.split(self._widths), strict=False):
+            yield weight, gradient.arranged(part)
 
 
 class Materialized(LayerGradient):
@@ -270,7 +315,8 @@ class Outer(LayerGradient):
 
     def rows(self, some: slice, out: Tensor) -> None:
         """See `LayerGradient`."""
-        total = out if out.dtype == self._dtype else out.to(self._dtype)
+        fits = out.dtype == self._dtype and out.is_contiguous()
+        total = out if fits else torch.empty(out.shape, dtype=self._dtype, device=out.device)
         for number, call in enumerate(self._calls):
             left, right = (part.to(self._dtype) for part in call.factors(some))
             found = total.view(len(left), left.shape[1], -1)
@@ -301,11 +347,15 @@ class _Product(Call, ABC):
 class LinearCall(_Product):
     """``torch.nn.functional.linear``."""
 
+    @functools.cached_property
+    def _factors(self) -> tuple[Tensor, Tensor]:
+        left, right = (part.reshape(len(part), -1, part.shape[-1]) for part in (self.gradient, self.inputs))
+        return left.mT, right
+
     def factors(self, some: slice) -> tuple[Tensor, Tensor]:
         """See `_Product`."""
-        gradient, inputs = self.gradient[some], self.inputs[some]
-        batch = len(inputs)
-        return gradient.reshape(batch, -1, gradient.shape[-1]).mT, inputs.reshape(batch, -1, inputs.shape[-1])
+        left, right = self._factors
+        return left[some], right[some]
 
 
 @dataclass(eq=False)
@@ -321,58 +371,77 @@ class ConvolutionCall(_Product):
     kernel: Sequence[int]
     places: Sequence[tuple[int, int]]
     groups: int
-    _buffers: tuple[Tensor, ...] | None = None
+    _buffers: tuple[Tensor, Tensor, Tensor] | None = None
 
     def factors(self, some: slice) -> tuple[Tensor, Tensor]:
         """See `_Product`; a patch is in the order (row, column, channel), so that it is copied in long runs."""
-        gradient, inputs = self.gradient[some], self.inputs[some]
-        images = inputs.reshape(len(inputs), -1, *inputs.shape[-3:])
-        patches = self._patches(images, gradient.shape[-2:])
-        outputs = gradient.reshape(*images.shape[:2], self.groups, -1, gradient.shape[-2:].numel())
-        left = outputs.permute(0, 2, 1, 4, 3).reshape(*patches.shape[:2], -1)
-        return left.mT, patches
+        left, images = self._views
+        return left[some].flatten(0, 1), self._patches(images[some])
 
-    def _patches(self, images: Tensor, places: torch.Size) -> Tensor:
-        """Return what each place sees of images (k, n, C, H, W), (k G, n h w, d)."""
-        batch, number, channels, height, width = images.shape
-        (down, across), (up, left), (y, x) = self.places
-        part, rows = channels // self.groups, number * places.numel()
-        sizes = (batch, self.groups, number, *places, *self.kernel, part)
-        short = self.kernel[1] * part < _SHORT_RUN
-        order = (0, 1, 5, 6, 7, 2, 3, 4) if short else range(8)
+    @functools.cached_property
+    def _views(self) -> tuple[Tensor, Tensor]:
+        """Return a (B, G, p, R), and the n images of each record, (B, n, H, W, C)."""
+        images = self.inputs.reshape(len(self.inputs), -1, *self.inputs.shape[-3:])
+        outputs = self.gradient.reshape(*images.shape[:2], self.groups, -1, self.gradient.shape[-2:].numel())
+        return outputs.permute(0, 2, 3, 1, 4).flatten(3), images.permute(0, 1, 3, 4, 2)
+
+    def _patches(self, images: Tensor) -> Tensor:
+        """Return what each place sees of images (k, n, H, W, C), (k G, n h w, d)."""
         if self._buffers is None:  # memory that is new to the process costs more than the copy; borders stay zero
-            padded = images.new_zeros(batch, number, height + 2 * up, width + 2 * left, channels)
-            self._buffers = padded, images.new_empty([sizes[i] for i in order])
-        padded, patches = (buffer[:batch] for buffer in self._buffers)
-        padded[:, :, up : up + height, left : left + width] = images.permute(0, 1, 3, 4, 2)
+            self._buffers = self._made(images)
+        full = len(images) == len(self._buffers[0])
+        inner, windows, patches = self._buffers if full else (buffer[: len(images)] for buffer in self._buffers)
+        inner.copy_(images)
+        patches.copy_(windows)
+        places = images.shape[1] * self.gradient.shape[-2:].numel()
+        if self._short:
+            return patches.view(len(images) * self.groups, -1, places).mT
+        return patches.view(len(images) * self.groups, places, -1)
+
+    @property
+    def _short(self) -> bool:
+        return self.kernel[1] * self.inputs.shape[-3] // self.groups < _SHORT_RUN
+
+    def _made(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return room for padded images, what the places see of them, and room for patches."""
+        batch, number, height, width, channels = images.shape
+        (down, across), (up, left), (y, x) = self.places
+        part = channels // self.groups
+        padded = images.new_zeros(batch, number, height + 2 * up, width + 2 * left, channels)
         record, image, row, column, one = padded.stride()
+        sizes = (batch, self.groups, number, *self.gradient.shape[-2:], *self.kernel, part)
         strides = (record, part, image, down * row, across * column, y * row, x * column, one)
-        patches.copy_(padded.as_strided(patches.shape, [strides[i] for i in order]))
-        if short:
-            return patches.view(batch * self.groups, -1, rows).mT
-        return patches.view(batch * self.groups, rows, -1)
+        order = (0, 1, 5, 6, 7, 2, 3, 4) if self._short else range(8)
+        windows = padded.as_strided(sizes, strides).permute(*order)
+        inner = padded[:, :, up : up + height, left : left + width]
+        return inner, windows, images.new_empty(windows.shape)
 
 
 class _Lookup(LayerGradient):
-    """The gradients in an embedding: a_r is added to line x_r of it. A row holds the R lines that a record uses."""
+    """The gradients in an embedding: a_r is added to line x_r of it. A row holds the R lines that a record uses.
+
+    A line that a record uses several times has its whole gradient at the first of them.
+    """
+
+    whole = False
 
     def __init__(self, calls: Sequence[Call], weight: Tensor) -> None:
         batch = len(calls[0].inputs)
         self._lines = torch.cat([call.inputs.reshape(batch, -1) for call in calls], 1)  # (B, R)
         self._left = torch.cat([call.gradient.reshape(batch, -1, weight.shape[1]) for call in calls], 1)  # (B, R, D)
+        same = self._lines[:, :, None] == self._lines[:, None, :]  # (B, R, R)
+        self._at_first = (same & ~same.tril(-1).any(2, keepdim=True)).float()
         super().__init__(weight, self._left.shape[1] * weight.shape[1])
 
     def rows(self, some: slice, out: Tensor) -> None:
-        """See `LayerGradient`; a line that a record uses several times has its whole gradient at the first of them."""
-        lines, left = self._lines[some], self._left[some].float()
-        same = lines[:, :, None] == lines[:, None, :]  # (k, R, R)
-        first = ~same.tril(-1).any(2, keepdim=True)
-        torch.bmm((same & first).float(), left, out=out.view(left.shape))
+        """See `LayerGradient`."""
+        left = self._left[some].float()
+        torch.bmm(self._at_first[some], left, out=out.view(left.shape))
 
     def add(self, rows: Tensor, some: slice, total: Tensor) -> None:
         """See `LayerGradient`."""
         lines, rows = self._lines[some].flatten(), rows.reshape(-1, self.shape[1])
-        total.view(self.shape).index_add_(0, lines, rows)
+        total.view(self.shape).index_put_((lines,), rows, accumulate=True)  # five times as fast as index_add_ here
 
 
 class EmbeddingCall(Call):

@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 SETTINGS = "the settings: epsilon covers no choice of settings by looking at private images"
 
+_CANARY_TILES: dict[Any, Tiles | None] = {}  # of trainings that differ in coins and noise alone: audits play many
+
 
 class StepsPlan(RunPlan):
     """The plan of a run whose steps are all charged, with the least noise that the charges before them leave room for.
@@ -295,7 +297,12 @@ class PrivateSteps(Method):
         plan = cls.Plan(config, split.shape)
         for name, value in {"dpsgd": dpsgd, **planned}.items():
             setattr(plan, name, value)
-        return cls(plan, split, ledger=Ledger(Unit.IMAGE, Relation.ZERO_OUT), device=device, noise=noise)
+        made = cls(plan, split, ledger=Ledger(Unit.IMAGE, Relation.ZERO_OUT), device=device, noise=noise)
+        alike = cls, repr(config), len(split.private), dpsgd.sample_rate, device, torch.get_num_threads()
+        if alike not in _CANARY_TILES:
+            _CANARY_TILES[alike] = made.decide_tiles(None)
+        made._tiles = _CANARY_TILES[alike]
+        return made
 
     def seen_gradients(self, seen: Callable[[Tensor], Tensor] = lambda gradient: gradient) -> Training:
         """Return the steps as an attacker sees them: each gradient, after noise and division, that the optimizer gets.

@@ -21,9 +21,9 @@ from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.release.contained import report_of_export
 from idpgan.release.export import FORMAT, MANIFEST, manifest_of
-from idpgan.release.folder import made_with
 from idpgan.release.generator import load_generator
 from idpgan.release.mark import DigitalSource
+from idpgan.version import made_with
 
 DRAWN = 1000  # default number of images drawn from a generator
 
@@ -113,7 +113,8 @@ class SyntheticDataset(Dataset[Any]):
             features["label"] = datasets.ClassLabel(names=list(self.classes))
         made = datasets.Dataset.from_dict(columns, features=datasets.Features(features), split="train")
         known = f"proven {self.privacy.stated}" if self.privacy else "what protects the training images is not known"
-        made.info.description = f"Artificial images ({DigitalSource.TRAINED.uri}), drawn by {made_with()}: {known}."
+        what = f"Artificial images ({DigitalSource.TRAINED.uri})"
+        made.info.description = f"{what}, drawn by idpgan {made_with()}: {known}."
         return made
 
     def __repr__(self) -> str:

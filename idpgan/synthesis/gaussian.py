@@ -28,6 +28,7 @@ from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.families import build_generator, generator_bytes
 from idpgan.models.gaussian import GaussianGenerator
+from idpgan.models.generator import Generator
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
@@ -168,9 +169,7 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
         config = self.plan.config
-        seed, classes = config.training.seed, len(split.classes)
-        generator = build_generator(config.model, split.image_shape, classes, seed=seed).to(self.device)
-        self.generator = cast(GaussianGenerator, generator).eval().requires_grad_(False)
+        self.generator = cast(GaussianGenerator, self._built(split)).to(self.device).eval()
         self.generator.classes = split.classes if self.generator.num_classes else ()
         own = self.config
         self.moments = MomentMap(
@@ -183,6 +182,11 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
             symmetric=own.symmetric,
         )
         self.teaching, self.candidates = self.plan.teaching, self.plan.candidates
+
+    def _built(self, split: Split) -> Generator:
+        """Return the generator before anything is released, its weights frozen."""
+        seed, classes = self._run.training.seed, len(split.classes)
+        return build_generator(self._run.model, split.image_shape, classes, seed=seed).requires_grad_(False)
 
     def _release(self) -> dict[str, Tensor]:
         """Find the template, fix center and scale by public images, then sum the vectors of the private ones."""

@@ -35,6 +35,7 @@ class MethodConfig(Section):
     """
 
     RELEASES_LAW: ClassVar[bool] = False  # a normal distribution, onto which public images can be moved
+    ADAPTS: ClassVar[bool] = False  # steps on few weights of a public network
     MAKES_ROWS: ClassVar[bool] = False  # a gradient of each record by itself, in numbers of any precision
 
     name: str
@@ -174,6 +175,15 @@ class RunConfig(Section):
             raise ConfigError(
                 f"model.moved = {self.model.moved} needs a method that releases a normal distribution, gaussian, "
                 f"idp-gan-aggregate or hybrid, and this is {self.method.name}. Set model.moved = 0."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_trained(self) -> Self:
+        if self.model.trained and not self.method.ADAPTS:
+            raise ConfigError(
+                f"model.trained = {list(self.model.trained)} adapts a public network by method diffusion, and this is "
+                f"{self.method.name}. Leave it out."
             )
         return self
 

@@ -353,7 +353,7 @@ class RunPlan(Plan):
             phrases.append(
                 f"that the images of data.public_root are public{shown}{stated}: the word of whoever made this release"
             )
-        if data.public == "people":
+        if data.public in ("fonts", "people"):
             phrases.append(f"the drawn public images: {PAPERS[data.public]}")
         if model.cleaned and model.origin is not None:
             stated = f", license {model.origin.license}" if model.origin.license else ""

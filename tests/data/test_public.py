@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from idpgan.data import fonts
 from idpgan.data.config import DataConfig
 from idpgan.data.drawn import draw_public
 from idpgan.data.faces import ATTRIBUTES, draw
@@ -69,11 +70,24 @@ def test_portraits_are_drawn_by_the_look_of_each_class(monkeypatch):
         draw_public(config, (1, 32, 40), CLASSES)
 
 
+def test_digits_of_a_pen_belong_to_the_classes_that_are_called_as_they_are():
+    digits = tuple("0123456789")
+    config = DataConfig(name="mnist", public="fonts", public_images=40, public_seed=3)
+    found, written = draw_public(config, (1, 28, 28), digits), fonts.draw(40, seed=3)
+    assert torch.equal(found.images, written.images)
+    assert torch.equal(found.labels, written.labels)
+    few = draw_public(config, (1, 28, 28), ("7", "3"))
+    assert (few.images[0] == written.images[written.labels == 7]).all((1, 2, 3)).any()
+    assert draw_public(config, (1, 28, 28), ("cat", "dog")).labels is None
+    named = config.model_copy(update={"public_labels": {"three": "3", "other": "not 3"}})
+    assert draw_public(named, (1, 28, 28), ("three", "other")).labels.bincount().tolist() == [20, 20]
+
+
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
         ({"public_labels": {"happiness": "smiling"}}, "'neutral' is only in one of them"),
-        ({"public_labels": SMILES | {"neutral": "no smile"}}, "not a look of a drawn face"),
+        ({"public_labels": SMILES | {"neutral": "no smile"}}, "not a look of drawn faces"),
         ({"public_labels": SMILES, "public_images": 1}, "Set data.public_images higher"),
     ],
 )

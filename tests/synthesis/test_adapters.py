@@ -1,10 +1,14 @@
 """Adapters of a public denoiser: what is trained, that it moves and nothing else does, and an ordinary release."""
 
+from pathlib import Path
+
 import pytest
 import torch
 
 from idpgan import load_generator, trainer
+from idpgan.config import load_table
 from idpgan.data.images import to_float
+from idpgan.data.load import DataShape, Sizes
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.adapters import adapt, merged, trained_weights
 from idpgan.models.checkpoint import origin_weights
@@ -22,7 +26,8 @@ from tests.release.forging import verdict
 from tests.synthesis.test_diffusion import few, records_of
 from tests.training.toy import CPU, digits
 
-DELTA, LAYERS = 1e-5, ("first", "hidden.0", "known.0", "last")
+DELTA = 1e-5
+RECIPES = {"celeba-dp-lora": 0.889, "celeba-pdp-diffusion": 1.119, "celeba-dp-ldm": 1.119}  # the least sigma at 10
 
 
 @pytest.fixture(scope="module")
@@ -209,6 +214,17 @@ def test_the_whole_budget_is_of_the_steps_and_without_noise_nothing_is_proven(ba
 # From a config to a release ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", RECIPES)
+def test_recipes_of_the_literature_are_priced_without_their_base(name):
+    table = load_table(Path(name))
+    parts = {"network": '{"_class_name":"UNet2DModel"}', "scheduler": '{"_class_name":"DDPMScheduler"}'}
+    table["model"] |= {"generator": "pipeline", "pipeline": parts | {"weights": "0" * 64}}
+    config = build_config(table, name)
+    plan = plan_run(config, DataShape(Sizes(0, 162_770, 0, 0), (3, 64, 64), ("0", "1")))
+    assert 0.99 * 10 <= plan.price.epsilon <= 10
+    assert plan.dpsgd.noise_multiplier == pytest.approx(RECIPES[name], rel=0.01)
+
+
 @pytest.mark.parametrize("privacy", [{}, {"without_noise": True}], ids=["private", "without noise"])
 def test_the_release_is_an_ordinary_generator_whose_card_names_the_base(base, tmp_path, privacy):
     config = config_of(base, ["labels", "lora:1"], privacy=privacy)
@@ -242,3 +258,9 @@ def test_the_release_is_an_ordinary_generator_whose_card_names_the_base(base, tm
 def test_refusals_name_what_to_change(base, model, method, words):
     with pytest.raises(ConfigError, match=words):
         config_of(base, "labels", model=model, **method)
+
+
+def test_only_diffusion_adapts(base):
+    table = config_of(base, "labels").to_json() | {"method": {"name": "edm"}, "privacy": {}}
+    with pytest.raises(ConfigError, match="by method diffusion, and this is edm"):
+        build_config(table, "the test")

@@ -21,6 +21,18 @@ from tests.release.forging import verdict
 diffusers = pytest.importorskip("diffusers", reason="the extra idpgan[diffusers]")
 
 
+KINDS = ("unet", "latent", "stable")
+
+
+class Parts(dict):
+    """A pipeline of Stable Diffusion without its text encoder, which is another package's."""
+
+    def save_pretrained(self, folder):
+        for name, part in self.items():
+            part.save_pretrained(folder / name)
+        (folder / "model_index.json").write_text('{"_class_name": "StableDiffusionPipeline"}')
+
+
 def made(kind):
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -31,29 +43,49 @@ def made(kind):
                 norm_num_groups=4, attention_head_dim=8, num_class_embeds=20,
             )  # fmt: skip
             return diffusers.DDPMPipeline(unet, diffusers.DDPMScheduler())
-        transformer = diffusers.DiTTransformer2DModel(
-            num_attention_heads=2, attention_head_dim=8, in_channels=4, out_channels=8, num_layers=2,
-            norm_num_groups=4, sample_size=4, patch_size=2, num_embeds_ada_norm=20,
-        )  # fmt: skip
         vae = diffusers.AutoencoderKL(
             in_channels=3, out_channels=3, block_out_channels=(8, 8), latent_channels=4, norm_num_groups=4,
             down_block_types=("DownEncoderBlock2D",) * 2, up_block_types=("UpDecoderBlock2D",) * 2,
         )  # fmt: skip
+        if kind == "stable":
+            unet = diffusers.UNet2DConditionModel(
+                sample_size=4, in_channels=4, out_channels=4, layers_per_block=1, block_out_channels=(8, 16),
+                down_block_types=("DownBlock2D", "CrossAttnDownBlock2D"), norm_num_groups=4, attention_head_dim=8,
+                up_block_types=("CrossAttnUpBlock2D", "UpBlock2D"), cross_attention_dim=12,
+            )  # fmt: skip
+            scheduler = diffusers.DDIMScheduler(clip_sample=False, beta_schedule="scaled_linear", steps_offset=1)
+            return Parts(unet=unet, vae=vae, scheduler=scheduler)
+        transformer = diffusers.DiTTransformer2DModel(
+            num_attention_heads=2, attention_head_dim=8, in_channels=4, out_channels=8, num_layers=2,
+            norm_num_groups=4, sample_size=4, patch_size=2, num_embeds_ada_norm=20,
+        )  # fmt: skip
         return diffusers.DiTPipeline(transformer, vae, diffusers.DDIMScheduler(clip_sample=False))
 
 
-@pytest.fixture(scope="module", params=["unet", "latent"])
+@pytest.fixture(scope="module", params=KINDS)
 def folder(request, tmp_path_factory):
-    path = tmp_path_factory.mktemp(request.param) / "pipeline"
-    made(request.param).save_pretrained(path)
+    return saved(request.param, tmp_path_factory.mktemp(request.param) / "pipeline")
+
+
+def saved(kind, path):
+    made(kind).save_pretrained(path)
     (path / "README.md").write_text("---\nlicense: apache-2.0\n---\n")
     return path
 
 
-def config_of(folder, trained=("labels", "lora:2"), **keys):
+def loaded(folder):
+    """Return the network of a pipeline, as diffusers loads it."""
+    names = [name for name in ("unet", "transformer") if (folder / name).is_dir()]
+    kind = json.loads((folder / names[0] / "config.json").read_text())["_class_name"]
+    return getattr(diffusers, kind).from_pretrained(folder / names[0])
+
+
+def config_of(folder, trained=None, *, model=None, **keys):
+    if trained is None:  # a network without prompts sees one vector of a class
+        trained = ["labels", "lora:2:*attn1*" if (folder / "unet").is_dir() and (folder / "vae").is_dir() else "lora:2"]
     table = {
         "data": {"name": "digits", "public_generator": str(folder), "public_disjoint": True} | keys.pop("data", {}),
-        "model": {"trained": list(trained)},
+        "model": {"trained": list(trained)} | (model or {}),
         "method": {"name": "diffusion", "draws": 1, "start_share": 0.0} | keys,
         "privacy": {"epsilon": 8.0, "delta": 1e-5},
         "training": {"steps": 2, "batch_size": 40, "device": "cpu"},
@@ -86,28 +118,59 @@ def test_from_a_folder_of_diffusers_to_a_release_and_back(folder, tmp_path):
     assert lora
     assert all(name.startswith(prefix) and name.endswith(("lora_A.weight", "lora_B.weight")) for name in lora)
     names = {name.removeprefix(prefix).rsplit(".", 2)[0] for name in lora}
-    modules = dict(diffusers.DiffusionPipeline.from_pretrained(folder).components[prefix[:-1]].named_modules())
+    modules = dict(loaded(folder).named_modules())
     assert all(modules[name].weight.shape[0] == lora[f"{prefix}{name}.lora_B.weight"].shape[0] for name in names)
     (release / LORA_FILE).write_bytes((release / LORA_FILE).read_bytes()[:-4] + b"\0\0\0\1")
     assert verdict(release)
 
 
-def test_what_diffusers_loads_draws_as_the_generator_does(folder, tmp_path):
-    if importlib.util.find_spec("peft") is None:
-        pytest.skip("diffusers loads adapters by the package peft")
-    config = config_of(folder, ["lora:2"])
+def add_text_encoder(folder):
+    """Add a tiny CLIP that knows the letters a to z."""
+    transformers = pytest.importorskip("transformers", reason="the text encoder is its class")
+    letters = [chr(code) for code in range(97, 123)]
+    words = [*letters, *(f"{letter}</w>" for letter in letters), "<|startoftext|>", "<|endoftext|>"]
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "vocab.json").write_text(json.dumps({word: index for index, word in enumerate(words)}))
+    (folder / "tokenizer" / "merges.txt").write_text("#version: 0.2\n")
+    (folder / "tokenizer" / "tokenizer_config.json").write_text('{"tokenizer_class": "CLIPTokenizer"}')
+    config = transformers.CLIPTextConfig(
+        vocab_size=54, hidden_size=12, intermediate_size=12, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=6, bos_token_id=52, eos_token_id=53, pad_token_id=53,
+    )  # fmt: skip
+    transformers.CLIPTextModel(config).save_pretrained(folder / "text_encoder")
+
+
+@pytest.mark.skipif(not importlib.util.find_spec("peft"), reason="diffusers loads adapters by the package peft")
+def test_stable_diffusion_with_a_prompt_a_class_loads_the_lora_weights_and_computes_the_same(tmp_path):
+    folder = saved("stable", tmp_path / "pipeline")
+    add_text_encoder(folder)
+    config = config_of(folder, ["lora:2"], model={"prompts": list("abcdefghij")})
     release = trainer.start(config, tmp_path / "run").run.release
-    ours, pipeline = load_generator(release, module=folder), diffusers.DiffusionPipeline.from_pretrained(folder)
-    part = "unet" if "UNet" in config.model.pipeline.kind else "transformer"
-    network = pipeline.components[part]
-    network.load_lora_adapter(load_file(release / LORA_FILE), prefix=part)
-    latents, times, classes = torch.randn(2, *ours._latent), torch.tensor([10, 500]), torch.tensor([3, 4])
-    found = network(latents, timestep=times, class_labels=classes).sample
-    assert torch.allclose(found, ours.network(latents, times, classes).sample, atol=1e-4)
+    assert verdict(release) == ""
+    ours, unet = load_generator(release, module=folder), loaded(folder)
+    prompts = ours.network.prompts.weight.view(10, 6, 12)[[3, 4]]
+    assert not torch.allclose(prompts[0], prompts[1], atol=1e-3)
+    latents, times = torch.randn(2, *ours._latent), torch.tensor([10, 500])
+    before = unet(latents, times, prompts).sample
+    loader = importlib.import_module("diffusers.loaders").StableDiffusionLoraLoaderMixin  # of load_lora_weights
+    state, alphas = loader.lora_state_dict(str(release))
+    loader.load_lora_into_unet(state, alphas, unet)
+    found, own = unet(latents, times, prompts).sample, ours.network(latents, times, torch.tensor([3, 4])).sample
+    assert torch.allclose(found, own, atol=1e-5)
+    assert not torch.allclose(before, own, atol=1e-5)
+    with pytest.raises(ConfigError, match="3 prompts for 10 classes"):
+        trainer.start(config_of(folder, model={"prompts": list("abc")}), tmp_path / "other")
+
+
+def test_what_one_vector_a_class_leaves_idle_is_found_before_a_private_image_is_read(tmp_path):
+    """Over one key attention is constant: query and key get no gradient, and the noise alone would move them."""
+    folder = saved("stable", tmp_path / "pipeline")
+    with pytest.raises(ConfigError, match=r"no gradient reaches .*attn2\.to_q\.down\.weight"):
+        trainer.start(config_of(folder, ["labels", "lora:2"]), tmp_path / "run")
 
 
 def test_gradients_by_capture_are_those_by_vmap_through_attention(folder):
-    config = config_of(folder, ["labels", "lora:2", "biases"])
+    config = config_of(folder, [*config_of(folder).model.trained, "biases"])
     generator = PipelineGenerator(config.model, (1, 8, 8), 10, folder=folder)
     weights, rng = trained_weights(generator.network), torch.Generator().manual_seed(0)
     for weight in weights.values():
@@ -131,9 +194,10 @@ def test_latents_are_those_of_each_image_alone_and_a_class_without_a_row_of_its_
     images = torch.rand(6, 1, 8, 8) * 2 - 1
     known = generator.known(images, None)
     assert torch.allclose(known[2:4], generator.known(images[2:4], None), atol=1e-5)
-    base = diffusers.DiffusionPipeline.from_pretrained(folder).components
     name = generator.network.label_layers[0].removeprefix("model.")
-    table = dict((base.get("unet") or base["transformer"]).named_modules())[name].weight
+    if name == "prompts":
+        return  # the network knows no classes of its own
+    table = loaded(folder).get_submodule(name).weight
     own = generator.network.model.get_submodule(name).weight
     assert torch.equal(own[:2], table[[7, 3]])
     assert torch.allclose(own[2], table.mean(0))
@@ -147,7 +211,7 @@ def test_refusals_name_what_to_change(folder, tmp_path):
     found = json.loads(describe_pipeline(folder)["network"])
     assert not any(key.startswith("_") for key in found if key != "_class_name")
     other = tmp_path / "other"
-    made("unet" if "UNet" in found["_class_name"] else "latent").save_pretrained(other, safe_serialization=False)
+    made("unet").save_pretrained(other, safe_serialization=False)
     with pytest.raises(InputError, match="safe_serialization=True"):
         config_of(other)
     settings = next(other.glob("*/config.json"))

@@ -33,10 +33,10 @@ def test_a_record_does_not_change_the_displacement_of_another(prepared):
     images = prepared._images
     gone = torch.zeros(len(images), dtype=torch.bool)
     gone[[0, 7]] = True
-    before = prepared._shapes
+    before = prepared._known
     prepared._images = images.zeroed_out(gone)
-    del prepared._shapes
-    after = prepared._shapes
+    del prepared._known
+    after = prepared._known
     prepared._images = images
     assert torch.equal(before[~gone], after[~gone])
     assert before[gone].any()

@@ -16,7 +16,8 @@ from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, canaries
 from idpgan.synthesis.dp_gan.zhang import DpGanZhang, DpGanZhangConfig
 from idpgan.training.config import build_config, refuse_unsound
 from idpgan.training.plan import plan_run
-from tests.synthesis.test_dp_gan import Killed, loop, weights
+from tests.synthesis.test_dp_gan import loop, weights
+from tests.synthesis.test_dp_gan_resume import Killed
 from tests.training.toy import CPU, remains
 
 DELTA = 1e-5

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from idpgan.data.drawn import looks_of
 from idpgan.errors import ConfigError
 from idpgan.models.features import DATALESS, PublicFeatures
 from idpgan.privacy import Event
@@ -207,7 +208,7 @@ class AggregatePlan(SumsPlan):
                 f"model.moved = {self.config.model.moved} moves public images onto released moments, which "
                 f'method.features = "{method.features}" has none of. Set it to "photos", or model.moved = 0.'
             )
-        unlabeled = data.public is not None and not data.public_labels
+        unlabeled = data.public is not None and not looks_of(data, self.shape.classes)
         # Public images need labels to teach classes, unless they only set a center and a scale.
         learns_classes = method.features != "photos" or method.metric == "public" or generator == "warp"
         if unlabeled and learns_classes and self.classes:

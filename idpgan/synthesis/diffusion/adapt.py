@@ -11,11 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from idpgan.data.load import Split
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.adapters import adapt, label_rows, trained_weights
 from idpgan.models.checkpoint import origin_weights
-from idpgan.models.diffusion import DiffusionGenerator
-from idpgan.models.generator import Generator
 from idpgan.models.pipeline import PipelineGenerator
 from idpgan.models.pipeline_folder import check_weights
 from idpgan.training.config import RunConfig
@@ -23,26 +22,43 @@ from idpgan.training.config import RunConfig
 _NETWORK = "network."
 
 
-def started_at_public(generator: Generator, config: RunConfig, classes: Sequence[str]) -> Any:
-    """Return a generator with the weights of the public denoiser that a config names, its network adapted.
+def public_pipeline(config: RunConfig, split: Split) -> PipelineGenerator:
+    """Return the pipeline that a config names, its network adapted.
+
+    Raises:
+        ConfigError: If it does not fit the images, its weights are others than the config names, or ``model.trained``
+            names what it has not.
+    """
+    model, classes = config.model, split.classes
+    if model.pipeline is None:
+        raise TypeError("a pipeline is described in the config.")
+    made = PipelineGenerator(
+        model,
+        split.image_shape,
+        len(classes),
+        seed=config.training.seed,
+        folder=check_weights(config.data.public_generator, model.pipeline),
+        classes=classes if model.conditional else (),
+        looks=config.data.public_labels or {},
+    )
+    made.classes = classes if made.num_classes else ()
+    return made
+
+
+def start_at_public(generator: Any, config: RunConfig, classes: Sequence[str]) -> None:
+    """Give a `DiffusionGenerator` the weights of the public one that a config names, and adapt its network.
 
     A class begins as that of its name, or of its look in ``data.public_labels``, or as the mean of all.
 
     Raises:
         ConfigError: If the weights are others than the config names, or ``model.trained`` names what they have not.
     """
-    model, origin, looks = config.model, config.model.origin, config.data.public_labels or {}
-    names = classes if generator.num_classes else ()
-    if model.pipeline is not None:
-        folder = check_weights(config.data.public_generator, model.pipeline)
-        more: Any = {"seed": config.training.seed, "folder": folder, "classes": names, "looks": looks}
-        made = PipelineGenerator(model, generator.image_shape, len(classes), **more)
-        made.classes = generator.classes
-        return made.eval()
-    if origin is None or not isinstance(generator, DiffusionGenerator):
+    model, origin = config.model, config.model.origin
+    if origin is None:
         raise TypeError("a config with model.trained has an origin.")
+    names = classes if generator.num_classes else ()
     weights = origin_weights(config.data.public_generator, origin)
-    rows = label_rows(origin.classes, names, looks)
+    rows = label_rows(origin.classes, names, config.data.public_labels or {})
     network = {name.removeprefix(_NETWORK): one for name, one in weights.items() if name.startswith(_NETWORK)}
     generator.network.start_at(network, len(origin.classes), rows)
     if weights["mean"].shape[1:] == generator.mean.shape[1:]:  # a release of moments takes their place, if there is one
@@ -50,7 +66,6 @@ def started_at_public(generator: Generator, config: RunConfig, classes: Sequence
         found = [_moments(weights["mean"], weights["factor"], row) for row in each]
         generator.set_moments(*(torch.stack(parts).to(generator.mean.device) for parts in zip(*found, strict=True)))
     adapt(generator.network, model.trained, seed=config.training.seed)
-    return generator
 
 
 def _moments(mean: Tensor, factor: Tensor, row: int | None) -> tuple[Tensor, Tensor]:

@@ -58,6 +58,7 @@ class DiffusionConfig(MomentsConfig):
             takes 2,048 unless another number is set.
     """
 
+    ADAPTS: ClassVar[bool] = True
     MAKES_ROWS: ClassVar[bool] = True
 
     name: Literal["diffusion"] = "diffusion"

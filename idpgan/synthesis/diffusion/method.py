@@ -47,6 +47,7 @@ from idpgan.models import ema, optimizers
 from idpgan.models.adapters import merged, trained_weights
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, training_levels
+from idpgan.models.generator import Generator
 from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan, Weights, full_precision
 from idpgan.privacy.noise import Source, box_muller
@@ -57,7 +58,7 @@ from idpgan.progress import counted
 from idpgan.ranks import Ranks
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis import moments, networks, starter
-from idpgan.synthesis.diffusion.adapt import refuse_unmoved, refuse_unreached, started_at_public
+from idpgan.synthesis.diffusion.adapt import public_pipeline, refuse_unmoved, refuse_unreached, start_at_public
 from idpgan.synthesis.diffusion.config import (
     BETAS,
     DiffusionConfig,
@@ -100,10 +101,6 @@ class Diffusion(PrivateSteps, GaussianMoments):
         self._images = place(split.private, self.device)
         self.newest = self.generator
         self._adapts = bool(self._run.model.trained)
-        if self._adapts:
-            self.newest = started_at_public(self.newest, self._run, split.classes).to(self.device)
-        else:
-            self.newest.network.requires_grad_(True)
         trained = trained_weights(self.newest.network)
         self._start = {name: weight.detach().clone() for name, weight in trained.items()} if self._adapts else {}
         self._average = ema.Ema(self.newest, self.config.ema_decay)
@@ -111,6 +108,18 @@ class Diffusion(PrivateSteps, GaussianMoments):
         self.draws = self.plan.draws
         self._optimizer = networks.AdamSettings(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
         self.train_privately(self.newest.network, self._optimizer)
+
+    def _built(self, split: Split) -> Generator:
+        """See `GaussianMoments`; what the steps move is not frozen."""
+        model = self._run.model
+        if model.pipeline is not None:
+            return public_pipeline(self._run, split)
+        generator = super()._built(split)
+        if model.trained:
+            start_at_public(generator, self._run, split.classes)
+        else:
+            generator.network.requires_grad_(True)
+        return generator
 
     def prepare(self) -> None:
         """Make sure that the loss reaches all that is adapted, and release the moments, if the run starts there."""
