@@ -1,6 +1,6 @@
 """The red team's figures, by the tests' own tables: how far neighbors move, and what is let pass.
 
-python benchmarks/redteam.py [neighbors releases configs ledgers kills] [--configs 110] [--ledgers 40] [--kills 4]
+python benchmarks/redteam.py [neighbors releases configs ledgers kills ranks] [--configs 110] [--ledgers 40] [--kills 4]
 
 * neighbors: folders that differ in one record, to what is released of them (tests/neighbors): for each method and unit
   the largest difference as a share of the sensitivity, which may not pass 1.
@@ -10,6 +10,7 @@ python benchmarks/redteam.py [neighbors releases configs ledgers kills] [--confi
 * configs: mutated configs; each builds or is refused in one line.
 * ledgers: edited ledgers of an interrupted run; each is refused, or no read is forgotten.
 * kills: runs of every method killed at so many of their writes each; each goes on and pays once.
+* ranks: adapters on two processes; ``moved`` names rows of other records that a changed record moved by a bit.
 
 One JSON line a part. Exit code 1: a ratio above 1, a forgery from the tables that passed, or a defect.
 """
@@ -40,6 +41,7 @@ from idpgan.publish import release
 from tests.redteam import small_runs, test_configs, test_kills, test_ledgers
 from tests.release import forging, test_artifacts, test_fuzz, test_verify
 from tests.release.conftest import AGGREGATE, train
+from tests.training import pair_of_adapters, pairs
 
 ROOT = Path(__file__).parents[1]
 LEFT_OUT = object()
@@ -207,7 +209,15 @@ def kills(arguments: argparse.Namespace, place: Path) -> Row:
     return {"tried": tried, "methods": len(test_kills.METHODS), "wrong": wrong, "defects": len(wrong)}
 
 
-PARTS = {part.__name__: part for part in (neighbors, releases, configs, ledgers, kills)}
+def ranks(_: argparse.Namespace, place: Path) -> Row:
+    """Change records of either rank in a step of adapters."""
+    found = pairs.in_pair(pair_of_adapters.steps, place)
+    moved, seen = [name for one in found for name in one["moved"]], sum(len(one["positions"]) for one in found)
+    changes = len(pair_of_adapters.CHANGES) * len(pair_of_adapters.CHANGED)
+    return {"records": seen, "changes": changes, "moved": moved, "defects": len(moved) + (seen != pair_of_adapters.NUM)}
+
+
+PARTS = {part.__name__: part for part in (neighbors, releases, configs, ledgers, kills, ranks)}
 
 
 def main() -> None:

@@ -125,6 +125,7 @@ def _describe(planned: RunPlan) -> list[str]:
         lines = [f"# Cost: epsilon = {price.epsilon:.4g} at delta = {price.delta:.3g} ({where}).{total}"]
     if signal is not None:
         lines.append(f"# Signal to noise: {signal.figure:.3g} at most (docs/reference/signal.md).")
+        lines += [f"# {signal.advice}"] if signal.advice else []
         lines += [f"# Warning: {signal.warning}"] if signal.warning else []
     return lines
 

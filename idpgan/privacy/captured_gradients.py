@@ -24,8 +24,10 @@ from torch import Tensor
 from torch._C import _functorch
 from torch.func import grad_and_value, vmap
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
+from idpgan.device import is_gpu
 from idpgan.privacy import layer_gradients as layers
 from idpgan.privacy.layer_gradients import Call, LayerGradient
 from idpgan.privacy.tiles import Way
@@ -118,13 +120,17 @@ class _Recorder(TorchFunctionMode):
     ) -> Any:
         if func in _SHAPES and args and args[0].dim() > 2:  # its gradient comes back in another order of memory
             return func(self.watch(args[0], args[0]).contiguous(), *args[1:], **(kwargs or {}))
+        if func is functional.scaled_dot_product_attention:
+            return _attention(self, *args, **(kwargs or {}))
         layer = _LAYERS.get(func)
-        ours = func is functional.group_norm or any(
-            id(part) in self._names for part in (*args, *(kwargs or {}).values())
-        )
+        ours = func is functional.group_norm or self.has(*args, *(kwargs or {}).values())
         if layer is None or not ours:
             return func(*args, **(kwargs or {}))
         return layer(self, *args, **(kwargs or {}))
+
+    def has(self, *parts: Any) -> bool:
+        """Tell whether a weight is among these."""
+        return any(id(part) in self._names for part in parts)
 
     def cut(self, weight: Any) -> Any:
         """Return a weight cut from its leaf; return anything but a weight unchanged."""
@@ -133,13 +139,14 @@ class _Recorder(TorchFunctionMode):
     def watch(self, inputs: Tensor, output: Tensor, *calls: tuple[Tensor | None, Call]) -> Tensor:
         """Return the output; record its inputs and, later, its gradient as a call of the weight."""
         inputs, output = self.of_all(inputs), self.of_all(output)
-        for weight, call in calls:
+        own = [(weight, call) for weight, call in calls if id(weight) in self._names]  # the others may be frozen
+        for weight, call in own:
             call.keep(inputs.detach())
-            if id(weight) in self._names:
-                self._calls.setdefault(self._names[id(weight)], []).append(call)
+            self._calls.setdefault(self._names[id(weight)], []).append(call)
         if output.requires_grad:
             output.register_hook(functools.partial(self._arrived, output.stride()))
-            self.outputs.append((output, output._version, [call for _, call in calls]))
+            if own:
+                self.outputs.append((output, output._version, [call for _, call in own]))
         return self.of_one(output)
 
     def of_one(self, part: Tensor) -> Tensor:
@@ -231,6 +238,9 @@ def _group_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     images = recorder.of_all(input)  # in any order of memory, which torch does not do under vmap
+    if not recorder.has(weight, bias):
+        normal = functional.group_norm(images.flatten(0, 1), num_groups, weight, bias, eps)
+        return recorder.of_one(normal.unflatten(0, images.shape[:2]))
     normal = functional.group_norm(images.flatten(0, 1), num_groups, None, None, eps)
     normal = recorder.of_one(normal.unflatten(0, images.shape[:2]))
     return _affine(recorder, normal, weight, bias, normal.dim() - 2)
@@ -245,6 +255,21 @@ def _layer_norm(
     eps: float = 1e-5,
 ) -> Tensor:
     return _affine(recorder, functional.layer_norm(input, normalized_shape, None, None, eps), weight, bias, 0)
+
+
+def _attention(recorder: _Recorder, query: Tensor, key: Tensor, value: Tensor, *args: Any, **options: Any) -> Tensor:
+    """Attend by a processor's fused kernel, which `vmap` does not find: no table of all pairs is kept for each record.
+
+    A GPU's kernels add up gradients in an order that is not fixed.
+    """
+    plain = not args and options.get("attn_mask") is None and not options.get("dropout_p")
+    if not plain or is_gpu(query.device) or query.dim() != 4:
+        return functional.scaled_dot_product_attention(query, key, value, *args, **options)
+    parts = [recorder.of_all(part) for part in (query, key, value)]
+    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+        q, k, v = (part.flatten(0, 1) for part in parts)
+        found = functional.scaled_dot_product_attention(q, k, v, **options)
+    return recorder.of_one(found.unflatten(0, parts[0].shape[:2]))
 
 
 def _affine(recorder: _Recorder, normal: Tensor, weight: Tensor | None, bias: Tensor | None, trailing: int) -> Tensor:

@@ -60,12 +60,14 @@ def gpu_products(kind: Literal["ieee", "tf32"]) -> Iterator[None]:
         cudnn.deterministic, cudnn.benchmark = chosen
 
 
-def full_precision() -> AbstractContextManager[None]:
+@contextlib.contextmanager
+def full_precision() -> Iterator[None]:
     """Compute matrix products and convolutions of a CUDA device in IEEE float32 inside the block.
 
     A GPU's TF32 keeps 10 bits of 23: clip factors and features rounded to TF32 can exceed their norm by 2^-11.
     """
-    return gpu_products("ieee")
+    with gpu_products("ieee"):
+        yield
 
 
 def products_in(precision: Precision) -> AbstractContextManager[Any]:

@@ -43,6 +43,7 @@ class Signal:
         noise: Expected length of the noise on the sum of a class, in records.
         source: What the noise is on: "the release" or "the DP-SGD steps".
         record: "images" or "people".
+        advice: A sentence on how much should be trained; None where there is no choice.
     """
 
     records: float
@@ -50,6 +51,7 @@ class Signal:
     noise: float
     source: str
     record: str = "images"
+    advice: str | None = None
 
     @property
     def figure(self) -> float:

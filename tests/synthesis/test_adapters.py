@@ -133,6 +133,20 @@ def test_gradients_by_capture_are_those_by_vmap_and_a_split_batch_is_the_whole_o
             assert whole.sums[name].abs().max() > 0
 
 
+@pytest.mark.parametrize(("epsilon", "expected"), [(1e-4, None), (0.08, "biases"), (8.0, "*")])
+def test_the_largest_part_that_the_signal_bears_follows_from_public_numbers(base, epsilon, expected):
+    plan = plan_run(config_of(base, "biases", privacy={"epsilon": epsilon}), few().shape)
+    assert plan.largest_part == expected
+    assert f"0.5 or more: {expected or 'none'}." in plan.signal.advice
+    for part in ("biases", "tangent:2", "*"):
+        other = plan_run(config_of(base, part, privacy={"epsilon": epsilon}), few().shape)
+        figure = other._signal_of(other.num_weights)
+        # N mu / sqrt(d): mu is 1 / noise multiplier, times the root of the steps.
+        mu = 3**0.5 / other.dpsgd.noise_multiplier
+        assert figure == pytest.approx(200 * mu / other.num_weights**0.5)
+        assert (figure >= 0.5) == (expected == "*" or (part, expected) == ("biases", "biases"))
+
+
 # Steps --------------------------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import math
@@ -33,6 +34,8 @@ BETAS = 0.9, 0.99  # of Adam
 _RATE = 2e-3  # of Adam, where noise is no matter
 _QUIET = 0.03  # noise of all steps together, in clip norms, up to which it is none
 _NO_NOISE = 2.0**-30  # a noise multiplier: some steps of the grid, and of no proof
+_LEAST_OF_PART = 0.5  # twice where all weights stopped being the best part, on made digits (benchmarks/RESULTS.md)
+_PARTS = ("labels", "biases", *(f"tangent:{rank}" for rank in (1, 2, 4, 8, 16, 32)), "*")
 _DRAWS = ((20_000, 1), (5_000, 2), (0, 4))  # by least number of private images: few of them cost little time
 MODEL = ModelConfig(generator="diffusion", latent_dim=160, width=32)
 
@@ -245,8 +248,12 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         """The figure of the release; without one that of all steps together, as with dp-gan."""
         if self.starts_at_moments:
             return super().signal
-        spread = self.dpsgd.noise_multiplier * math.sqrt(self.num_weights / self.config.training.steps)
-        return Signal(self.shape.num_private / self.rows, self.rows, spread / self.sample_rate, "the DP-SGD steps")
+        num, part, own = self.shape.num_private, self.largest_part, self._signal_of(self.num_weights)
+        advice = (
+            f"The part that is trained has {self.num_weights:,} weights, N mu / sqrt(weights) = {own:.2g}. The largest "
+            f"part with {_LEAST_OF_PART:g} or more: {part or 'none'}."
+        )
+        return Signal(num / self.rows, self.rows, num / own, "the DP-SGD steps", advice=advice)
 
     @property
     def draws(self) -> int:
@@ -268,12 +275,33 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         Raises:
             ConfigError: If ``model.trained`` names what the network has not.
         """
+        return self._weights_of(self.config.model)
+
+    def _weights_of(self, model: ModelConfig) -> int:
         with without_weights():
-            generator = families.build_generator(self.config.model, self.shape.image_shape, len(self.shape.classes))
+            generator = families.build_generator(model, self.shape.image_shape, len(self.shape.classes))
             network = cast(DiffusionGenerator, generator).network
-            if self.config.model.origin is not None:
-                adapt(network, self.config.model.trained)
+            if model.origin is not None:
+                adapt(network, model.trained)
         return sum(weight.numel() for weight in trained_weights(network).values())
+
+    def _signal_of(self, weights: int) -> float:
+        """Return N mu / sqrt(d): the longest sum of all records over the noise, both of the whole run."""
+        spread = self.dpsgd.noise_multiplier * math.sqrt(weights / self.config.training.steps)
+        return self.shape.num_private * self.sample_rate / spread
+
+    @property
+    def largest_part(self) -> str | None:
+        """The largest part of the public network that the signal bears, by public numbers; None = not even a small one.
+
+        Of the parts of `idpgan.models.adapters` it is the largest whose `_signal_of` is `_LEAST_OF_PART` or more.
+        """
+        borne: dict[str, int] = {}
+        for part in _PARTS:
+            with contextlib.suppress(ConfigError):  # a network need not have all of them
+                weights = self._weights_of(self.config.model.model_copy(update={"trained": (part,)}))
+                borne |= {part: weights} if self._signal_of(weights) >= _LEAST_OF_PART else {}
+        return max(borne, key=lambda part: borne[part], default=None)
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name both parts, and where their noise came from."""
