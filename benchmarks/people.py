@@ -118,13 +118,13 @@ def judge(images: Images, photos: Images, seed: int, epochs: int = 6) -> float:
     torch.manual_seed(seed)
 
     def block(before: int, after: int) -> nn.Module:
-        return nn.Sequential(nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.ReLU(), nn.MaxPool2d(2))
+        return nn.Sequential(nn.Conv2d(before, after, 3, padding=1), nn.BatchNorm2d(after), nn.MaxPool2d(2), nn.ReLU())
 
     channels = images.image_shape[0]
     network = nn.Sequential(
         block(channels, 32), block(32, 64), block(64, 128), nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Dropout(0.3),
         nn.Linear(128 * 9, len(CLASSES)),
-    )  # fmt: skip
+    ).to(memory_format=torch.channels_last)  # fmt: skip
     optimizer, steps = torch.optim.AdamW(network.parameters(), 2e-3, weight_decay=1e-3), len(images) // 64
     rates = torch.optim.lr_scheduler.OneCycleLR(optimizer, 4e-3, total_steps=epochs * steps + 1)
     pixels, labels = to_float(images.images), images.labels
@@ -132,6 +132,7 @@ def judge(images: Images, photos: Images, seed: int, epochs: int = 6) -> float:
         for part in torch.randperm(len(images)).split(64)[:steps]:
             mirrored = torch.rand(len(part)) < 0.5
             shown = torch.where(mirrored[:, None, None, None], pixels[part].flip(3), pixels[part])
+            shown = shown.contiguous(memory_format=torch.channels_last)
             optimizer.zero_grad()
             functional.cross_entropy(network(shown), labels[part]).backward()
             optimizer.step()

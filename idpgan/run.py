@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib.metadata
 import itertools
 import os
@@ -255,6 +256,7 @@ def describe_environment(device: str = "cpu") -> dict[str, Any]:
     }
 
 
+@functools.cache
 def _version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
@@ -262,6 +264,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@functools.cache  # of the code that was loaded; three processes
 def _git_commit() -> dict[str, Any] | None:
     """Return the commit of the checkout that this very file belongs to, and whether its package was changed."""
     here = Path(__file__)

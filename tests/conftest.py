@@ -3,6 +3,7 @@
 import gc
 import hashlib
 import itertools
+import os
 import secrets
 import sys
 from pathlib import Path
@@ -33,6 +34,7 @@ def pytest_configure(config):
     # With more threads small operations wait for each other whenever the machine is busy.
     torch.set_num_threads(config.getoption("--threads"))
     host.WARNED = "error"  # a warning inside the package is a defect here
+    os.fsync = os.fstat  # nobody pulls the plug here, and a flush takes 4 ms; processes of their own do flush
     keep_freed_memory()  # short runs of ever other sizes gave a fifth of all seconds away for its pages
     if shift := config.getoption("--seed-shift"):
         _shift_seeds(shift)

@@ -13,7 +13,7 @@ import pytest
 
 from idpgan.errors import InputError
 from idpgan.files import file_lock
-from idpgan.run import RunFolder, describe_environment, passing_folder
+from idpgan.run import RunFolder, _git_commit, describe_environment, passing_folder
 from tests.training.toy import Stopped, stopping_at
 
 CONFIG = "[training]\nsteps = 3\n"
@@ -158,6 +158,7 @@ def test_git_commit_is_that_of_the_package_or_none(tmp_path, monkeypatch):
     module.parent.mkdir()
     module.write_text("1")
     monkeypatch.setattr("idpgan.run.__file__", str(module))
+    monkeypatch.setattr("idpgan.run._git_commit", _git_commit.__wrapped__)  # asked once a process
     assert describe_environment()["git"] is None  # in the folder of a repository, but not part of it
     git("add", ".")
     git("commit", "-q", "-m", "first")

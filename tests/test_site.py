@@ -185,3 +185,12 @@ def test_a_page_fits_a_phone_and_asks_no_other_host(chromium, served, page, widt
     assert chromium.value("document.querySelectorAll('h1').length") == 1
     assert [url for url in chromium.requested if not url.startswith(("data:", served))] == []
     assert chromium.complaints == []
+
+
+@pytest.mark.browser
+@NO_MKDOCS
+@NO_BROWSER
+@pytest.mark.parametrize(("dark", "scheme"), [(False, "default"), (True, "slate")])
+def test_a_page_is_as_dark_as_the_reader_asks(chromium, served, dark, scheme):
+    chromium.load(f"{served}/index.html", PHONE, dark=dark)
+    assert chromium.value("document.body.getAttribute('data-md-color-scheme')") == scheme

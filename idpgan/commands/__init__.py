@@ -5,6 +5,7 @@ Heavy imports wait inside the functions, so that ``--help`` is there at once.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import io
 import logging
@@ -67,6 +68,7 @@ _COMMANDS = (
 )  # fmt: skip
 for _name in _COMMANDS:  # each is a function in the file of its name; the package's attribute stays the file
     app.command(cls=Command)(guarded(getattr(importlib.import_module(f"{__name__}.{_name}"), _name)))
+_group = functools.cache(functools.partial(typer.main.get_command, app))  # of all options: 50 ms each time
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
 
 
@@ -91,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if argument.encode("utf-8", "ignore").decode() != argument:
                 raise InputError(f"{argument!a} is not UTF-8 text. Rename the file or folder.")
         with sigterm_raises(), own_state():  # PYTHONWARNINGS=error ends no run
-            code = app(given, standalone_mode=False) or 0
+            code = _group()(given, standalone_mode=False) or 0
     except _UsageError as error:  # an unknown command or option
         what = error.format_message().rstrip(".") or "A command is missing"  # empty after the help
         code = say(f"{what}. See --help.", BAD)

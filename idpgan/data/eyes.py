@@ -1,9 +1,11 @@
 """Find the faces of a photo and put their eyes on fixed places, each photo by itself.
 
 Faces and eyes are found by the Haar cascades (Viola and Jones, Rapid object detection using a boosted cascade of simple
-features, 2001) that lie inside opencv-python-headless below version 5: nothing is downloaded. A similarity transform
-(turn, scale, move) then puts the eyes at 0.29 and 0.71 of the width and at 0.38 of the height. A face whose eyes are
-not found is cut by its box, in which eyes lie at these places on average.
+features, 2001) that lie inside opencv-python-headless below version 5: nothing is downloaded. Large faces are searched
+first in a small picture, smaller ones only where they could still come before what was found; eyes are searched where
+most are, then around that. A right eye is searched as a left one in the mirrored face, so that what a cascade errs to
+one side cancels. A similarity transform (turn, scale, move) then puts the eyes at 0.29 and 0.71 of the width and at
+0.38 of the height. A face whose eyes are not found is cut by its box, in which eyes lie at these places on average.
 
 Proof that this costs no budget: what a photo becomes is a function of that photo and of public settings. No number of
 another photo enters, the search has no state, and a photo is searched by one thread, so that nothing depends on an
@@ -15,7 +17,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -25,16 +27,35 @@ from PIL import Image
 from idpgan.errors import InputError
 
 LEFT, RIGHT, HEIGHT = PLACES = 0.29, 0.71, 0.38  # of the eyes, as shares of width and height
-SEARCHED = (200, 600)  # px: a photo is searched with a shorter side in this range
+SEARCHED = (200, 600)  # px: small faces are searched in a photo with a shorter side in this range
 _MARGIN = 0.1  # of the shorter side, repeated outermost pixels around the photo: finds faces that fill it
+_LARGE = 1 / 3  # of the shorter side: the smallest face of the first search
+_LARGE_PX = 24  # its side there, which is the cascade's window
 _SMALLEST = 1 / 6  # of the shorter side: the smallest face, of several 1 / 6 of that for each, down to 1 / 24
 _FACE_PX = 200  # side of a face in which eyes are searched
-_EYE_ROWS = (20, 130)  # of these rows, where eyes can be
-_EYE_PX = (24, 80)  # sides of an eye's box
 _APART = (55, 120)  # px between the eyes of a face
 _STEEPEST = 0.4  # slope between them: 22 degrees
 _USUAL = ((0.29, 0.38), (0.71, 0.38))  # where eyes are in a face's box; of several pairs the nearest is taken
+_GAP = 3.0  # px of the photo that stay for each of the result when the photo is made smaller before it is turned
 _UNSEEN = 0.5  # weight of a face whose eyes are not found, against others by their widths
+
+
+class _Search(NamedTuple):
+    """One search for a left eye in a face of `_FACE_PX`: where, in which sizes, and how finely."""
+
+    cascade: str
+    columns: tuple[int, int] = (14, 108)
+    rows: tuple[int, int] = (32, 130)
+    sides: tuple[int, int] = (30, 66)  # px of an eye's box
+    step: float = 1.05  # between two sizes
+    neighbors: int = 2  # boxes that agree
+
+
+_SEARCHES = (  # the first that finds a pair ends the search; the first alone finds six of seven
+    _Search("eye", (20, 100), (38, 124), (36, 62), 1.1),
+    _Search("eye"),
+    _Search("eye_tree_eyeglasses"),
+)
 
 Point = tuple[float, float]  # x and y in px from the left upper corner of the photo
 
@@ -72,9 +93,10 @@ def face_finder() -> Iterator[Finder]:
 
     def find(grey: np.ndarray, most: int) -> list[Face]:
         if not hasattr(own, "cascades"):
-            names = ("frontalface_default", "eye", "eye_tree_eyeglasses")
-            own.cascades = [cv2.CascadeClassifier(f"{cv2.data.haarcascades}haarcascade_{name}.xml") for name in names]
-        return _faces(grey, most, *own.cascades)
+            names = {"frontalface_default", *(search.cascade for search in _SEARCHES)}
+            paths = {name: f"{cv2.data.haarcascades}haarcascade_{name}.xml" for name in names}
+            own.cascades = {name: cv2.CascadeClassifier(path) for name, path in paths.items()}
+        return _faces(grey, most, own.cascades)
 
     cv2.setNumThreads(1)
     cv2.ocl.setUseOpenCL(False)
@@ -85,43 +107,65 @@ def face_finder() -> Iterator[Finder]:
         cv2.ocl.setUseOpenCL(open_cl)
 
 
-def _faces(grey: np.ndarray, most: int, face_cascade: Any, *eye_cascades: Any) -> list[Face]:
+def _faces(grey: np.ndarray, most: int, cascades: Mapping[str, Any]) -> list[Face]:
     """Return at most ``most`` faces of a photo, by their widths; half the width counts where eyes are not found."""
-    margin = round(_MARGIN * min(grey.shape))
+    shorter = min(grey.shape)
+    margin = round(_MARGIN * shorter)
     photo = Image.fromarray(np.pad(grey, margin, mode="edge"))
-    width, height = photo.size
-    scale = min(max(min(grey.shape), SEARCHED[0]), SEARCHED[1]) / min(grey.shape)
-    search = photo.resize((round(scale * width), round(scale * height)), Image.Resampling.BICUBIC)
-    least = round(scale * min(grey.shape) * _SMALLEST / min(most, 4))
-    boxes = face_cascade.detectMultiScale(np.asarray(search), 1.1, 3, minSize=(least, least))
+    first = _boxes(photo, _LARGE_PX / (_LARGE * shorter), _LARGE_PX, 1.2, 2, cascades)
+    found = _weighed(photo, first, cascades)
+    if sum(face.seen for _, face in found) < most:  # else no smaller face comes before these
+        scale = min(max(shorter, SEARCHED[0]), SEARCHED[1]) / shorter
+        least = round(scale * shorter * _SMALLEST / min(most, 4))
+        found = _weighed(photo, _boxes(photo, scale, least, 1.1, 3, cascades), cascades) or found
+    faces = [face for _, face in found[:most]]
+    return [Face(*((x - margin, y - margin) for x, y in (face.left, face.right)), face.seen) for face in faces]
+
+
+def _boxes(
+    photo: Image.Image, scale: float, least: int, step: float, neighbors: int, cascades: Mapping[str, Any]
+) -> np.ndarray:
+    """Return (faces, 3): left, top and side, in px of the photo, of faces in it made ``scale`` times as large."""
+    size = round(scale * photo.width), round(scale * photo.height)
+    search = np.asarray(photo.resize(size, Image.Resampling.BICUBIC, reducing_gap=_GAP))
+    boxes = cascades["frontalface_default"].detectMultiScale(search, step, neighbors, minSize=(least, least))
+    return np.asarray(boxes, dtype=float).reshape(-1, 4)[:, :3] / scale
+
+
+def _weighed(photo: Image.Image, boxes: np.ndarray, cascades: Mapping[str, Any]) -> list[tuple[float, Face]]:
+    """Return the faces of some boxes, eyes in px of the photo, with their weights; the heaviest first."""
     found = []
-    for x, y, side, _ in np.asarray(boxes, dtype=float).reshape(-1, 4) / scale:
-        box = x, y, min(x + side, width), min(y + side, height)
+    for x, y, side in boxes.tolist():
+        box = x, y, min(x + side, photo.width), min(y + side, photo.height)
         enlarged = np.asarray(photo.resize((_FACE_PX, _FACE_PX), Image.Resampling.BICUBIC, box=box))
-        pairs = (pair for cascade in eye_cascades if (pair := _eyes(enlarged, cascade)))
+        pairs = (pair for search in _SEARCHES if (pair := _eyes(enlarged, search, cascades[search.cascade])))
         pair = next(pairs, None)
-        (left, right), seen = pair or _USUAL, pair is not None
-        points = [(x + side * u - margin, y + side * v - margin) for u, v in (left, right)]
-        found.append((-side * (1.0 if seen else _UNSEEN), y, x, Face(points[0], points[1], seen)))
-    return [face for *_, face in sorted(found)[:most]]
+        left, right = ((x + side * u, y + side * v) for u, v in pair or _USUAL)
+        found.append((side * (1.0 if pair else _UNSEEN), -y, -x, Face(left, right, pair is not None)))
+    return [(weight, face) for weight, *_, face in sorted(found, reverse=True)]
 
 
-def _eyes(face: np.ndarray, cascade: Any) -> tuple[Point, Point] | None:
+def _eyes(face: np.ndarray, search: _Search, cascade: Any) -> tuple[Point, Point] | None:
     """Return the pair of eyes nearest to the usual places, as shares of the face's side, or None."""
-    start, end = _EYE_ROWS
-    smallest, largest = _EYE_PX
-    boxes = cascade.detectMultiScale(
-        np.ascontiguousarray(face[start:end]), 1.05, 3, minSize=(smallest, smallest), maxSize=(largest, largest)
-    )
-    eyes = [(x + width / 2, start + y + height / 2) for x, y, width, height in np.asarray(boxes, float).reshape(-1, 4)]
+    lefts = _left_eyes(face, search, cascade)
+    rights = [(_FACE_PX - x, y) for x, y in _left_eyes(face[:, ::-1], search, cascade)] if lefts else []
     pairs: list[tuple[float, Point, Point]] = []
-    for left in eyes:
-        for right in eyes:
+    for left in lefts:
+        for right in rights:
             apart, lower = right[0] - left[0], right[1] - left[1]
             if _APART[0] <= apart <= _APART[1] and abs(lower) <= _STEEPEST * apart:
                 first, second = ((x / _FACE_PX, y / _FACE_PX) for x, y in (left, right))
                 pairs.append((math.dist(first, _USUAL[0]) + math.dist(second, _USUAL[1]), first, second))
     return min(pairs)[1:] if pairs else None
+
+
+def _left_eyes(face: np.ndarray, search: _Search, cascade: Any) -> list[Point]:
+    """Return the middles, x and y in px of the face, of what may be its left eye."""
+    (left, right), (top, bottom), (least, most) = search.columns, search.rows, search.sides
+    part = np.ascontiguousarray(face[top:bottom, left:right])
+    boxes = cascade.detectMultiScale(part, search.step, search.neighbors, minSize=(least, least), maxSize=(most, most))
+    boxes = np.asarray(boxes, dtype=float).reshape(-1, 4).tolist()
+    return [(left + x + width / 2, top + y + height / 2) for x, y, width, height in boxes]
 
 
 def registered(photo: Image.Image, face: Face, size: tuple[int, int]) -> tuple[np.ndarray, float]:
@@ -144,13 +188,15 @@ def registered(photo: Image.Image, face: Face, size: tuple[int, int]) -> tuple[n
     first = [math.floor(min(getattr(corner, part) for corner in corners)) - 2 for part in ("real", "imag")]
     last = [math.ceil(max(getattr(corner, part) for corner in corners)) + 2 for part in ("real", "imag")]
     columns, rows = (np.arange(a, b).clip(0, most - 1) for a, b, most in zip(first, last, photo.size, strict=True))
-    part = Image.fromarray(np.asarray(photo)[rows[:, None], columns])
-    finer = max(1, math.ceil(abs(turn)))  # the turned picture is as fine as the photo, and made smaller then
-    turn, origin = turn / finer, origin - complex(*first)
+    less = max(1, int(abs(turn) / _GAP))  # a fine photo is first made smaller by whole factors
+    part = Image.fromarray(np.asarray(photo).take(rows, 0).take(columns, 1)).reduce(less)
+    turn, origin = turn / less, (origin - complex(*first)) / less
+    finer = max(1, math.ceil(abs(turn)))  # the turned picture is as fine as that, and made smaller then
+    turn /= finer
     turned = part.transform(
         (finer * width, finer * height),
         Image.Transform.AFFINE,
         (turn.real, -turn.imag, origin.real, turn.imag, turn.real, origin.imag),
         Image.Resampling.BICUBIC,
     )
-    return np.asarray(turned.resize((width, height), Image.Resampling.LANCZOS)), abs(turn) * finer
+    return np.asarray(turned.resize((width, height), Image.Resampling.LANCZOS)), abs(turn) * finer * less

@@ -25,7 +25,7 @@ _HAIR = ((0.020, 0.016, 0.014), (0.045, 0.030, 0.020), (0.11, 0.065, 0.035), (0.
 _GREY = (0.55, 0.54, 0.52)
 _IRIS = ((0.07, 0.035, 0.02), (0.13, 0.07, 0.03), (0.20, 0.19, 0.10), (0.22, 0.32, 0.40))
 _RIMS = ((0.02, 0.018, 0.018), (0.10, 0.05, 0.03), (0.35, 0.30, 0.22), (0.45, 0.45, 0.47))
-_TABLE = torch.rand(4096, generator=torch.Generator().manual_seed(7_105))  # heights of `_strands`
+_TABLE = torch.rand(1 << 12, generator=torch.Generator().manual_seed(7_105))  # heights of `_strands`
 _GROUND = 6  # sides of the coarse pattern behind the head
 
 
@@ -99,9 +99,9 @@ class _Picture:
         """Return smooth noise in [0, 1] of a coordinate whose unit is a strand's width."""
         place = across + self.plain[:, which, None, None, None] * 3000
         first = place.floor()
-        table = _TABLE.to(place.device)
-        index = first.long() % len(table)
-        return torch.lerp(table[index], table[(index + 1) % len(table)], place - first)
+        table, index = _TABLE.to(place.device), first.long()
+        low, high = (table.index_select(0, (index + step & len(table) - 1).flatten()) for step in (0, 1))
+        return torch.lerp(low.view_as(place), high.view_as(place), place - first)
 
     def paint_skin(self) -> None:
         """Paint what makes skin uneven: blood, shadows around the eyes, blotches, freckles."""
@@ -351,9 +351,10 @@ def _seen(layer: Layer, side: int, *, two_sided: bool = False) -> Hits:
 
 
 def _averaged(field: Tensor, reach: int) -> Tensor:
-    """Average over squares with a side of an odd number of px; beyond the edge is 0."""
-    rows = avg_pool2d(field, (1, reach), 1, (0, reach // 2))
-    return avg_pool2d(rows, (reach, 1), 1, (reach // 2, 0))
+    """Average (B, 1, side, side) over squares with a side of an odd number of px; beyond the edge is 0."""
+    place = torch.arange(field.shape[-1], device=field.device)
+    near = ((place[:, None] - place).abs() <= reach // 2).float() / reach  # one product, however large the squares
+    return near @ field @ near
 
 
 def _bell(across: Tensor, up: Tensor) -> Tensor:

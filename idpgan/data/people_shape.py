@@ -6,6 +6,7 @@ Lengths are decimeters about the middle between the eyes, as in `people_mesh`. T
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import NamedTuple
 
@@ -48,15 +49,20 @@ def shape_weights(head: Head, traits: Traits, local: Tensor) -> Tensor:
         local: Numbers in [0, 1), (N, S), of the local shapes; left and right sides use those of the left one.
     """
     weights = torch.zeros(len(local), len(head.names), device=local.device)
-    named = _large(traits) | _expression(traits)
-    first: dict[str, int] = {}
-    for place, name in enumerate(head.names):
-        if name in named:
-            weights[:, place] = named[name]
-        elif name.split("/")[0] in PARTS:
-            same = first.setdefault(name.replace("/l-", "/r-"), place)
-            weights[:, place] = (_USED - local[:, same]).clamp_min(0) * (_STRONGEST / _USED)
+    places, same = _local(head.names)
+    weights[:, places] = (_USED - local[:, same]).clamp_min(0) * (_STRONGEST / _USED)
+    for name, weight in (_large(traits) | _expression(traits)).items():
+        if name in head.names:
+            weights[:, head.names.index(name)] = weight
     return weights
+
+
+@functools.cache
+def _local(names: tuple[str, ...]) -> tuple[list[int], list[int]]:
+    """Return the places of the local shapes, and those whose numbers they use."""
+    first: dict[str, int] = {}
+    places = [place for place, name in enumerate(names) if name.split("/")[0] in PARTS]
+    return places, [first.setdefault(names[place].replace("/l-", "/r-"), place) for place in places]
 
 
 def _large(traits: Traits) -> Traits:

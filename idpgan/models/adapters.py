@@ -6,8 +6,9 @@ adapted network computes what it did before; `merged` adds what was learned to t
 
 The parts of ``model.trained``: "labels" (vectors of the classes), "biases" (all vectors of weights: biases, and scales
 of normalization; Ben Zaken et al., "BitFit", 2022), "lora:R" (rank R beside the projections of attention, or where a
-network has none, beside all its linear and convolutional layers), "lora:R:PATTERN" (beside the layers of these names),
-or a pattern of names of weights. ``*`` in a pattern stands for anything.
+network has none, beside all its linear and convolutional layers), "tangent:R" (there too; see `idpgan.models.tangent`),
+"lora:R:PATTERN" and "tangent:R:PATTERN" (beside the layers of these names), or a pattern of names of weights. ``*`` in
+a pattern stands for anything.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from torch import Tensor, nn
 
 from idpgan.errors import ConfigError
 from idpgan.models.initialize import seeded_init
+from idpgan.models.tangent import Tangent
 
-LABELS, BIASES, LORA = "labels", "biases", "lora"
-RANK = re.compile(r"lora:([1-9][0-9]{0,3})(?::(.+))?")
+LABELS, BIASES, LORA, TANGENT = "labels", "biases", "lora", "tangent"
+RANK = re.compile(rf"({LORA}|{TANGENT}):([1-9][0-9]{{0,3}})(?::(.+))?")
 _ATTENTION = re.compile(r"(.*\.)?(to_q|to_k|to_v|to_out\.0)")
 _SHOWN = 12  # names in a message
 
@@ -105,7 +107,7 @@ def adapt(network: nn.Module, trained: Sequence[str], *, seed: int = 0) -> None:
             _train(vectors, part, network)
         elif found := RANK.fullmatch(part):
             with seeded_init(seed, stream=2):
-                _adapt_layers(network, int(found[1]), found[2])
+                _adapt_layers(network, found[1], int(found[2]), found[3])
         else:
             own = dict(network.named_parameters())
             _train({name: own[name] for name in fnmatch.filter(own, part)}, part, network)
@@ -140,9 +142,11 @@ def _adapt_labels(network: nn.Module) -> None:
             network.set_submodule(name, LabelVectors(layer, num))
 
 
-def _adapt_layers(network: nn.Module, rank: int, pattern: str | None) -> None:
-    """Put products of a rank beside the layers of a pattern, or those that are usual."""
-    inside = tuple(f"{name}." for name, each in network.named_modules() if isinstance(each, Lora | LabelVectors))
+def _adapt_layers(network: nn.Module, kind: str, rank: int, pattern: str | None) -> None:
+    """Put changes of a rank beside the layers of a pattern, or those that are usual."""
+    inside = tuple(
+        f"{name}." for name, each in network.named_modules() if isinstance(each, Lora | Tangent | LabelVectors)
+    )
     own = {name: layer for name, layer in network.named_modules() if not name.startswith(inside)}
     can = {name: layer for name, layer in own.items() if _takes(layer, rank)}
     if pattern is None:
@@ -157,11 +161,12 @@ def _adapt_layers(network: nn.Module, rank: int, pattern: str | None) -> None:
     if not chosen:
         what = f"with the pattern {pattern} " if pattern else ""
         raise ConfigError(
-            f'model.trained: "{LORA}:{rank}" {what}adapts nothing. A rank below {rank + 1} fits beside linear layers '
+            f'model.trained: "{kind}:{rank}" {what}adapts nothing. A rank below {rank + 1} fits beside linear layers '
             f"and convolutions in one group that are wider: {_listed(can)}."
         )
+    made = {LORA: Lora, TANGENT: Tangent}[kind]
     for name in chosen:
-        network.set_submodule(name, Lora(cast(nn.Linear | nn.Conv2d, can[name]), rank))
+        network.set_submodule(name, made(cast(nn.Linear | nn.Conv2d, can[name]), rank))
 
 
 def _takes(layer: nn.Module, rank: int) -> bool:
@@ -179,12 +184,23 @@ def trained_weights(network: nn.Module) -> dict[str, nn.Parameter]:
     return {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
 
 
+def adapter_weights(network: nn.Module) -> dict[str, nn.Parameter]:
+    """Return what an adapted network has beside the public one: the trained weights, and the frames of tangents."""
+    frames = {
+        f"{name}.{frame}": module.get_parameter(frame)
+        for name, module in network.named_modules()
+        if isinstance(module, Tangent)
+        for frame in ("left", "right")
+    }
+    return trained_weights(network) | frames
+
+
 @torch.no_grad()
 def merged(network: nn.Module) -> nn.Module:
     """Return a copy of an adapted network whose layers hold what was learned beside them."""
     made = copy.deepcopy(network)
     for name, module in [*made.named_modules()]:
-        if isinstance(module, Lora | LabelVectors):
+        if isinstance(module, Lora | Tangent | LabelVectors):
             made.set_submodule(name, module.merged())
     return made
 

@@ -164,7 +164,8 @@ class ModelConfig(Section):
             of your own, what that draws is moved.
         trained: Of a run that adapts what ``data.public_generator`` names, a released "diffusion" generator or a folder
             of `diffusers`: which of its weights the steps move, one or several of "labels", "biases", "lora:R",
-            "lora:R:PATTERN" and patterns of names; see `idpgan.models.adapters`. Empty: nothing is adapted.
+            "tangent:R", either with ":PATTERN" behind it, and patterns of names; see `idpgan.models.adapters`. Empty:
+            nothing is adapted.
         pipeline: That folder; written by `idpgan train`, which reads it.
         prompts: What the frozen text encoder of that folder is told of each class, in their order, or of all images.
         cleaned: Whether moved images are cleaned by a denoiser that learned from public images, the released

@@ -22,12 +22,13 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from idpgan.errors import ConfigError, InputError
-from idpgan.models.adapters import adapt, label_rows, rows_of, trained_weights
+from idpgan.models.adapters import adapt, adapter_weights, label_rows, rows_of
 from idpgan.models.config import ModelConfig
 from idpgan.models.generator import Generator
 from idpgan.models.own import NETWORK, GeneratorOutline
 from idpgan.models.pipeline_folder import build_part, check_weights, encode, load_part
 from idpgan.models.pipelines import PipelineSimulator
+from idpgan.models.tangent import factors
 
 LORA_FILE = "pytorch_lora_weights.safetensors"  # that `load_lora_weights` of diffusers reads
 _DRAWN = 50  # steps of an image
@@ -138,7 +139,7 @@ class PipelineGenerator(Generator):
             self._set_prompts(config.prompts, folder)
         self.network.requires_grad_(False)
         adapt(self.network, config.trained, seed=seed)
-        self._trained = tuple(trained_weights(self.network))
+        self._own = tuple(adapter_weights(self.network))
         self.autoencoder = None if autoencoder is None else autoencoder.eval().requires_grad_(False)
         self.known_numbers = 0 if autoencoder is None else self.latent_dim
         with torch.device("cpu"):
@@ -235,9 +236,9 @@ class PipelineGenerator(Generator):
         return made
 
     def _adapters(self) -> dict[str, nn.Parameter]:
-        """Return the trained weights; an average has frozen them too."""
+        """Return what the adapters have; an average has frozen all of it."""
         found = dict(self.network.named_parameters())
-        return {name: found[name] for name in self._trained}
+        return {name: found[name] for name in self._own}
 
 
 def _known(model: Any) -> int:
@@ -281,15 +282,22 @@ class PipelineOutline(GeneratorOutline):
 
 
 def lora_bytes(generator: Generator) -> bytes | None:
-    """Return `LORA_FILE` of adapters, made of their weights alone; None where they have no LoRA."""
+    """Return `LORA_FILE` of adapters, made of their weights alone; None where they have no LoRA.
+
+    A tangent of rank R is LoRA of rank 2 R.
+    """
     pipeline = generator.config.pipeline
     if pipeline is None:
         return None
     prefix, found = _PREFIX.get(pipeline.kind, _TRANSFORMER), {}
-    for name, weight in generator.state_dict().items():
+    weights = {name: weight.detach().cpu() for name, weight in generator.state_dict().items()}
+    for tangent in [name.removesuffix(".wide") for name in weights if name.endswith(".wide")]:
+        down, up = factors(*(weights.pop(f"{tangent}.{part}") for part in ("left", "right", "wide", "tall")))
+        weights |= {f"{tangent}.down.weight": down, f"{tangent}.up.weight": up}
+    for name, weight in weights.items():
         inner = name.removeprefix(f"{NETWORK}{_MODEL}")
         for own, theirs in (("down", "lora_A"), ("up", "lora_B")):
             if inner.endswith(f".{own}.weight") and inner != name:
                 layer = inner.removesuffix(f".{own}.weight")
-                found[f"{prefix}.{layer}.{theirs}.weight"] = weight.detach().cpu().contiguous()
+                found[f"{prefix}.{layer}.{theirs}.weight"] = weight.contiguous()
     return save(found) if found else None

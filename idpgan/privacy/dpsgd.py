@@ -44,6 +44,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -63,7 +64,8 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.layer_gradients import SLACK, Features, blocks, clip_and_add, clip_factors, norms
 from idpgan.privacy.noise import Noise
-from idpgan.privacy.tiles import Rows, Tiles, Way, alike, all_threads, full_precision, random_like, sizes, threads_of
+from idpgan.privacy.precision import Precision, full_precision, products_in
+from idpgan.privacy.tiles import Rows, Tiles, Way, alike, all_threads, random_like, sizes, threads_of
 from idpgan.ranks import ALONE, Ranks
 
 _GRID_BITS = 32  # a clip norm has 2^32 grid steps, and the noise at most 2^50
@@ -192,6 +194,7 @@ class DPSGDPlan:
         most: int,
         way: Way = "capture",
         prepare: Callable[..., Sequence[Tensor]] | None = None,
+        precision: Precision = "float32",
         saved: Tiles | None = None,
     ) -> Tiles:
         """Decide how the records of all steps are computed, on random records: rows, chunks, way, threads, kinds.
@@ -204,6 +207,7 @@ class DPSGDPlan:
             num: N, null records among them.
             most: Records whose gradients may be in memory at once.
             prepare: Makes the tensors that the loss takes of T rows like ``record``; None = they are those.
+            precision: Of the products of a record's gradient.
             saved: What was decided before, for steps that are repeated: returned itself if it still works here.
 
         Raises:
@@ -225,9 +229,11 @@ class DPSGDPlan:
                 name: weight.detach() + 0.1 * torch.randn(weight.shape, generator=draws).to(weight)
                 for name, weight in weights.items()  # weights of zero would hide what follows them
             }
-            found, losses = record_gradients(loss, noisy, [part[:chunk] for part in prepared(draws)], way)
-            for some, part in blocks(found, len(losses)):
-                yield some, torch.cat([*part, norms(part, losses[some])[:, None]], 1)
+            some = [part[:chunk] for part in prepared(draws)]
+            with products_in(precision):
+                found, losses = record_gradients(loss, noisy, some, way)
+            for place, part in blocks(found, len(losses)):
+                yield place, torch.cat([*part, norms(part, losses[place])[:, None]], 1)
 
         def whole_step() -> None:
             """Take all the memory of a step, with that of its noise and optimizer, which comes after a charge."""
@@ -238,13 +244,13 @@ class DPSGDPlan:
 
         while True:
             threads = 0 if self.sample_rate == 1 else threads_of(chunk, device)
-            found = saved or Tiles(rows, torch.arange(rows), chunk, way, threads or all_threads())
+            found = saved or Tiles(rows, torch.arange(rows), chunk, way, threads or all_threads(), precision)
             try:
                 with found.computing():
                     whole_step()
                     if found is saved or not threads:
                         return found
-                    return Tiles(rows, alike(rows, (rows, inputs), (chunk, gradients)), chunk, way, threads)
+                    return Tiles(rows, alike(rows, (rows, inputs), (chunk, gradients)), chunk, way, threads, precision)
             except NotCapturedError:
                 way, saved = "vmap", None
                 continue
@@ -321,7 +327,8 @@ class DPSGDPlan:
                     raise ValueError(f"a tile has {tiles.rows} rows, and a sum {self.most_rows:,} at most.")
                 for *chunk, no in zip(*(part.split(tiles.chunk) for part in (*records, null)), strict=True):
                     if is_gpu(no.device) or not bool(no.all()):  # a GPU would wait for the answer
-                        gradients, values = record_gradients(loss, weights, chunk, tiles.way)
+                        with tiles.products():
+                            gradients, values = record_gradients(loss, weights, chunk, tiles.way)
                         lengths.append(clip_and_add(gradients, ~no, self.clip_norm, self.grid, total, self.groups))
                         losses.append(values)
         return ClippedSum(total, torch.cat(losses), torch.cat(lengths))
@@ -440,8 +447,12 @@ class DPSGDPlan:
 
     def grid_noise(self, count: int, noise: Noise) -> Tensor:
         """Draw ``round(Z)``, whole steps (count,), Z normal of standard deviation ``ceil(noise_multiplier / grid)``."""
-        scale = math.ceil(self.noise_multiplier / self.grid)
-        return rounded_gaussian(scale, count, noise)
+        return noise.drawn(rounded_gaussian, math.ceil(self.noise_multiplier / self.grid), count)
+
+    def noise_ahead(self, weights: Weights, noise: Noise, after: Iterable[int] = ()) -> AbstractContextManager[None]:
+        """In the block, let a thread draw the noise of the `noisy_step` in it; ``after`` as of `Noise.ahead`."""
+        count = sum(weight.numel() for weight in weights.values()) if self.ranks.first else 0
+        return noise.ahead(after, rounded_gaussian, math.ceil(self.noise_multiplier / self.grid), count)
 
     def noisy_gradients(self, weights: Weights, sums: Weights, normal: Callable[[Sequence[int]], Tensor]) -> None:
         """Set ``grad = (sum + N(0, (noise_multiplier clip_norm)^2)) / divisor`` in floating point, as Opacus does.

@@ -3,6 +3,9 @@
 torch's CPU generator is a Mersenne Twister that uses the low 32 bits of its seed: an attacker can try all of them and
 subtract the noise. Releases therefore draw from AES-256 in counter mode under a fresh 256-bit key.
 
+What is drawn is a function of key and place in the stream. So a thread may draw `ahead` what follows later, while a
+step computes, and every number is the one that would have been drawn then.
+
 Keys do not outlive their use. `Noise.ratchet` replaces a key by its hash after every step of a run, so a saved state
 cannot give back the noise of earlier steps. `Noise.erase` drops the key when the run has ended. A forked process draws
 under a key of its own. A fixed seed is ratcheted too, which is deterministic, but a forked process keeps its stream:
@@ -15,12 +18,14 @@ of steps cannot be made of it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import os
 import secrets
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -32,6 +37,7 @@ from idpgan.privacy.event import MOST
 
 _BLOCK_BYTES = 16  # AES block = two 64-bit words
 _RATCHET = b"idpgan noise ratchet"
+Draw = Callable[[int, int, "Noise"], torch.Tensor]  # (scale, count, source), as `idpgan.privacy.discrete` has them
 
 
 class Source(NamedTuple):
@@ -91,6 +97,7 @@ class Noise:
     def _start(self, key: bytes | None, blocks: int = 0) -> None:
         self._key, self._blocks, self.erased = key, blocks, key is None
         self._stream: CipherContext | None = None  # created at the first draw: between most ratchets nothing is drawn
+        self._ahead: tuple[object, Noise, Future[torch.Tensor]] | None = None
 
     def words(self, count: int) -> np.ndarray:
         """Return ``count`` uniform 64-bit words, uint64 (count,)."""
@@ -99,10 +106,34 @@ class Noise:
                 raise RuntimeError("the key of this noise source was erased when its run ended; nothing can be drawn.")
             counter = modes.CTR(self._blocks.to_bytes(_BLOCK_BYTES, "big"))
             self._stream = Cipher(algorithms.AES(self._key), counter).encryptor()
-        blocks = (count + 1) // 2
+        blocks = _blocks_of(count)
         self._blocks += blocks
         stream = self._stream.update(bytes(blocks * _BLOCK_BYTES))
         return np.frombuffer(stream, dtype=np.uint64, count=count)
+
+    @contextlib.contextmanager
+    def ahead(self, after: Iterable[int], draw: Draw, scale: int, count: int) -> Iterator[None]:
+        """In the block, let a thread make the `drawn` numbers that come ``after`` draws of so many words each.
+
+        Nothing private decides when it begins, and no number changes. What fails in the thread fails in `drawn`. The
+        block ends when the thread does: a step that fails leaves nothing behind that draws.
+        """
+        thread = type(self)(b"", private=self.private)
+        thread._start(self._key, self._blocks + sum(map(_blocks_of, after)))
+        place = self._key, thread._blocks, draw, scale, count
+        with ThreadPoolExecutor(1, "idpgan-noise") as pool:
+            self._ahead = place, thread, pool.submit(draw, scale, count, thread)
+            yield
+        self._ahead = None
+
+    def drawn(self, draw: Draw, scale: int, count: int) -> torch.Tensor:
+        """Return ``draw(scale, count, self)``, made by now if it was drawn `ahead` for this place of the stream."""
+        if self._ahead is None or self._ahead[0] != (self._key, self._blocks, draw, scale, count):
+            return draw(scale, count, self)
+        _, thread, made = self._ahead
+        numbers = made.result()
+        self._start(self._key, thread._blocks)
+        return numbers
 
     def uniform(self, shape: Sequence[int]) -> torch.Tensor:
         """Return float64 numbers in the open interval (0, 1), of a word each: 52 bits and a half, never 0, never 1."""
@@ -172,6 +203,11 @@ class Noise:
     def erase(self) -> None:
         """Drop the key for good."""
         self._start(None)
+
+
+def _blocks_of(words: int) -> int:
+    """Return how much of the stream one draw of so many words takes."""
+    return (words + 1) // 2
 
 
 _ALIVE: weakref.WeakSet[Noise] = weakref.WeakSet()

@@ -28,6 +28,7 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -35,6 +36,7 @@ import torch
 from torch import Tensor
 
 from idpgan import checks
+from idpgan.privacy.precision import Precision, gpu_products, products_in
 
 Way = Literal["capture", "vmap"]
 Rows = Iterable[tuple[slice, Tensor]]  # some slots and what they computed, (k, W) floating point
@@ -60,27 +62,6 @@ def all_threads() -> int:
     return 1 if teams_vary() else torch.get_num_threads()
 
 
-@contextlib.contextmanager
-def full_precision() -> Iterator[None]:
-    """Compute matrix products and convolutions of a CUDA device in IEEE float32 inside the block.
-
-    A GPU's TF32 keeps 10 bits of 23: clip factors and features rounded to TF32 can exceed their norm by 2^-11. On the
-    CPU nothing changes.
-    """
-    cudnn = torch.backends.cudnn
-    parts = torch.backends.cuda.matmul, cudnn.conv  # type: ignore[attr-defined]  # made at run time
-    before, chosen = [part.fp32_precision for part in parts], (cudnn.deterministic, cudnn.benchmark)
-    for part in parts:
-        part.fp32_precision = "ieee"
-    cudnn.deterministic, cudnn.benchmark = True, False  # kernels chosen by shape alone, without atomic additions
-    try:
-        yield
-    finally:
-        for part, value in zip(parts, before, strict=True):
-            part.fp32_precision = value
-        cudnn.deterministic, cudnn.benchmark = chosen
-
-
 @dataclass(frozen=True, eq=False)
 class Tiles:
     """How the records of a step are computed, decided before a private record is read.
@@ -91,6 +72,7 @@ class Tiles:
         chunk: Slots whose gradients are in memory at once; a chunk without records is left out.
         way: How gradients are found; see `idpgan.privacy.dpsgd.DPSGDPlan.clipped_sum`.
         threads: Of torch, that compute records; see `computing`.
+        precision: Of the products of a record's gradient; see `idpgan.privacy.precision`.
     """
 
     rows: int
@@ -98,6 +80,7 @@ class Tiles:
     chunk: int
     way: Way = "capture"
     threads: int = dataclasses.field(default_factory=all_threads)
+    precision: Precision = "float32"
 
     @classmethod
     def fixed(cls, rows: int, way: Way = "capture") -> Tiles:
@@ -115,14 +98,18 @@ class Tiles:
 
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
-        """Let `threads` threads compute in the block, in `full_precision`, and as many as before after it."""
+        """Let `threads` threads compute in the block, and as many as before after it; see also `products`."""
         before = torch.get_num_threads()
         torch.set_num_threads(self.threads)
         try:
-            with full_precision():
+            with gpu_products("ieee" if self.precision == "float32" else "tf32"):
                 yield
         finally:
             torch.set_num_threads(before)
+
+    def products(self) -> AbstractContextManager[Any]:
+        """Compute the gradients of records in the block in their precision."""
+        return products_in(self.precision)
 
     @functools.cached_property
     def own(self) -> bool:

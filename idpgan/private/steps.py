@@ -30,12 +30,13 @@ from idpgan.memory import check_memory
 from idpgan.models.adapters import trained_weights
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit, accounting, opacus_history
-from idpgan.privacy.captured_gradients import Batch, Weights
+from idpgan.privacy.captured_gradients import Batch, NotCapturedError, Weights
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.privacy.event import rounding_words
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget
-from idpgan.privacy.tiles import Tiles, Way, rows_at_once, tiled
+from idpgan.privacy.step_memory import fitting
+from idpgan.privacy.tiles import Tiles, Way, random_like, rows_at_once, tiled
 from idpgan.ranks import Ranks
 from idpgan.training.config import StepsConfig
 from idpgan.training.loop import no_step_affordable
@@ -46,6 +47,8 @@ if TYPE_CHECKING:
     from idpgan.privacy.opacus_steps import OpacusSteps
 
 SETTINGS = "the settings: epsilon covers no choice of settings by looking at private images"
+
+_CANARY_TILES: dict[Any, Tiles | None] = {}  # of trainings that differ in coins and noise alone: audits play many
 
 
 class StepsPlan(RunPlan):
@@ -183,12 +186,13 @@ class PrivateSteps(Method):
             return self.dpsgd.statistics(*self._opacus.step(self.dpsgd, self.noise, *batches)[0])
         weights, tiles = trained_weights(self._trained), self.tiles
         drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
-        found = self.dpsgd.clipped_sum(self.record_loss, weights, map(self._records, drawn), tiles)
-        sums = found.sums
-        if public is not None:
-            more = self.dpsgd.clipped_sum(public[0], weights, tiled(public[2], tiles.rows), tiles).sums
-            sums = {name: total + more[name] for name, total in sums.items()}
-        self.dpsgd.noisy_step(self._trainer, weights, sums, self.noise)
+        with self.dpsgd.noise_ahead(weights, self.noise, after=[tiles.rows * self.coins] * len(drawn)):
+            found = self.dpsgd.clipped_sum(self.record_loss, weights, map(self._records, drawn), tiles)
+            sums = found.sums
+            if public is not None:
+                more = self.dpsgd.clipped_sum(public[0], weights, tiled(public[2], tiles.rows), tiles).sums
+                sums = {name: total + more[name] for name, total in sums.items()}
+            self.dpsgd.noisy_step(self._trainer, weights, sums, self.noise)
         return self.dpsgd.statistics(found.losses, found.norms)
 
     def _records(self, index: Tensor) -> tuple[Sequence[Tensor], Tensor]:
@@ -216,16 +220,28 @@ class PrivateSteps(Method):
         """
         if self._opacus is not None:
             return None
+        most = rows_at_once(self.config, self.device)
         return self.dpsgd.tiles(
             self.record_loss,
             trained_weights(self._trained),
             self.example(),
             num=len(self._images),
-            most=rows_at_once(self.config, self.device),
+            most=most if saved else fitting(most, self._trial, self.device),
             way=self.way,
             prepare=self.prepared,
+            precision=self._run.training.precision,
             saved=saved,
         )
+
+    def _trial(self, num: int) -> None:
+        """Compute the gradients of so many random records, as a step does."""
+        draws = torch.Generator().manual_seed(0)
+        given = [random_like(part, draws).expand(num, *part.shape[1:]).contiguous() for part in self.example()]
+        weights, records = trained_weights(self._trained), self.prepared(*given)
+        try:
+            self.dpsgd.clipped_sum(self.record_loss, weights, tiled(records, num), Tiles.fixed(num, self.way))
+        except NotCapturedError:
+            self.dpsgd.clipped_sum(self.record_loss, weights, tiled(records, num), Tiles.fixed(num, "vmap"))
 
     def settle(self, exact: bool) -> bool:
         """See `Method`: it hangs on the tiles."""
@@ -281,7 +297,12 @@ class PrivateSteps(Method):
         plan = cls.Plan(config, split.shape)
         for name, value in {"dpsgd": dpsgd, **planned}.items():
             setattr(plan, name, value)
-        return cls(plan, split, ledger=Ledger(Unit.IMAGE, Relation.ZERO_OUT), device=device, noise=noise)
+        made = cls(plan, split, ledger=Ledger(Unit.IMAGE, Relation.ZERO_OUT), device=device, noise=noise)
+        alike = cls, repr(config), len(split.private), dpsgd.sample_rate, device, torch.get_num_threads()
+        if alike not in _CANARY_TILES:
+            _CANARY_TILES[alike] = made.decide_tiles(None)
+        made._tiles = _CANARY_TILES[alike]
+        return made
 
     def seen_gradients(self, seen: Callable[[Tensor], Tensor] = lambda gradient: gradient) -> Training:
         """Return the steps as an attacker sees them: each gradient, after noise and division, that the optimizer gets.

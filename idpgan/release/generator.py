@@ -13,7 +13,7 @@ from idpgan.config import build
 from idpgan.errors import InputError
 from idpgan.files import write_bytes_atomic
 from idpgan.models import checkpoint
-from idpgan.models.adapters import LORA
+from idpgan.models.adapters import RANK
 from idpgan.models.checkpoint import (
     CONFIG,
     WEIGHTS,
@@ -65,7 +65,7 @@ class GeneratorArtifact:
     @property
     def _has_lora(self) -> bool:
         pipeline, parts = self.generator.config.pipeline, self.generator.config.trained
-        return pipeline is not None and any(part.startswith(f"{LORA}:") for part in parts)
+        return pipeline is not None and any(RANK.fullmatch(part) for part in parts)
 
     def describe(self) -> dict[str, Any]:
         """Return the shapes of the networks, the classes, and how many images the grid shows."""

@@ -36,6 +36,7 @@ class MethodConfig(Section):
 
     RELEASES_LAW: ClassVar[bool] = False  # a normal distribution, onto which public images can be moved
     ADAPTS: ClassVar[bool] = False  # steps on few weights of a public network
+    MAKES_ROWS: ClassVar[bool] = False  # a gradient of each record by itself, in numbers of any precision
 
     name: str
 
@@ -49,6 +50,8 @@ class StepsConfig(MethodConfig):
         secure_mode: Whether each number of the noise is half the sum of four, as in Opacus' mode of that name; the
             source of the numbers is the same. "opacus" only.
     """
+
+    MAKES_ROWS: ClassVar[bool] = True
 
     engine: Literal["idpgan", "opacus"] = "idpgan"
     secure_mode: bool = False
@@ -97,7 +100,10 @@ class TrainingConfig(Section):
         tick_steps: Critic steps between two ticks: save, statistics, epsilon, sample grid, metrics.
         seed: Seeds initial weights, latent vectors and batch order. Never privacy noise: a published seed would let
             anyone subtract it.
-        device: "auto" (the GPU where there is one, else the CPU), "cpu", "cuda" or "cuda:1". All is float32 or float64.
+        device: "auto" (the GPU where there is one, else the CPU), "cpu", "cuda" or "cuda:1". All is float32 or float64,
+            but for ``precision``.
+        precision: Of the products in the gradients of single records: "float32", or "tf32" and "bf16" where the device
+            has them. Norms, clipping, sums and noise are as exact with each.
         diverged_above: A statistic whose mean over a tick is larger than this (or not finite) stops the run.
             Losses are of order 1 to 100.
     """
@@ -107,6 +113,7 @@ class TrainingConfig(Section):
     tick_steps: int = Field(500, ge=1, le=MOST_STEPS)
     seed: int = Field(0, ge=0, lt=2**63)
     device: Annotated[str, AfterValidator(check_device)] = "auto"
+    precision: Literal["float32", "tf32", "bf16"] = "float32"
     diverged_above: float = Field(1e8, gt=0)
 
 
@@ -177,6 +184,16 @@ class RunConfig(Section):
             raise ConfigError(
                 f"model.trained = {list(self.model.trained)} adapts a public network by method diffusion, and this is "
                 f"{self.method.name}. Leave it out."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_precision(self) -> Self:
+        rows = self.method.MAKES_ROWS and getattr(self.method, "engine", "idpgan") == "idpgan"
+        if self.training.precision != "float32" and not rows:
+            raise ConfigError(
+                f'training.precision = "{self.training.precision}" is for methods that make the gradient of each '
+                f"record by itself, and {self.method.name} does not, or not by its own engine. Leave it out."
             )
         return self
 

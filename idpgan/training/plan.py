@@ -23,6 +23,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget, Plan, Price
+from idpgan.privacy.precision import check_precision
 from idpgan.privacy.totals import Part, joint_events, total
 from idpgan.training.config import RunConfig, load_method
 
@@ -260,12 +261,13 @@ class RunPlan(Plan):
         if not is_own_code(model.generator):
             pyramid_of(image_shape)
         own.check_own(model, image_shape, classes, private_critic=self.OWN_CRITIC == "private")
+        check_precision(training.precision, device := resolve_device(training.device))
         check_memory(
             families.generator_bytes(model, image_shape, classes)
             + families.batch_bytes(model, image_shape, training.batch_size),
             f"model.width = {model.width} with training.batch_size = {training.batch_size:,}",
             "Lower one of them.",
-            str(resolve_device(training.device)),
+            str(device),
         )
         if training.batch_size == 1:
             self._refuse_batch_statistics()

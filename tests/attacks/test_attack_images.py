@@ -47,9 +47,13 @@ MEMBERS, OTHERS, REFERENCE, FRESH = draw(NUM, 1), draw(NUM, 2), draw(400, 3), dr
 PLANTED = torch.cat([FRESH[:300], MEMBERS])
 
 
-def test_planted_copies_are_found_and_images_that_saw_nobody_are_not():
+@pytest.fixture(scope="module")
+def found():
+    return idpgan.attack(PLANTED, MEMBERS, OTHERS, REFERENCE)
+
+
+def test_planted_copies_are_found_and_images_that_saw_nobody_are_not(found):
     """Positive and negative control of all attacks that need images alone, and of the corrected maximum."""
-    found = idpgan.attack(PLANTED, MEMBERS, OTHERS, REFERENCE)
     assert found.leak
     assert found.best.auc.value > 0.99
     areas = {each.attack.name: each.result.auc for each in found.outcomes if each.result is not None}
@@ -60,12 +64,11 @@ def test_planted_copies_are_found_and_images_that_saw_nobody_are_not():
     assert {each.attack.name for each in nothing.outcomes if each.result is not None} == set(areas)
 
 
-def test_scores_that_attacks_share_are_computed_once_and_are_the_same():
+def test_scores_that_attacks_share_are_computed_once_and_are_the_same(found):
     """Calibrated attacks start from the plain ones; alone they find the same."""
-    all_at_once = idpgan.attack(PLANTED, MEMBERS, OTHERS, REFERENCE)
     for name in ("nearest-sample-calibrated", "copies-calibrated"):
         alone = idpgan.attack(PLANTED, MEMBERS, OTHERS, REFERENCE, attacks=[name])
-        one = next(each for each in all_at_once.outcomes if each.attack.name == name)
+        one = next(each for each in found.outcomes if each.attack.name == name)
         assert all(map(torch.equal, one.scores, alone.outcomes[0].scores))
 
 
@@ -139,13 +142,13 @@ def burst(scenes, shots, seed):
 
 
 def test_exact_copies_are_one_draw_and_their_number_is_said():
-    """24 draws without a leak, of 30 images 8 times each: taken for 240 draws, 11 of them were called leaks."""
+    """12 draws without a leak, of 30 images 8 times each: taken for 240 draws, half of them were called leaks."""
     leaks = 0
-    for seed in range(24):
+    for seed in range(12):
         sides = [draw(30, 100 + 2 * seed + side).repeat_interleave(8, 0) for side in (0, 1)]
         found = idpgan.attack(FRESH[:300], *sides, attacks=["nearest-sample"])
         leaks += found.leak
-    assert leaks <= 2
+    assert leaks <= 1
     assert found.facts["num_members"] == 30
     assert "210 of the 240 others are exact copies of others of them" in str(found)
     copied = idpgan.attack(torch.cat([FRESH[:300], sides[0]]), *sides, attacks=["nearest-sample"])
@@ -249,8 +252,8 @@ def test_the_maximum_over_attacks_that_know_nothing_is_corrected():
     """Of 40 blind attacks the best often looks good by its own interval; corrected, it does not."""
     rng, row = torch.Generator().manual_seed(3), ATTACKS["nearest-sample"]
     naive = 0
-    for _ in range(15):
+    for _ in range(8):
         blind = [Outcome(row, scores=tuple(torch.randn(2, 150, generator=rng))) for _ in range(40)]
         assert not best_of(blind, confidence=0.999).leak
         naive += max(judged(each.scores, None, 0.95).auc_interval[0] for each in blind) > 0.5
-    assert naive >= 2  # 9.6 are expected, with a standard deviation of 1.9
+    assert naive >= 2  # 5.1 are expected, with a standard deviation of 1.4

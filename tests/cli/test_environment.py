@@ -219,7 +219,7 @@ def test_sigterm_while_arguments_are_read_is_one_line_too(run, monkeypatch):
     def stopped(*_, **__):
         raise faults.Terminated
 
-    monkeypatch.setattr("idpgan.commands.app", stopped)
+    monkeypatch.setattr("idpgan.commands._group", lambda: stopped)
     assert one_line(run("doctor"), "SIGTERM", code=143)
 
 

@@ -77,6 +77,30 @@ def test_faces_are_found_where_they_are_drawn(drawn):
     assert np.median(errors) < 0.15
 
 
+def test_a_mirrored_photo_has_its_eyes_at_mirrored_places(drawn):
+    """Over faces, what the search errs to one side stays below a hundredth of the distance of the eyes."""
+    pytest.importorskip("cv2")
+    with face_finder() as find:
+        shifts = []
+        for grey in drawn[0]:
+            faces, mirrored = find(grey, 1), find(np.ascontiguousarray(grey[:, ::-1]), 1)
+            if faces and mirrored and faces[0].seen and mirrored[0].seen:
+                (left, right, _), (other_left, other_right, _) = faces[0], mirrored[0]
+                middle, other = (left[0] + right[0]) / 2, 240 - (other_left[0] + other_right[0]) / 2
+                shifts.append((middle - other) / math.dist(left, right))
+    assert len(shifts) >= 5
+    assert abs(np.median(shifts)) < 0.01
+
+
+def test_a_small_face_is_found_where_there_is_no_large_one(drawn):
+    pytest.importorskip("cv2")
+    with face_finder() as find:
+        grey, face = next((grey, faces[0]) for grey in drawn[0] if (faces := find(grey, 1)) and faces[0].seen)
+        small = find(np.pad(grey, 200, constant_values=128), 1)[0]
+    assert small.left == pytest.approx([200 + x for x in face.left], abs=8)
+    assert small.right == pytest.approx([200 + x for x in face.right], abs=8)
+
+
 def test_several_faces_of_one_photo(drawn):
     cv2 = pytest.importorskip("cv2")
     threads = cv2.getNumThreads()

@@ -1,9 +1,12 @@
 import pytest
 import torch
 
+from idpgan.errors import ConfigError
 from idpgan.privacy import DPSGDPlan
-from idpgan.privacy.dpsgd import full_precision
+from idpgan.privacy.precision import check_precision, full_precision
+from idpgan.training.config import build_config
 from tests.privacy.clipped import clipped
+from tests.privacy.test_exact_steps import INDEX, NUM, PLAN, contributions, moved_others, network_loss
 
 
 @pytest.fixture(autouse=True)
@@ -42,3 +45,34 @@ def test_gradients_that_are_clipped_are_computed_without_tf32(way):
     clipped(plan, loss, {"w": torch.ones(2, 3)}, [torch.ones(4, 3)], physical_batch=4, way=way)
     assert set(seen) == {("ieee", "ieee")}
     assert tf32() == ("tf32", "tf32")
+
+
+@pytest.mark.parametrize("name", ["linear on rows", "convolution", "critic", "penalty"])
+def test_in_bfloat16_what_a_record_adds_hangs_on_no_other_record(name):
+    loss, weights, records = network_loss(name)
+    record = [part[:1] for part in records]
+    exact, rounded = (PLAN.tiles(loss, weights, record, num=NUM, most=8, precision=p) for p in ("float32", "bf16"))
+    assert rounded.way == exact.way
+    assert moved_others(loss, weights, records, lambda *_: rounded) == {}
+    rows = [torch.stack([*contributions(loss, weights, records, INDEX, t).values()]) for t in (exact, rounded)]
+    assert all(bool((torch.linalg.vector_norm(part, dim=1) <= 2**30 / 8).all()) for part in rows)  # part 2 of the proof
+    along = torch.nn.functional.cosine_similarity(*rows)
+    assert bool((along > 0.98).all())
+    assert bool((along < 1 - 1e-9).all())  # else nothing was rounded
+
+
+def test_a_precision_that_is_not_there_is_refused():
+    cpu = torch.device("cpu")
+    check_precision("bf16", cpu)
+    with pytest.raises(ConfigError, match=r'"tf32", which cpu does not have\. It has float32, bf16'):
+        check_precision("tf32", cpu)
+
+
+@pytest.mark.parametrize(
+    "method", [{"name": "scattering-linear"}, {"name": "gaussian"}, {"name": "dp-sgd", "engine": "opacus"}]
+)
+def test_a_precision_is_refused_where_no_rows_are_made(method):
+    table = {"method": method, "privacy": {"epsilon": 1.0, "delta": 1e-5}, "training": {"precision": "bf16"}}
+    with pytest.raises(ConfigError, match="gradient of each record by itself"):
+        build_config(table, "test")
+    build_config({**table, "method": {"name": "dp-sgd"}}, "test")

@@ -76,6 +76,7 @@ def network_of(*trained, classes=3):
         (["labels"], 3 * (3 * 16 + 1)),
         (["biases"], 8 + 3 * 8 + 3 * 16 + 1),
         (["lora:2:hidden.*"], 3 * (8 * 9 * 2 + 2 * 8)),
+        (["tangent:2:hidden.*"], 3 * (8 * 9 * 2 + 2 * 8)),
         (["known.0.*", "last.bias"], 9 * 16 + 16 + 1),
         (["labels", "biases"], 3 * (3 * 16 + 1) + 81),
     ],
@@ -85,7 +86,7 @@ def test_only_what_is_named_is_trained(trained, expected):
 
 
 def test_an_adapted_network_computes_the_same_at_first_and_merges_into_its_own_weights():
-    plain, network = network_of(), network_of("labels", "lora:2", "biases")
+    plain, network = network_of(), network_of("labels", "lora:2:hidden.*", "tangent:1", "biases")
     inputs = torch.randn(5, 2, 8, 8), torch.rand(5) + 0.1, torch.arange(5) % 3
     assert torch.allclose(network(*inputs), plain(*inputs), atol=1e-6)
     for weight in trained_weights(network).values():
@@ -113,7 +114,7 @@ def test_what_cannot_be_adapted_is_refused_with_what_can(trained, classes, words
 
 
 def test_gradients_by_capture_are_those_by_vmap_and_a_split_batch_is_the_whole_one():
-    network = network_of("labels", "lora:2", "biases")
+    network = network_of("labels", "lora:2:hidden.*", "tangent:1", "biases")
     generator = DiffusionGenerator(ModelConfig(generator="diffusion", latent_dim=20, width=8), (1, 8, 8), 3)
     generator.network = network
     weights, plan = trained_weights(network), DPSGDPlan(0.5, 0.3, 4, 1.0)
@@ -135,7 +136,7 @@ def test_gradients_by_capture_are_those_by_vmap_and_a_split_batch_is_the_whole_o
 # Steps --------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("trained", ["labels", "biases", "lora:2", ["lora:1:known.*", "last.*"]], ids=str)
+@pytest.mark.parametrize("trained", ["labels", "biases", "lora:2", "tangent:1", ["lora:1:known.*", "last.*"]], ids=str)
 def test_all_that_is_trained_moves_and_nothing_else(base, trained):
     config = config_of(base, trained)
     method = method_of(config)

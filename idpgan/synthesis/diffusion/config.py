@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 from pydantic import Field, model_validator
 
@@ -55,7 +55,8 @@ class DiffusionConfig(MomentsConfig):
             takes 2,048 unless another number is set.
     """
 
-    ADAPTS = True
+    ADAPTS: ClassVar[bool] = True
+    MAKES_ROWS: ClassVar[bool] = True
 
     name: Literal["diffusion"] = "diffusion"
     start_share: float = Field(0.5, ge=0, lt=1)

@@ -9,6 +9,15 @@ histogram of the votes gets noise (`votes`, where the proof is); counts below a 
 votes survive and have children, which differ from them less and less (`population`). The votes are the only private
 reads, each charged beforehand; the vectors of the private images are computed after the first charge, once, and stay in
 the process. The release is the last candidates and their noisy shares: settings of a simulator, not a network.
+
+The votes are a noisy histogram of the parameters of a simulator, which for portraits are known: smile, pose, light and
+all others. With candidates z_j and an embedding f the cells are those of the nearest candidate, and the share of a
+range A of a parameter k follows from the counts without another read:
+
+    H_j = #{x : j = argmin_i |f(x) - f(S(z_i))|} + N(0, s^2),    share(A) = sum_j H_j [z_jk in A] / sum_j H_j.
+
+With ``training.steps = 1`` it is released once; each further step makes the cells finer where there are votes.
+Portraits are re-drawn from it before they leave (`population.redrawn`): a receiver needs no program that draws them.
 """
 
 from __future__ import annotations
@@ -52,7 +61,7 @@ from idpgan.progress import counted
 from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis import starter
 from idpgan.synthesis.evolution.embedding import DRAWN, LEAST_SIDE, MOST_DIMENSIONS, Embedding, nearest, private_vectors
-from idpgan.synthesis.evolution.population import first_candidates, next_candidates, thresholded
+from idpgan.synthesis.evolution.population import first_candidates, next_candidates, redrawn, thresholded
 from idpgan.synthesis.evolution.votes import Votes, steps_of, votes_case
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.sums_audit import AUDITED_CLASSES, SUMS_RELATIONS, SUMS_UNITS, privacy_of
@@ -60,7 +69,7 @@ from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, Training
 from idpgan.training.method import Stats
 from idpgan.training.plan import RunPlan, Signal
 
-_RNG_STREAM, _EMBEDDING_STREAM = 12, 13  # of training.seed
+_RNG_STREAM, _EMBEDDING_STREAM, _REDRAWN_STREAM = 12, 13, 14  # of training.seed
 _DRAWN_AT_ONCE = 512  # images of a call of the simulator
 _AUDITED_CANDIDATES, _AUDITED_STEPS = 200, 8  # where no run says how many
 
@@ -270,11 +279,12 @@ class Evolution(GivesGenerator):
         self._rng = torch.Generator().manual_seed(torch_seed(config.training.seed, _RNG_STREAM))
         known = looks_known(config.model)
         named = {name: name for name in self.generator.classes if name.removeprefix("not ") in known}
+        self._looks = named | (config.method.looks or {})
         self._members = first_candidates(
             self._simulator,
             self.votes.candidates,
             self.generator.classes,
-            named | (config.method.looks or {}),
+            self._looks,
             split.public.labels,
             self._rng,
         )  # (rows, M, numbers)
@@ -388,17 +398,22 @@ class Evolution(GivesGenerator):
         if isinstance(self._simulator, OwnSimulator):
             photos = self._simulator.pictures(self._members.flatten(0, 1))
         if isinstance(self._simulator, PeopleSimulator):
-            photos = self._portraits(counts.flatten() > 0)
+            photos, counts = self._portraits(), torch.ones_like(counts)
         if photos is not None and not isinstance(self._simulator, PhotoSimulator):
             members = torch.zeros(self.generator.members.shape)  # the images as they were drawn
         self.generator.set_population(members, counts / counts.sum(1, keepdim=True), photos)
 
-    def _portraits(self, chosen: Tensor) -> Tensor:
-        """Draw the members with votes, uint8; the others, which are never drawn, and all before a vote are black."""
-        photos = torch.zeros(len(chosen), *self.generator.image_shape, dtype=torch.uint8)
-        if self._vectors is not None:
-            photos[chosen] = to_uint8(self._draw(self._members.flatten(0, 1)[chosen])).cpu()
-        return photos
+    def _portraits(self) -> Tensor:
+        """Draw portraits from the histogram of the votes, uint8 (rows M, C, H, W); before a vote they are black."""
+        if self._vectors is None:
+            return torch.zeros(self._shares.numel(), *self.generator.image_shape, dtype=torch.uint8)
+        rng = torch.Generator().manual_seed(torch_seed(self._run.training.seed, _REDRAWN_STREAM))
+        strength = self._run.method.last_variation
+        of_rows = [
+            redrawn(self._simulator, members, counts, strength, self._looks.get(name), rng)
+            for name, members, counts in zip(self.generator.classes or ("",), self._members, self._shares, strict=True)
+        ]
+        return to_uint8(self._draw(torch.cat(of_rows))).cpu()
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""

@@ -93,11 +93,32 @@ def next_candidates(
     num = len(members)
     order = counts.argsort(descending=True, stable=True)
     kept = order[: min(int((counts > 0).sum()), int(_KEPT * num))]
-    drawn, heights = num - len(kept), counts.double().cumsum(0)
-    # Parents by their shares, each as often as its share says, rounded up or down by one common coin.
-    places = (torch.arange(drawn) + torch.rand((), generator=rng, dtype=torch.float64)) / max(drawn, 1) * heights[-1]
-    parents = torch.searchsorted(heights, places, right=True).clamp(max=num - 1)
+    parents = _parents(counts, num - len(kept), rng)
     fresh = torch.randn(len(parents), members.shape[1], generator=rng)
     children = simulator.vary(members[parents], fresh, strength)
     origin = torch.cat([kept, torch.full((len(children),), -1)])
     return torch.cat([members[kept], children]), origin
+
+
+def redrawn(
+    simulator: Simulator, members: Tensor, counts: Tensor, strength: float, look: str | None, rng: torch.Generator
+) -> Tensor:
+    """Draw as many candidates of equal shares as there are members from the histogram of their votes.
+
+    A member is drawn as often as its share of the votes says, the first time as it is, then as children of it; a child
+    that has the look of its class where its parent has not, or the reverse, is the parent again. For other arguments
+    see `next_candidates`.
+    """
+    parents = _parents(counts, len(members), rng)
+    children = simulator.vary(members[parents], torch.randn(members.shape, generator=rng), strength)
+    as_it_is = parents.diff(prepend=parents.new_tensor([-1])) != 0
+    if look is not None:
+        as_it_is |= simulator.has_look(children, look) != simulator.has_look(members[parents], look)
+    return torch.where(as_it_is[:, None], members[parents], children)
+
+
+def _parents(counts: Tensor, num: int, rng: torch.Generator) -> Tensor:
+    """Return members in their order, each as often as its share says, rounded up or down by one common coin, (num,)."""
+    heights = counts.double().cumsum(0)
+    places = (torch.arange(num) + torch.rand((), generator=rng, dtype=torch.float64)) / max(num, 1) * heights[-1]
+    return torch.searchsorted(heights, places, right=True).clamp(max=len(counts) - 1)
