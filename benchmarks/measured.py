@@ -17,6 +17,7 @@ from typing import Any
 
 from idpgan import trainer
 from idpgan.commands.evaluate import FORMAT as EVALUATION
+from idpgan.config import load_table
 from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.files import write_text_atomic
 from idpgan.training.config import RunConfig
@@ -134,6 +135,8 @@ def nearest_config(config: RunConfig) -> tuple[str, list[str]]:
     mine = flat(config.model_dump(mode="json"))
     found: list[tuple[bool, int, str, list[str]]] = []
     for path in sorted(CONFIGS.glob("*.toml")):
+        if "trained" in load_table(path).get("model", {}):
+            continue  # it adapts a base, whose folder whoever trains names
         other = trainer.load_config(path)
         if other.method.name == config.method.name:
             theirs = flat(other.model_dump(mode="json"))
