@@ -49,8 +49,8 @@ class Lora(nn.Module):
             self.down = nn.Linear(layer.in_features, rank, bias=False)
             self.up = nn.Linear(rank, layer.out_features, bias=False)
         else:
-            same: Any = (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
-            self.down = nn.Conv2d(layer.in_channels, rank, *same, bias=False)
+            same: Any = {key: getattr(layer, key) for key in ("kernel_size", "stride", "padding", "dilation")}
+            self.down = nn.Conv2d(layer.in_channels, rank, bias=False, **same)
             self.up = nn.Conv2d(rank, layer.out_channels, 1, bias=False)
         nn.init.normal_(self.down.weight, std=1 / rank)
         nn.init.zeros_(self.up.weight)

@@ -265,3 +265,15 @@ def test_only_diffusion_adapts(base):
     table = config_of(base, "labels").to_json() | {"method": {"name": "edm"}, "privacy": {}}
     with pytest.raises(ConfigError, match="by method diffusion, and this is edm"):
         build_config(table, "the test")
+
+
+def test_a_state_without_a_release_is_taken_up_again(base):
+    config = config_of(base, ["labels", "lora:1"])
+    first, again = method_of(config), method_of(config)
+    first.prepare()
+    first.step(1)
+    state = first.state()
+    assert state["prepared"] is None
+    again.load_state({name: value for name, value in state.items() if name != "prepared"})
+    found = [method.generator.state_dict() for method in (first, again)]
+    assert all(torch.equal(weight, found[1][name]) for name, weight in found[0].items())
