@@ -17,6 +17,7 @@ from typing import Any
 
 from idpgan import trainer
 from idpgan.commands.evaluate import FORMAT as EVALUATION
+from idpgan.config import load_table
 from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.files import write_text_atomic
 from idpgan.training.config import RunConfig
@@ -134,8 +135,8 @@ def nearest_config(config: RunConfig) -> tuple[str, list[str]]:
     mine = flat(config.model_dump(mode="json"))
     found: list[tuple[bool, int, str, list[str]]] = []
     for path in sorted(CONFIGS.glob("*.toml")):
-        other = trainer.load_config(path)
-        if other.method.name == config.method.name:
+        if load_table(path)["method"]["name"] == config.method.name:  # others may need releases that are not here
+            other = trainer.load_config(path)
             theirs = flat(other.model_dump(mode="json"))
             keys = sorted(key for key in {*mine, *theirs} if key not in PER_RUN and mine.get(key) != theirs.get(key))
             settings = [f"{key}={json.dumps(mine.get(key))}" for key in keys]
