@@ -43,14 +43,19 @@ def drawn(sets: dict[str, list[dict[str, Any]]]) -> Figure:
     for axes, (name, points) in zip(sheet.subplots(1, len(sets)), sets.items(), strict=True):
         for point in sorted(points, key=lambda point: OURS in point["who"]):
             mine = OURS in point["who"]
-            style: Any = {"linewidth": 2.2, "marker": "o"} if mine else {"linewidth": 1, "marker": "s", "linestyle": "--"}
+            style: Any = (
+                {"linewidth": 2.2, "marker": "o"} if mine else {"linewidth": 1, "marker": "s", "linestyle": "--"}
+            )
             axes.plot(point["epsilon"], point["accuracy"], label=point["who"], **style)
         axes.set(xscale="log", xlabel="epsilon", title=name, ylabel="accuracy, %")
         axes.set_xticks([0.2, 1, 10], ["0.2", "1", "10"])
         axes.minorticks_off()
         axes.grid(alpha=0.3)
         axes.legend(fontsize="x-small", loc="lower right")
-    sheet.supxlabel("No public images; unit one image. Ours: delta 1e-5 (MNIST), 1e-6 (CIFAR-10); peers: 1 / (n ln n).", fontsize="small")
+    sheet.supxlabel(
+        "No public images; unit one image. Ours: delta 1e-5 (MNIST), 1e-6 (CIFAR-10); peers: 1 / (n ln n).",
+        fontsize="small",
+    )
     return sheet
 
 
