@@ -4,7 +4,8 @@ FILE is a tar of train/CLASS/*.jpg and test/CLASS/*.jpg. It is unpacked once. Th
 for its training images; N is 45,000 of 50,000, the rest is holdout. One JSON line a run; what was trained or judged
 before is read back, and what was interrupted goes on. Settings are chosen by --part holdout, never on the test part.
 
-python benchmarks/cifar.py --tar FILE|--images FOLDER --out DIR [--epsilons 1.0 10.0] [--seeds 0] [--part test] [key.sub=value ...]
+python benchmarks/cifar.py --tar FILE|--images FOLDER --out DIR
+    [--epsilons 1.0 10.0] [--seeds 0] [--part test] [key.sub=value ...]
 """
 
 from __future__ import annotations
