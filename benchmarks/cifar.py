@@ -4,7 +4,8 @@ FILE is a tar of train/CLASS/*.jpg and test/CLASS/*.jpg. It is unpacked once. Th
 for its training images; N is 45,000 of 50,000, the rest is holdout. One JSON line a run; what was trained or judged
 before is read back, and what was interrupted goes on. Settings are chosen by --part holdout, never on the test part.
 
-python benchmarks/cifar.py --tar FILE --out DIR [--epsilons 1.0 10.0] [--seeds 0] [--part test] [key.sub=value ...]
+python benchmarks/cifar.py --tar FILE|--images FOLDER --out DIR
+    [--epsilons 1.0 10.0] [--seeds 0] [--part test] [key.sub=value ...]
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from idpgan.training.config import RunConfig, build_config
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("settings", nargs="*", default=[])
-    parser.add_argument("--tar", type=Path, required=True)
+    given = parser.add_mutually_exclusive_group(required=True)
+    given.add_argument("--tar", type=Path)
+    given.add_argument("--images", type=Path, help="in the place of the tar: a folder of its layout")
     parser.add_argument("--out", type=Path, required=True, help="unpacked images, runs and cache")
     parser.add_argument("--epsilons", nargs="+", default=["1.0", "10.0"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
@@ -39,7 +42,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    images = unpacked(options.tar, options.out / "images")
+    images = options.images or unpacked(options.tar, options.out / "images")
     for seed, epsilon in itertools.product(options.seeds, options.epsilons):
         own = [f"privacy.epsilon={epsilon}", f"training.seed={seed}", f'training.device="{options.device}"']
         print(json.dumps(row(proposed(images, [*own, *options.settings]), options)), flush=True)

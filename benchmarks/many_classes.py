@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def made(digits: Tensor, shown: Tensor, num: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Return color images, uint8 (num, 3, 32, 32), and their classes, of digits (N, 28, 28) in [0, 1] that show 0..9."""
+    """Return color images, uint8 (num, 3, 32, 32), and their classes, of digits (N, 28, 28) in [0, 1]."""
     rng = torch.Generator().manual_seed(seed)
     labels = torch.multinomial(1 / (torch.arange(CLASSES) + float(OFFSET)), num, replacement=True, generator=rng)
     chosen = torch.empty(num, dtype=torch.int64)

@@ -23,6 +23,7 @@ EPSILON = 3.0
 SHAPE = 12  # functions of a face's displacement in each direction: more add noise, fewer bend less
 _STROKES, _WRITTEN = 6, 1_000  # the same of writing, from so many images of a class on
 _MANY = 20_000  # private images from which on a teacher takes more steps
+_MANY_CLASSES = 20  # from so many on twice as many coefficients tell them apart (benchmarks/RESULTS.md)
 _MOST_BYTES = 1 << 25  # of public images in a release
 TRUNCATION = 0.7  # of normal distributions of photos: 0.6 to 0.8 looked best in trials at epsilon 10
 
@@ -91,7 +92,8 @@ def _coefficients(facts: Facts, share: float, shape: int = 0, *, symmetric: bool
 
     ``1 / q = sqrt(2 q R) s / N`` for R classes, N records and noise of standard deviation s on a second moment
     (`synthesis.moments`); two blocks of q / 2 under mirror symmetry have an edge sqrt(2) lower. On a group of photos
-    kept for choosing, Wasserstein errors were least, and flat, at 1.3 to 1.5 times as many. In 40 to 240 by 40s.
+    kept for choosing, Wasserstein errors were least, and flat, at 1.3 to 1.5 times as many. Many classes get twice as
+    many: what tells them apart is in finer coefficients than what they share. In 40 to 240 by 40s.
 
     Args:
         share: Of the budget, for the sums.
@@ -103,7 +105,8 @@ def _coefficients(facts: Facts, share: float, shape: int = 0, *, symmetric: bool
     noise = calibrate(lambda multiplier: [Event("gaussian", Unit.IMAGE, Relation.ZERO_OUT, multiplier)], epsilon, delta)
     records = facts.shape.num_private / (facts.per_person or 1)
     scale = math.sqrt((1 if symmetric else 2) * facts.num_classes / share) / (1 - COUNT_SHARE)
-    count = 1.25 * (noise * scale / records) ** (-2 / 3) - 2 * shape
+    more = 2.5 if facts.num_classes >= _MANY_CLASSES else 1.25
+    count = more * (noise * scale / records) ** (-2 / 3) - 2 * shape
     return Setting(
         min(max(int(count) // 40 * 40, 40), 240, pixels * 5 // 8), "fewer coefficients, less noise, more blur"
     )

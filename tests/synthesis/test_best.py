@@ -69,7 +69,7 @@ def test_few_images_or_none_of_a_class_get_no_teacher():
 
 def test_more_records_bear_more_coefficients_and_people_are_the_records_of_unit_person():
     def proposed(num, classes=2, per_person=None, aligned=False, side=48, teacher=False, epsilon=3.0):
-        shape = DataShape(Sizes(0, num, 0, 100), (1, side, side), tuple("0123456789"[:classes]))
+        shape = DataShape(Sizes(0, num, 0, 100), (1, side, side), tuple(map(str, range(classes))))
         facts = Facts(shape, per_person, False, aligned, epsilon)
         return starter.gaussian(facts, candidates=4 if teacher else 0)["model"]["latent_dim"].value
 
@@ -78,6 +78,7 @@ def test_more_records_bear_more_coefficients_and_people_are_the_records_of_unit_
     assert proposed(8_000, aligned=True) == 240  # two blocks, each with a lower edge
     assert proposed(8_000, teacher=True) == proposed(8_000, aligned=True, teacher=True) == 160  # more noise
     assert proposed(8_000, classes=10) < proposed(8_000) < proposed(8_000, classes=0)
+    assert proposed(20_000, classes=43, epsilon=1.0) == 120 > proposed(20_000, classes=19, epsilon=1.0)  # many classes
     assert proposed(8_000, per_person=4) == proposed(2_000) < proposed(8_000)
     assert proposed(10**6, side=8) == 40  # of 64 pixels
     at = [proposed(8_000, epsilon=epsilon) for epsilon in (0.3, 1.0, 3.0, 10.0)]
