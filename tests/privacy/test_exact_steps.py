@@ -438,6 +438,20 @@ def test_a_chunk_of_equal_records_adds_up_to_as_many_times_one(bits, right, monk
     assert (abs(total(300) / 300 - (1 - 1e-5) * S) < S * 1e-6) == right
 
 
+def test_small_weights_that_share_a_row_add_up_to_the_same(monkeypatch):
+    """Unclipped, so that no norm is in it."""
+    plan, (loss, weights, records) = dataclasses.replace(PLAN, clip_norm=1e4), network_loss("critic")
+
+    def sums():
+        return plan.clipped_sum(loss, weights, tiled(records, NUM), Tiles.fixed(NUM)).sums
+
+    shared = sums()
+    monkeypatch.setattr(layer_gradients, "_SMALL", 0)
+    apart = sums()
+    assert [*shared] == [*apart] == [*weights]
+    assert all(torch.equal(shared[name], apart[name]) and shared[name].any() for name in weights)
+
+
 def test_more_rows_than_add_up_exactly_are_refused(monkeypatch):
     assert PLAN.most_rows * S == 2**52  # and as many public ones
     monkeypatch.setattr(DPSGDPlan, "most_rows", 8)
