@@ -142,7 +142,8 @@ def test_a_site_with_a_fault_is_not_built(tmp_path, page, text, words):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("README.md", "CONTRIBUTING.md", "LICENSE", "CITATION.cff", "mkdocs.yml"):
         shutil.copy(ROOT / name, tmp_path / name)
-    (tmp_path / "checkpoints").symlink_to(ROOT / "checkpoints")
+    for name in ("checkpoints", "benchmarks", "configs", "tests"):  # pages link to files there
+        (tmp_path / name).symlink_to(ROOT / name)
     with (tmp_path / "docs" / page).open("a", encoding="utf-8") as file:
         file.write(f"\n{text}\n")
     done = built(tmp_path, tmp_path / "site")
@@ -192,5 +193,7 @@ def test_a_page_fits_a_phone_and_asks_no_other_host(chromium, served, page, widt
 @NO_BROWSER
 @pytest.mark.parametrize(("dark", "scheme"), [(False, "default"), (True, "slate")])
 def test_a_page_is_as_dark_as_the_reader_asks(chromium, served, dark, scheme):
+    chromium.load(f"{served}/index.html", PHONE)
+    chromium.value("localStorage.clear(), 0")  # which keeps what was chosen
     chromium.load(f"{served}/index.html", PHONE, dark=dark)
     assert chromium.value("document.body.getAttribute('data-md-color-scheme')") == scheme

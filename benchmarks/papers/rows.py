@@ -1,4 +1,4 @@
-"""What the five papers describe, row by row: the table of benchmarks/results/rows.md, and the commands that show each row.
+"""What the five papers describe, row by row: benchmarks/results/rows.md, and the commands that show each row.
 
 python benchmarks/papers/rows.py table                        # write the page from rows.toml
 python benchmarks/papers/rows.py run [--paper 000] [--seconds 900]    # run every command once (make papers)
