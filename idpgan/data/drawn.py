@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import torch
+from torch import Tensor
 from torch.nn import functional
 
 from idpgan.config import nearest_hint
@@ -75,7 +77,7 @@ def _drawn(config: DataConfig, image_shape: tuple[int, int, int], progress: Prog
     seed = PUBLIC_SEED if config.public_seed is None else config.public_seed
     if config.public == "fonts":
         digits = fonts.draw(num, (height, width), channels, seed=seed, progress=progress)
-        is_digit = functional.one_hot(digits.labels, len(fonts.CLASSES)).to(torch.uint8)
+        is_digit = functional.one_hot(cast(Tensor, digits.labels), len(fonts.CLASSES)).to(torch.uint8)
         return Images(digits.images, attributes=is_digit, attribute_names=fonts.CLASSES)
     if config.public == "people":
         if height != width:
