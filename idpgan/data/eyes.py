@@ -119,7 +119,11 @@ def _faces(grey: np.ndarray, most: int, cascades: Mapping[str, Any]) -> list[Fac
         least = round(scale * shorter * _SMALLEST / min(most, 4))
         found = _weighed(photo, _boxes(photo, scale, least, 1.1, 3, cascades), cascades) or found
     faces = [face for _, face in found[:most]]
-    return [Face(*((x - margin, y - margin) for x, y in (face.left, face.right)), face.seen) for face in faces]
+    return [face._replace(left=_shifted(face.left, -margin), right=_shifted(face.right, -margin)) for face in faces]
+
+
+def _shifted(point: Point, by: float) -> Point:
+    return point[0] + by, point[1] + by
 
 
 def _boxes(
