@@ -42,7 +42,7 @@ def test_it_withstands_the_attack_that_fools_plain_training():
     split = load(config_of().data)
     found = {}
     for radius in (0.0, 0.15):
-        network = trained(config_of(radius=radius), split, 100).product
+        network = trained(config_of(radius=radius), split, 150).product
         holdout = split.holdout
         attacked = pgd(network, holdout.images, holdout.labels, radius=0.15, steps=10)
         clean, worst = (accuracy(network, images, holdout.labels) for images in (holdout.images, attacked))

@@ -349,11 +349,11 @@ def test_every_variant_steps(variant):
 def test_it_learns_the_digits():
     config = config_of(
         privacy={"sample_rate": 0.05, "noise_multiplier": 0.5, "epsilon": 1000.0},
-        training={"steps": 120, "batch_size": 64},
+        training={"steps": 200, "batch_size": 64},
         critic_steps_per_generator_step=1,
         ema_decay=0.9,
-        critic_learning_rate=4e-3,
-        generator_learning_rate=1e-2,
+        critic_learning_rate=2e-3,
+        generator_learning_rate=5e-3,
     )
     real = to_float(digits().private.images).mean(0)
 
@@ -363,8 +363,8 @@ def test_it_learns_the_digits():
 
     method = method_of(config)
     untrained = distance(method.generator)
-    run(method, 1, 120)
-    assert distance(method.generator) < 0.8 * untrained  # measured: 0.5; without training 1
+    run(method, 1, 200)
+    assert distance(method.generator) < 0.8 * untrained  # measured: 0.4; without training 1
 
 
 def seeing(method, score):
