@@ -195,6 +195,13 @@ def adapter_weights(network: nn.Module) -> dict[str, nn.Parameter]:
     return trained_weights(network) | frames
 
 
+def settled(network: nn.Module) -> None:
+    """Leave the weights of an adapted network as its release has them; what it computes stays the same."""
+    for module in network.modules():
+        if isinstance(module, Tangent):
+            module.settle()
+
+
 @torch.no_grad()
 def merged(network: nn.Module) -> nn.Module:
     """Return a copy of an adapted network whose layers hold what was learned beside them."""

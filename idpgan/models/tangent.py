@@ -63,18 +63,23 @@ class Tangent(nn.Module):
         layer = self.layer
         return functional.conv2d(inputs, weight, None, layer.stride, layer.padding, layer.dilation)
 
+    def settle(self) -> None:
+        """Drop what of Y lies along Q, which the layer does not see: the `factors` are then copies of what is there."""
+        left, tall = self.left.detach().flatten(1), self.tall.detach()
+        outside = tall.flatten(1) - left @ (left.T @ tall.flatten(1))
+        self.tall = nn.Parameter(outside.view_as(tall), requires_grad=self.tall.requires_grad)
+
     def merged(self) -> nn.Module:
         """Return the layer with the change in its weight."""
+        self.settle()
         down, up = factors(self.left.detach(), self.right, self.wide.detach(), self.tall.detach())
         self.layer.weight.data += torch.tensordot(up.flatten(1), down, 1)
         return self.layer
 
 
 def factors(left: Tensor, right: Tensor, wide: Tensor, tall: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the change as a product of rank 2 R, as LoRA has it: the factors next to the input and to the output."""
-    flat = left.flatten(1)
-    outside = (tall.flatten(1) - flat @ (flat.T @ tall.flatten(1))).view_as(tall)
-    return torch.cat([wide, right]), torch.cat([left, outside], 1)
+    """Return a settled change as a product of rank 2 R, as LoRA has it: the factors next to the input and the output."""
+    return torch.cat([wide, right]), torch.cat([left, tall], 1)
 
 
 def _product(inputs: Tensor, weight: Tensor) -> Tensor:

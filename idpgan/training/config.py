@@ -170,20 +170,18 @@ class RunConfig(Section):
     contained: Annotated[tuple[Contained, ...], Field(max_length=MOST_CONTAINED)] = ()
 
     @model_validator(mode="after")
-    def _check_moved(self) -> Self:
-        if self.model.moved and not self.method.RELEASES_LAW:
+    def _check_ability(self) -> Self:
+        """Refuse what the method cannot do with a model."""
+        model, method = self.model, self.method
+        if model.moved and not method.RELEASES_LAW:
             raise ConfigError(
-                f"model.moved = {self.model.moved} needs a method that releases a normal distribution, gaussian, "
-                f"idp-gan-aggregate or hybrid, and this is {self.method.name}. Set model.moved = 0."
+                f"model.moved = {model.moved} needs a method that releases a normal distribution, gaussian, "
+                f"idp-gan-aggregate or hybrid, and this is {method.name}. Set model.moved = 0."
             )
-        return self
-
-    @model_validator(mode="after")
-    def _check_trained(self) -> Self:
-        if self.model.trained and not self.method.ADAPTS:
+        if model.trained and not method.ADAPTS:
             raise ConfigError(
-                f"model.trained = {list(self.model.trained)} adapts a public network by method diffusion, and this is "
-                f"{self.method.name}. Leave it out."
+                f"model.trained = {list(model.trained)} adapts a public network by method diffusion, and this is "
+                f"{method.name}. Leave it out."
             )
         return self
 

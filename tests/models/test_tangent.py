@@ -79,15 +79,19 @@ def test_of_lora_the_same_change_in_other_factors_is_clipped_otherwise(layer):
     assert not torch.allclose(sums_of(lora, records)[1], norms, rtol=0.2)
 
 
-def test_the_change_is_lora_of_twice_the_rank(layer):
+def test_the_settled_change_is_lora_of_twice_the_rank_whose_factors_are_copies(layer):
     plain, records = layer
     network = Tangent(plain, 2)
     assert torch.allclose(network(records[0]), plain(records[0]))
     for weight in trained_weights(network).values():
         nn.init.normal_(weight)
-    lora = Lora(plain, 4)
-    parts = (network.left, network.right, network.wide, network.tall)
-    lora.down.weight.data, lora.up.weight.data = (part.detach() for part in factors(*parts))
-    assert torch.allclose(network(records[0]), lora(records[0]), atol=1e-4)
     expected = network(records[0])
+    network.settle()
+    parts = (network.left, network.right, network.wide, network.tall)
+    down, up = (part.detach() for part in factors(*parts))
+    copies = (*up.split(2, 1), *down.split(2))
+    assert all(map(torch.equal, copies, (network.left, network.tall, network.wide, network.right)))
+    lora = Lora(plain, 4)
+    lora.down.weight.data, lora.up.weight.data = down, up
+    assert torch.allclose(lora(records[0]), expected, atol=1e-4)
     assert torch.allclose(network.merged()(records[0]), expected, atol=1e-4)

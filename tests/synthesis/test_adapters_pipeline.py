@@ -141,10 +141,11 @@ def add_text_encoder(folder):
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("peft"), reason="diffusers loads adapters by the package peft")
-def test_stable_diffusion_with_a_prompt_a_class_loads_the_lora_weights_and_computes_the_same(tmp_path):
+@pytest.mark.parametrize("trained", ["lora:2", "tangent:1"])
+def test_stable_diffusion_with_a_prompt_a_class_loads_the_lora_weights_and_computes_the_same(trained, tmp_path):
     folder = saved("stable", tmp_path / "pipeline")
     add_text_encoder(folder)
-    config = config_of(folder, ["lora:2"], model={"prompts": list("abcdefghij")})
+    config = config_of(folder, [trained], model={"prompts": list("abcdefghij")})
     release = trainer.start(config, tmp_path / "run").run.release
     assert verdict(release) == ""
     ours, unet = load_generator(release, module=folder), loaded(folder)

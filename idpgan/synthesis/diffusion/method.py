@@ -44,7 +44,7 @@ from idpgan.audit.gradient_canaries import (
 )
 from idpgan.data.load import DataShape, Sizes, Split, place
 from idpgan.models import ema, optimizers
-from idpgan.models.adapters import merged, trained_weights
+from idpgan.models.adapters import merged, settled, trained_weights
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, ResidualNetwork, training_levels
 from idpgan.models.generator import Generator
@@ -175,9 +175,11 @@ class Diffusion(PrivateSteps, GaussianMoments):
         if self._adapts:
             generator = cast(DiffusionGenerator, made.generator)
             refuse_unmoved(generator.network, self._start)
-            if generator.config.pipeline is None:  # else the adapters alone are given away
-                made.generator = generator = copy.deepcopy(generator)
+            made.generator = generator = copy.deepcopy(generator)
+            if generator.config.pipeline is None:
                 generator.network = cast(ResidualNetwork, merged(generator.network))
+            else:  # the adapters alone are given away
+                settled(generator.network)
         return made
 
     # A record's loss: a function of that record, its coins, what was released and the weights ----------------------
