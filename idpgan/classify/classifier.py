@@ -51,6 +51,7 @@ class ClassifierPlan(RunPlan):
     def check(self) -> None:
         """Refuse a section [model], images without a network, and a step that does not fit in memory."""
         self.refuse_idle_public()
+        self.check_precision()
         config, shape, name = self.config, self.shape, self.config.method.name
         if config.model != ModelConfig():
             raise ConfigError(f"[model] describes a generator, and '{name}' trains a classifier. Leave [model] out.")

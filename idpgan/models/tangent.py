@@ -78,7 +78,7 @@ class Tangent(nn.Module):
 
 
 def factors(left: Tensor, right: Tensor, wide: Tensor, tall: Tensor) -> tuple[Tensor, Tensor]:
-    """Return a settled change as a product of rank 2 R, as LoRA has it: the factors next to the input and the output."""
+    """Return a settled change as a product of rank 2 R, as LoRA has it: factors next to input and output."""
     return torch.cat([wide, right]), torch.cat([left, tall], 1)
 
 

@@ -248,6 +248,10 @@ class RunPlan(Plan):
 
     # What it needs -------------------------------------------------------------------------------------------------
 
+    def check_precision(self) -> None:
+        """Refuse a precision that the device does not have."""
+        check_precision(self.config.training.precision, resolve_device(self.config.training.device))
+
     def check(self) -> None:
         """Refuse what the data's public shape or the machine's memory cannot serve; `verify` never asks.
 
@@ -263,13 +267,13 @@ class RunPlan(Plan):
         if not is_own_code(model.generator):
             pyramid_of(image_shape)
         own.check_own(model, image_shape, classes, private_critic=self.OWN_CRITIC == "private")
-        check_precision(training.precision, device := resolve_device(training.device))
+        self.check_precision()
         check_memory(
             families.generator_bytes(model, image_shape, classes)
             + families.batch_bytes(model, image_shape, training.batch_size),
             f"model.width = {model.width} with training.batch_size = {training.batch_size:,}",
             "Lower one of them.",
-            str(device),
+            str(resolve_device(training.device)),
         )
         if training.batch_size == 1:
             self._refuse_batch_statistics()

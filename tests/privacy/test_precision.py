@@ -1,10 +1,15 @@
+from pathlib import Path
+
 import pytest
 import torch
 
+from idpgan.config import load_table
+from idpgan.data.load import DataShape, Sizes
 from idpgan.errors import ConfigError
 from idpgan.privacy import DPSGDPlan
 from idpgan.privacy.precision import check_precision, full_precision
 from idpgan.training.config import build_config
+from idpgan.training.plan import plan_run
 from tests.privacy.clipped import clipped
 from tests.privacy.test_exact_steps import INDEX, NUM, PLAN, contributions, moved_others, network_loss
 
@@ -66,6 +71,20 @@ def test_a_precision_that_is_not_there_is_refused():
     check_precision("bf16", cpu)
     with pytest.raises(ConfigError, match=r'"tf32", which cpu does not have\. It has float32, bf16'):
         check_precision("tf32", cpu)
+
+
+@pytest.mark.parametrize("name", ["digits-dp-gan", "digits-diffusion", "digits-dp-sgd"])
+def test_a_run_refuses_a_precision_that_its_device_does_not_have(name):
+    shape = DataShape(Sizes(0, 1295, 0, 0), (1, 8, 8), tuple("0123456789"))
+
+    def plan_in(precision):
+        table = load_table(Path(name))
+        table["training"] |= {"device": "cpu", "precision": precision}
+        return plan_run(build_config(table, name), shape)
+
+    plan_in("bf16").check()
+    with pytest.raises(ConfigError, match='"tf32", which cpu does not have'):
+        plan_in("tf32").check()
 
 
 @pytest.mark.parametrize(

@@ -65,6 +65,13 @@ def test_the_case_holds_sums_and_steps():
     assert 0.97 * 2 <= case.proven.epsilon <= 2
 
 
+def test_the_steps_of_adapters_are_played_as_those_of_a_run_without_a_base():
+    adapting = canaries(DiffusionConfig(start_share=0.0), 2, PLAN.sample_rate, PLAN.noise_multiplier, PLAN.count)
+    present = torch.arange(40) % 2 == 0
+    found, expected = (plan.play(present, Noise.fixed(3)) for plan in (adapting, PLAN))
+    assert torch.equal(found, expected)
+
+
 def test_edm_has_nothing_to_audit():
     assert "raw images without noise" in METHODS["edm"].nothing_to_audit
 

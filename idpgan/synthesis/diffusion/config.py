@@ -321,6 +321,7 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
 
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
+        self.check_precision()
         if self.starts_at_moments:
             super().check()
         if self.config.model.origin is not None:

@@ -292,10 +292,11 @@ def canaries(
     """Return the denoiser's steps as an audit plays them: by a section's clip norm, with two copies of an image."""
 
     def make(split: Split, dpsgd: DPSGDPlan, steps: int, noise: Noise, device: torch.device) -> Training:
-        copies = {"draws": min(draws, _COPIES), "max_physical_batch": 512, "teacher_share": 0.0, "learning_rate": STILL}
+        copies = {"draws": min(draws, _COPIES), "max_physical_batch": 512, "learning_rate": STILL}
+        start = {"start_share": 0.5, "teacher_share": 0.0}  # as of a run without a base, whatever is audited
         config = DiffusionRun(
             model=ModelConfig(generator="diffusion", latent_dim=1, width=1, conditional=False),
-            method=section.model_copy(update=copies),
+            method=section.model_copy(update=copies | start),
             privacy=DiffusionPrivacy(epsilon=NO_LIMIT, delta=0.5 / len(split.private)),
             training=DiffusionTraining(steps=steps, batch_size=dpsgd.divisor),
         )
