@@ -236,8 +236,10 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
         return self.moments.template
 
     @property
-    def released_sums(self) -> ReleasedSums:
-        """The sums of moments, one row a class."""
+    def released_sums(self) -> ReleasedSums | None:
+        """The sums of moments, one row a class; None where none were released."""
+        if "sums" not in self._released:
+            return None
 
         def vectors(images: Images) -> tuple[Tensor, Tensor]:
             conditional = bool(self.generator.num_classes)

@@ -274,8 +274,8 @@ class HasSums(Protocol):
     """The optional part of `Method`: one release of sums, in which an attacker may trace an image."""
 
     @property
-    def released_sums(self) -> ReleasedSums:
-        """The sums that `prepare` released."""
+    def released_sums(self) -> ReleasedSums | None:
+        """The sums that `prepare` released, if any."""
 
 
 @dataclass(frozen=True)

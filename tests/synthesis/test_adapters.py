@@ -274,6 +274,7 @@ def test_a_state_without_a_release_is_taken_up_again(base):
     first.step(1)
     state = first.state()
     assert state["prepared"] is None
+    assert first.released_sums is None  # an attacker on sums has none
     again.load_state({name: value for name, value in state.items() if name != "prepared"})
     found = [method.generator.state_dict() for method in (first, again)]
     assert all(torch.equal(weight, found[1][name]) for name, weight in found[0].items())
