@@ -142,13 +142,13 @@ def burst(scenes, shots, seed):
 
 
 def test_exact_copies_are_one_draw_and_their_number_is_said():
-    """12 draws without a leak, of 30 images 8 times each: taken for 240 draws, half of them were called leaks."""
+    """24 draws without a leak, of 30 images 8 times each: taken for 240 draws, 11 of them were called leaks."""
     leaks = 0
-    for seed in range(12):
+    for seed in range(24):
         sides = [draw(30, 100 + 2 * seed + side).repeat_interleave(8, 0) for side in (0, 1)]
         found = idpgan.attack(FRESH[:300], *sides, attacks=["nearest-sample"])
         leaks += found.leak
-    assert leaks <= 1
+    assert leaks <= 2
     assert found.facts["num_members"] == 30
     assert "210 of the 240 others are exact copies of others of them" in str(found)
     copied = idpgan.attack(torch.cat([FRESH[:300], sides[0]]), *sides, attacks=["nearest-sample"])
@@ -252,8 +252,8 @@ def test_the_maximum_over_attacks_that_know_nothing_is_corrected():
     """Of 40 blind attacks the best often looks good by its own interval; corrected, it does not."""
     rng, row = torch.Generator().manual_seed(3), ATTACKS["nearest-sample"]
     naive = 0
-    for _ in range(8):
+    for _ in range(15):
         blind = [Outcome(row, scores=tuple(torch.randn(2, 150, generator=rng))) for _ in range(40)]
         assert not best_of(blind, confidence=0.999).leak
         naive += max(judged(each.scores, None, 0.95).auc_interval[0] for each in blind) > 0.5
-    assert naive >= 2  # 5.1 are expected, with a standard deviation of 1.4
+    assert naive >= 2  # 9.6 are expected, with a standard deviation of 1.9
