@@ -94,7 +94,7 @@ def used(tmp_path_factory):
 
 
 def test_there_is_an_example_of_every_addition():
-    assert {"Add a GAN", "Add a publisher", "Add an attack", "Add a data source"} <= set(ADDITIONS)
+    assert {"Add a method", "Add a publisher", "Add an attack", "Add a data source"} <= set(ADDITIONS)
 
 
 @pytest.mark.parametrize("title", ADDITIONS)
@@ -106,7 +106,7 @@ def test_an_addition_is_one_file_or_folder_one_registry_row_and_one_config(title
     rows = [line[1:] for line in changed[0].text.splitlines() if line.startswith("+") and "import" not in line]
     assert len(rows) == 1 or isinstance(ast.literal_eval("".join(rows).strip().rstrip(",")), tuple)
     assert len(written) == 1 or (len({Path(path).parent for path in written}) == 1 and "__init__.py" in written[0])
-    assert len(configs) == (title == "Add a GAN")
+    assert len(configs) == (title == "Add a method")
 
 
 @pytest.mark.parametrize("title", ADDITIONS)
@@ -118,8 +118,8 @@ def test_an_addition_works(title, used):
 
 def test_what_was_added_is_named_in_what_it_says(used):
     said = {title: "\n".join(text for _, _, text in commands) for title, commands in used.items()}
-    assert "Finished 2 steps" in said["Add a GAN"]
-    assert "consistent" in said["Add a GAN"]
+    assert "Finished 2 steps" in said["Add a method"]
+    assert "consistent" in said["Add a method"]
     assert "k-nearest" in said["Add an attack"]
     assert "Contrast: standard deviation" in said["Add a metric"]
     assert "144 private images" in said["Add a data source"]

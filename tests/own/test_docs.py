@@ -1,4 +1,4 @@
-"""The examples of docs/methods/own-generator.md work: the first and the last are run, the others are read."""
+"""The network of docs/guide/own-module.md and the renderer of docs/methods/own-generator.md work; the rest is read."""
 
 import ast
 import re
@@ -12,7 +12,10 @@ from idpgan.kinds import verify
 from idpgan.release.export import export_samples
 from idpgan.trainer import load_config, start
 
-PAGE = (Path(__file__).parents[2] / "docs" / "methods" / "own-generator.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = "\n".join(
+    (DOCS / name).read_text(encoding="utf-8") for name in ("guide/own-module.md", "methods/own-generator.md")
+)
 FILES = dict(
     re.findall(r"^`([a-z]+\.(?:py|toml))`[^\n]*\n\n```[a-z]+\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 )
@@ -26,22 +29,22 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
-    for name in ("mystyle", "mypen"):
+    for name in ("mynet", "mypen"):
         sys.modules.pop(name, None)
 
 
 def test_the_page_has_its_files():
-    assert set(FILES) == {"mystyle.py", "mystyle.toml", "mypen.py", "mypen.toml"}
+    assert set(FILES) == {"mynet.py", "mynet.toml", "mypen.py", "mypen.toml"}
 
 
-def test_a_style_network_is_trained_and_drawn_from(folder):
-    config = load_config(folder / "mystyle.toml", ["training.steps=3", "privacy.noise_multiplier=0.7"])
+def test_a_network_is_trained_and_drawn_from(folder):
+    config = load_config(folder / "mynet.toml", ["training.steps=3", "privacy.noise_multiplier=0.7"])
     start(config, folder / "run")
     assert verify(folder / "run").problems == ()
-    manifest = export_samples(folder / "run", 10, folder / "digits.npz", seed=1, module="mystyle:Style")
+    manifest = export_samples(folder / "run", 10, folder / "digits.npz", seed=1, module="mynet:Linear")
     assert manifest["num"] == 10
-    style = sys.modules["mystyle"].Style
-    assert idpgan.load_generator(folder / "run", module=style).sample(2, seed=0).shape == (2, 1, 8, 8)
+    linear = sys.modules["mynet"].Linear
+    assert idpgan.load_generator(folder / "run", module=linear).sample(2, seed=0).shape == (2, 1, 8, 8)
 
 
 def test_a_renderer_is_evolved(folder):
