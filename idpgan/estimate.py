@@ -1,0 +1,310 @@
+"""How long a run takes on this machine: small runs on random images, and what more images and steps add to them.
+
+The first is whole, from its price to its release, and pays once what every run pays once. Of the others, progress says
+how much of each piece of work is done, so that a clock beside it tells what each part costs from what comes before the
+first one. Nothing private is read, and nothing is kept.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idpgan.config import build
+from idpgan.data.drawn import count_public, draw_public
+from idpgan.data.image_files import decode
+from idpgan.data.images import Images, png_bytes
+from idpgan.data.load import DataShape, Split
+from idpgan.device import resolve_device, synchronize
+from idpgan.errors import InputError
+from idpgan.models.generator import Generator
+from idpgan.progress import duration
+from idpgan.trainer import InterruptedTrainingError, train_on
+from idpgan.training.config import RunConfig
+from idpgan.training.method import Method
+from idpgan.training.plan import RunPlan, plan_run
+from idpgan.training.samples import sample_grid
+
+SECONDS, SHARE = 3.0, 0.1  # that the small runs may take, or so much of what they expect
+clock = time.monotonic
+_FEW, _TIMES = 64, 4  # random images of the first run, and how many times as many the next one has
+_SEEN = 0.3  # seconds of work that tell what a part of it costs
+_LEAST_STEPS, _MOST_STEPS, _ROUNDS = 3, 60, 12  # of a small run; of a loop in it
+_MORE = 1.2  # what does not take so many times as long with more images is taken not to grow
+_LOOPS = {  # pieces of work that are cut short, and the key of [method] that says how often they go round
+    "teacher steps": "teacher_steps",
+    "pre-training steps": "pretrain_steps",
+    "public images, steps": "public_steps",
+}
+_PHASES = "aggregate_steps", "critic_warmup"  # steps that are followed by others
+_STEPS, _TICKS, _BEFORE = "training steps", "ticks", "before the steps"
+_DRAWN, _FILES = ("faces", "fonts"), ("folder", "face-folder", "celeba")  # sources that draw, and that decode
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """Seconds from the start of Python to the release, at least and at most: equal where the small runs told enough."""
+
+    least: float
+    most: float
+
+    def __str__(self) -> str:
+        if self.least == self.most:
+            return f"about {duration(self.most)}"
+        return f"{duration(self.least)} to {duration(self.most)}"
+
+
+def expected(config: RunConfig, shape: DataShape) -> Estimate:
+    """Return how long a run will take.
+
+    Raises:
+        InputError: If it cannot be tried, with the refusal of the method or of the machine.
+    """
+    begun, num = clock(), shape.num_private
+    try:
+        once = _seconds(lambda: plan_run(config, shape).price.epsilon) + start_up() + _reading(config, shape)
+        first = _SmallRun(config, shape, min(max(_FEW, 4 * len(shape.classes)), num), 2, whole=True)
+        steps = int(max(_LEAST_STEPS, min(_MOST_STEPS, _SEEN / max(first.step, 1e-9))))
+        low = high = _SmallRun(config, shape, first.num, steps)
+        grown, (by_images, others) = 0.0, _added(config, shape, first, low, high)
+        while high.num < num and (high is low or 0 < grown < _SEEN):
+            budget = max(SECONDS, SHARE * (once + first.seconds + by_images + others)) - (clock() - begun)
+            if high is not low and _TIMES * high.seconds > budget:
+                break
+            high = _SmallRun(config, shape, min(_TIMES * high.num, num), steps)
+            grown, (by_images, others) = _growing(low, high), _added(config, shape, first, low, high)
+    except RuntimeError as error:  # of torch: no memory, say
+        raise InputError(f"{config.method.name} cannot be tried here ({str(error).splitlines()[0]}).") from error
+    except InterruptedTrainingError as error:
+        raise KeyboardInterrupt from error
+    total = once + first.seconds + by_images + others
+    unsure = by_images if high.num < num and 0 < grown < _SEEN and by_images > total / 3 else 0.0
+    return Estimate(total - unsure / 2, total + unsure)
+
+
+def in_words(config: RunConfig, shape: DataShape) -> str:
+    """Say how long a run takes here, or why that is not known."""
+    try:
+        return f"{expected(config, shape)} on this machine"
+    except InputError as error:
+        return f"how long is not known ({str(error).rstrip('.')})"
+
+
+@functools.cache
+def start_up() -> float:
+    """Return the seconds that Python, PyTorch and the package take to start, which every command pays."""
+    return _seconds(lambda: subprocess.run([sys.executable, "-c", "import idpgan.trainer"], check=False))
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    begun = clock()
+    work()
+    return clock() - begun
+
+
+# Small runs ----------------------------------------------------------------------------------------------------------
+
+
+class _SmallRun:
+    """A run on few random images with few steps, and a clock beside its progress.
+
+    Attributes:
+        seconds: Of all of it, but for its price, which is not that of the whole run.
+        method: After the last step.
+        tick: Seconds of what is saved and shown at a tick.
+    """
+
+    def __init__(self, config: RunConfig, shape: DataShape, num: int, steps: int, *, whole: bool = False) -> None:
+        self.num, self.cut, split = num, _cut(config, num, steps), _random(shape, num)
+        self._device, self._told = resolve_device(config.training.device), dict[str, list[tuple[float, int, int]]]()
+        _ = plan_run(self.cut, split.shape).price.epsilon  # is kept
+        begun = self._last = clock()
+        self.method: Method = train_on(self.cut, split, self, whole=whole)
+        self("the rest", 1, 1)
+        self.seconds = clock() - begun
+        product, self.tick = self.method.product, self.spent(_TICKS)
+        if whole and self.cut.training.steps and isinstance(product, Generator):
+            self.tick += _seconds(lambda: sample_grid(product, num=config.release.samples))
+
+    def __call__(self, what: str, done: int, total: int, note: str = "") -> None:
+        """Note how long it took since the last word; a note comes with a tick."""
+        synchronize(self._device)
+        if what == _STEPS and note:
+            what = _TICKS if done else _BEFORE
+        self._told.setdefault(what, []).append((clock() - self._last, done, total))
+        self._last = clock()
+
+    @property
+    def works(self) -> tuple[str, ...]:
+        """Pieces of work, but for the steps."""
+        return tuple(what for what in self._told if what not in (_STEPS, _TICKS, _BEFORE))
+
+    def total(self, what: str) -> int:
+        """Return of how many parts a piece of work is."""
+        return self._told[what][-1][2] if what in self._told else 0
+
+    def spent(self, what: str, first: int = 0) -> float:
+        """Return the seconds of a piece of work, from a word on it on."""
+        return sum(seconds for seconds, _, _ in self._told.get(what, [])[first:])
+
+    def part(self, what: str) -> float | None:
+        """Return the seconds of a part, the first ones left out, which pay for more; None where one word was said."""
+        told = self._told.get(what, [])
+        parts = told[-1][1] - told[0][1] if told else 0
+        return self.spent(what, 1) / parts if parts > 0 else None
+
+    @property
+    def step(self) -> float:
+        """Mean seconds of a step, without those that begin something."""
+        found, begins = self._told.get(_STEPS, []), (0, _setting(self.cut, "aggregate_steps", 0))
+        kept = [seconds for place, (seconds, _, _) in enumerate(found) if place not in begins]
+        return statistics.fmean(kept or [seconds for seconds, _, _ in found] or [0.0])
+
+
+def _cut(config: RunConfig, num: int, steps: int) -> RunConfig:
+    """Return the config for so many images, with few steps and one tick; phases have their shares of the steps."""
+    table, whole = config.model_dump(mode="json", exclude_none=True), config.training.steps
+    steps = min(steps, whole)
+
+    def shorten(section: dict[str, Any]) -> None:
+        for key, value in section.items():
+            if isinstance(value, dict):
+                shorten(value)
+            elif key in _PHASES and value:
+                section[key] = min(max(round(value * steps / whole), 1), steps - 1)
+            elif key in _LOOPS.values():
+                section[key] = min(value, _ROUNDS)
+
+    shorten(table["method"])
+    table["training"] |= {"steps": steps, "tick_steps": max(steps, 1)}
+    table["privacy"].pop("sample_rate", None)  # follows from the batch
+    if "delta" in table["privacy"]:
+        table["privacy"]["delta"] = min(table["privacy"]["delta"], 0.1 / num)
+    return build(type(config), table, "a small run")
+
+
+def _setting(config: RunConfig, key: str, default: float) -> float:
+    """Return a setting of [method] or of one of its parts."""
+    parts = (config.method, *(getattr(config.method, name, None) for name in ("aggregate", "dp_gan")))
+    return next((getattr(part, key) for part in parts if hasattr(part, key)), default)
+
+
+def _random(shape: DataShape, num: int) -> Split:
+    """Return a split of random images, each of one person, who is on one side only."""
+    private, test = _noise(shape, num), _noise(shape, num, first=num)
+    public = _noise(shape, min(shape.sizes.public, num), first=2 * num)
+    return Split(public, private, private.select(torch.arange(0)), test, of_photos=shape.of_photos)
+
+
+def _noise(shape: DataShape, num: int, first: int = 0) -> Images:
+    """Return random images of a shape, of people from number ``first`` on."""
+    rng = torch.Generator().manual_seed(0)
+    pixels = torch.randint(256, (num, *shape.image_shape), generator=rng, dtype=torch.uint8)
+    labels = torch.arange(num) % len(shape.classes) if shape.classes else None
+    images = Images(pixels, labels, shape.classes)
+    return dataclasses.replace(images, identities=first + torch.arange(num)) if shape.has_people else images
+
+
+# What they say of the whole run --------------------------------------------------------------------------------------
+
+
+def _added(
+    config: RunConfig, shape: DataShape, first: _SmallRun, low: _SmallRun, high: _SmallRun
+) -> tuple[float, float]:
+    """Return the seconds that the run takes longer than the first small one: by its images, and by all else."""
+    training, images, others = config.training, 0.0, 0.0
+    for what in high.works:
+        if what in _LOOPS:
+            others += _loop(config, shape, what, low, high) - first.spent(what)
+        else:
+            images += _by_images(shape.num_private, what, low, high)
+    if _reads(high.method):
+        records = [_records(planned) for planned in (low.method.plan, high.method.plan, plan_run(config, shape))]
+        images += training.steps * (_line(low.step, high.step, *records) - high.step)
+    others += training.steps * high.step - first.cut.training.steps * first.step
+    return images, others + max(math.ceil(training.steps / training.tick_steps) - 1, 0) * first.tick
+
+
+def _growing(low: _SmallRun, high: _SmallRun) -> float:
+    """Return the seconds of all in a small run that takes longer with more images, its beginnings left out."""
+    grown = sum(high.spent(what, 1) for what in high.works if high.total(what) == high.num)
+    return grown + (high.spent(_STEPS, 1) if high.step > _MORE * low.step and _reads(high.method) else 0.0)
+
+
+def _by_images(num: int, what: str, low: _SmallRun, high: _SmallRun) -> float:
+    """Return what a piece of work takes longer with all images than with those of the first run."""
+    part, total = high.part(what), high.total(what)
+    if part is not None and total == high.num:
+        return part * (num - low.num)
+    if part is not None and total == low.total(what):  # of as many parts, however many images there are
+        return 0.0
+    return _line(low.spent(what), high.spent(what), low.num, high.num, num) - low.spent(what)
+
+
+def _loop(config: RunConfig, shape: DataShape, what: str, low: _SmallRun, high: _SmallRun) -> float:
+    """Return the seconds of a loop that was cut short, whose rounds read at most a batch."""
+    batch = _setting(config, "teacher_batch_size", math.inf)
+    sizes = (min(num, batch) for num in (low.num, high.num, shape.num_private))
+    return _setting(config, _LOOPS[what], 0) * _line(low.part(what) or 0.0, high.part(what) or 0.0, *sizes)
+
+
+def _reads(method: Method) -> bool:
+    """Whether the steps of a method read private images."""
+    return method.step_event() is not None or bool(method.paid_ahead(0))
+
+
+def _records(planned: RunPlan) -> float:
+    """Return how many private images a step reads."""
+    event = max(planned.events, key=lambda event: event.count)
+    return planned.shape.num_private * (event.sample_rate or 1.0)
+
+
+def _line(low: float, high: float, at_low: float, at_high: float, at: float) -> float:
+    """Return the number on the line through two measured ones; the second where they are alike."""
+    if at_high <= at_low or high < _MORE * low:
+        return high
+    return high + (high - low) / (at_high - at_low) * (at - at_high)
+
+
+# What is read and drawn before a run ---------------------------------------------------------------------------------
+
+
+def _reading(config: RunConfig, shape: DataShape) -> float:
+    """Return the seconds of reading files like those of the data, and of drawing what the config has drawn."""
+    data, sizes = config.data, shape.sizes
+    own = sizes.private + sizes.holdout + sizes.test
+    own += 0 if data.public or data.public_root else sizes.public
+    files = own if data.name in _FILES else 0
+    files += sizes.public if data.public_root is not None and not data.public_root.suffix else 0
+    seconds = files * _decoding(shape) if files else 0.0
+    drawn = {data.name: own} if data.name in _DRAWN else {}
+    for kind, num in [*drawn.items(), *([(data.public, count_public(data))] if data.public else [])]:
+        few, more = (_drawing(config, shape, kind, num) for num in (_FEW // 4, _FEW))
+        seconds += num * max(more - few, 0.0) / (_FEW - _FEW // 4)
+    return seconds
+
+
+def _decoding(shape: DataShape) -> float:
+    """Return the seconds of decoding a file by one thread."""
+    channels, *sides = shape.image_shape
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "0.png")
+        path.write_bytes(png_bytes(_noise(shape, 1).images[0]))
+        return _seconds(lambda: [decode(path, channels, (sides[0], sides[1])) for _ in range(_FEW)]) / _FEW
+
+
+def _drawing(config: RunConfig, shape: DataShape, kind: str, num: int) -> float:
+    """Return the seconds of drawing some pictures, the second time."""
+    asked = config.data.model_copy(update={"public": kind, "public_images": num, "public_labels": {}})
+    return [_seconds(lambda: draw_public(asked, shape.image_shape, ())) for _ in range(2)][1]
