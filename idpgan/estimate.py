@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +39,9 @@ from idpgan.training.samples import sample_grid
 SECONDS, SHARE = 3.0, 0.1  # that the small runs may take, or so much of what they expect
 clock = time.monotonic
 _FEW, _TIMES = 64, 4  # random images of the first run, and how many times as many the next one has
-_SEEN = 0.3  # seconds of work that tell what a part of it costs
+_SEEN = 0.2  # seconds of work that tell what a part of it costs
 _LEAST_STEPS, _MOST_STEPS, _ROUNDS = 3, 60, 12  # of a small run; of a loop in it
-_MORE = 1.2  # what does not take so many times as long with more images is taken not to grow
+_ALONE, _ALIKE = 0.2, 0.02  # of its time, that a single work and each of many must take longer to be taken to grow
 _LOOPS = {  # pieces of work that are cut short, and the key of [method] that says how often they go round
     "teacher steps": "teacher_steps",
     "pre-training steps": "pretrain_steps",
@@ -90,7 +90,7 @@ def expected(config: RunConfig, shape: DataShape) -> Estimate:
         raise KeyboardInterrupt from error
     total = once + first.seconds + by_images + others
     unsure = by_images if high.num < num and 0 < grown < _SEEN and by_images > total / 3 else 0.0
-    return Estimate(total - unsure / 2, total + unsure)
+    return Estimate(total - unsure / 3, total + unsure / 2)
 
 
 def in_words(config: RunConfig, shape: DataShape) -> str:
@@ -164,12 +164,16 @@ class _SmallRun:
         parts = told[-1][1] - told[0][1] if told else 0
         return self.spent(what, 1) / parts if parts > 0 else None
 
+    def times(self, what: str) -> list[float]:
+        """Return the seconds of each part where a word was said of each, without those that begin something."""
+        found, begins = self._told.get(what, []), (0, _setting(self.cut, "aggregate_steps", 0))
+        kept = [seconds for place, (seconds, _, _) in enumerate(found) if place not in begins]
+        return kept or [seconds for seconds, _, _ in found]
+
     @property
     def step(self) -> float:
-        """Mean seconds of a step, without those that begin something."""
-        found, begins = self._told.get(_STEPS, []), (0, _setting(self.cut, "aggregate_steps", 0))
-        kept = [seconds for place, (seconds, _, _) in enumerate(found) if place not in begins]
-        return statistics.fmean(kept or [seconds for seconds, _, _ in found] or [0.0])
+        """Mean seconds of a step."""
+        return statistics.fmean(self.times(_STEPS) or [0.0])
 
 
 def _cut(config: RunConfig, num: int, steps: int) -> RunConfig:
@@ -231,7 +235,7 @@ def _added(
             images += _by_images(shape.num_private, what, low, high)
     if _reads(high.method):
         records = [_records(planned) for planned in (low.method.plan, high.method.plan, plan_run(config, shape))]
-        images += training.steps * (_line(low.step, high.step, *records) - high.step)
+        images += training.steps * (_line(low.times(_STEPS), high.times(_STEPS), *records) - high.step)
     others += training.steps * high.step - first.cut.training.steps * first.step
     return images, others + max(math.ceil(training.steps / training.tick_steps) - 1, 0) * first.tick
 
@@ -239,7 +243,8 @@ def _added(
 def _growing(low: _SmallRun, high: _SmallRun) -> float:
     """Return the seconds of all in a small run that takes longer with more images, its beginnings left out."""
     grown = sum(high.spent(what, 1) for what in high.works if high.total(what) == high.num)
-    return grown + (high.spent(_STEPS, 1) if high.step > _MORE * low.step and _reads(high.method) else 0.0)
+    more = _records(high.method.plan) > _records(low.method.plan) and _reads(high.method)
+    return grown + more * high.spent(_STEPS, 1)
 
 
 def _by_images(num: int, what: str, low: _SmallRun, high: _SmallRun) -> float:
@@ -249,14 +254,14 @@ def _by_images(num: int, what: str, low: _SmallRun, high: _SmallRun) -> float:
         return part * (num - low.num)
     if part is not None and total == low.total(what):  # of as many parts, however many images there are
         return 0.0
-    return _line(low.spent(what), high.spent(what), low.num, high.num, num) - low.spent(what)
+    return _line([low.spent(what)], [high.spent(what)], low.num, high.num, num) - low.spent(what)
 
 
 def _loop(config: RunConfig, shape: DataShape, what: str, low: _SmallRun, high: _SmallRun) -> float:
     """Return the seconds of a loop that was cut short, whose rounds read at most a batch."""
     batch = _setting(config, "teacher_batch_size", math.inf)
     sizes = (min(num, batch) for num in (low.num, high.num, shape.num_private))
-    return _setting(config, _LOOPS[what], 0) * _line(low.part(what) or 0.0, high.part(what) or 0.0, *sizes)
+    return _setting(config, _LOOPS[what], 0) * _line(low.times(what), high.times(what), *sizes)
 
 
 def _reads(method: Method) -> bool:
@@ -266,15 +271,24 @@ def _reads(method: Method) -> bool:
 
 def _records(planned: RunPlan) -> float:
     """Return how many private images a step reads."""
-    event = max(planned.events, key=lambda event: event.count)
-    return planned.shape.num_private * (event.sample_rate or 1.0)
+    event, num = max(planned.events, key=lambda event: event.count), planned.shape.num_private
+    if event.kind == "non-private":  # batches of a fixed size
+        return float(min(num, planned.config.training.batch_size))
+    return num * (event.sample_rate or 1.0)
 
 
-def _line(low: float, high: float, at_low: float, at_high: float, at: float) -> float:
-    """Return the number on the line through two measured ones; the second where they are alike."""
-    if at_high <= at_low or high < _MORE * low:
-        return high
-    return high + (high - low) / (at_high - at_low) * (at - at_high)
+def _line(low: Sequence[float], high: Sequence[float], at_low: float, at_high: float, at: float) -> float:
+    """Return the mean of ``high`` carried on along a line, by how much longer each took than its like of ``low``.
+
+    Where fewer than three in four took longer, or all hardly, they are taken not to grow.
+    """
+    if not low or not high:
+        return 0.0
+    longer, mean = sorted(more - less for less, more in zip(low, high, strict=False)), statistics.fmean(high)
+    least = (_ALONE if len(longer) == 1 else _ALIKE) * statistics.fmean(low)
+    if at_high <= at_low or longer[len(longer) // 4] <= least:
+        return mean
+    return mean + statistics.median(longer) / (at_high - at_low) * (at - at_high)
 
 
 # What is read and drawn before a run ---------------------------------------------------------------------------------
