@@ -217,7 +217,7 @@ def test_doctor_init_and_rehearse_say_one_number_of_one_config(monkeypatch, tmp_
     monkeypatch.setattr("idpgan.data.stand_ins.stand_ins", stop)
     (note,) = config_for("digits-gaussian", InitOptions()).notes
     with pytest.raises(InputError, match="stopped"):
-        rehearse_config(RehearseOptions(("digits-gaussian",), out=None), Lines())
+        rehearse_config(RehearseOptions(("digits-gaussian",), epsilon=(1.0,), out=None), Lines())
     told = capsys.readouterr().err
     assert asked[0] == asked[1]
     assert {each.found for each in capabilities()} == {"about 17 min"}
@@ -225,5 +225,5 @@ def test_doctor_init_and_rehearse_say_one_number_of_one_config(monkeypatch, tmp_
     assert "about 17 min on this machine each" in told
     asked.clear()
     with pytest.raises(InputError, match="stopped"):
-        rehearse.rehearse_config(RehearseOptions(("digits-gaussian",), out=None))  # nobody would see it
+        rehearse.rehearse_config(RehearseOptions(("digits-gaussian",), epsilon=(1.0,), out=None))  # nobody would see it
     assert not asked
