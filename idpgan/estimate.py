@@ -38,11 +38,12 @@ from idpgan.training.samples import sample_grid
 
 SECONDS, SHARE = 3.0, 0.1  # that the small runs may take, or so much of what they expect
 clock = time.monotonic
-_FEW, _TIMES = 64, 4  # random images of the first run, and how many times as many the next one has
-_SEEN = 0.2  # seconds of work that tell what a part of it costs
+_FEW, _TIMES = 64, (16, 4)  # random images of the first run, and how many times as many the next one may have
+_SEEN, _TOLD = 0.15, 1.3  # seconds of work that tell what a part costs; what the most may be of the least
 _LEAST_STEPS, _MOST_STEPS, _ROUNDS = 3, 60, 12  # of a small run; of a loop in it
 _ALONE, _ALIKE = 0.2, 0.02  # of its time, that a single work and each of many must take longer to be taken to grow
 _LOOPS = {  # pieces of work that are cut short, and the key of [method] that says how often they go round
+    "phone steps": "phone_steps",
     "teacher steps": "teacher_steps",
     "pre-training steps": "pretrain_steps",
     "public images, steps": "public_steps",
@@ -54,15 +55,30 @@ _DRAWN, _FILES = ("faces", "fonts"), ("folder", "face-folder", "celeba")  # sour
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """Seconds from the start of Python to the release, at least and at most: equal where the small runs told enough."""
+    """Seconds, and at least and at most so many, as far as small runs tell; of a run, from the start of Python on."""
 
+    seconds: float
     least: float
     most: float
 
+    @classmethod
+    def sure(cls, seconds: float) -> Estimate:
+        """Return seconds that were measured, or whose every part was."""
+        return cls(seconds, seconds, seconds)
+
+    def __add__(self, other: Estimate) -> Estimate:
+        return Estimate(self.seconds + other.seconds, self.least + other.least, self.most + other.most)
+
+    def __mul__(self, times: float) -> Estimate:
+        return Estimate(self.seconds * times, self.least * times, self.most * times)
+
+    @property
+    def told(self) -> bool:
+        """Whether one number says it."""
+        return self.most <= _TOLD * self.least
+
     def __str__(self) -> str:
-        if self.least == self.most:
-            return f"about {duration(self.most)}"
-        return f"{duration(self.least)} to {duration(self.most)}"
+        return f"about {duration(self.seconds)}" if self.told else f"{duration(self.least)} to {duration(self.most)}"
 
 
 def expected(config: RunConfig, shape: DataShape) -> Estimate:
@@ -71,26 +87,27 @@ def expected(config: RunConfig, shape: DataShape) -> Estimate:
     Raises:
         InputError: If it cannot be tried, with the refusal of the method or of the machine.
     """
-    begun, num = clock(), shape.num_private
+    num = shape.num_private
     try:
         once = _seconds(lambda: plan_run(config, shape).price.epsilon) + start_up() + _reading(config, shape)
+        begun = clock()
         first = _SmallRun(config, shape, min(max(_FEW, 4 * len(shape.classes)), num), 2, whole=True)
         steps = int(max(_LEAST_STEPS, min(_MOST_STEPS, _SEEN / max(first.step, 1e-9))))
         low = high = _SmallRun(config, shape, first.num, steps)
-        grown, (by_images, others) = 0.0, _added(config, shape, first, low, high)
-        while high.num < num and (high is low or 0 < grown < _SEEN):
-            budget = max(SECONDS, SHARE * (once + first.seconds + by_images + others)) - (clock() - begun)
-            if high is not low and _TIMES * high.seconds > budget:
+        found, longer = _of_run(config, shape, once, first, low, high), low.seconds
+        while high.num < num and not (found.told and high is not low):
+            budget = max(SECONDS, SHARE * found.seconds) - (clock() - begun)
+            times = next((times for times in _TIMES if high.seconds + times * longer <= budget), None)
+            if times is None and high is not low:
                 break
-            high = _SmallRun(config, shape, min(_TIMES * high.num, num), steps)
-            grown, (by_images, others) = _growing(low, high), _added(config, shape, first, low, high)
+            before, high = high, _SmallRun(config, shape, min((times or _TIMES[-1]) * high.num, num), steps)
+            longer = max(high.seconds - before.seconds, 0.0)
+            found = _of_run(config, shape, once, first, low, high)
     except RuntimeError as error:  # of torch: no memory, say
         raise InputError(f"{config.method.name} cannot be tried here ({str(error).splitlines()[0]}).") from error
     except InterruptedTrainingError as error:
         raise KeyboardInterrupt from error
-    total = once + first.seconds + by_images + others
-    unsure = by_images if high.num < num and 0 < grown < _SEEN and by_images > total / 3 else 0.0
-    return Estimate(total - unsure / 3, total + unsure / 2)
+    return found
 
 
 def in_words(config: RunConfig, shape: DataShape) -> str:
@@ -126,7 +143,7 @@ class _SmallRun:
     """
 
     def __init__(self, config: RunConfig, shape: DataShape, num: int, steps: int, *, whole: bool = False) -> None:
-        self.num, self.cut, split = num, _cut(config, num, steps), _random(shape, num)
+        self.num, self.cut, split = num, _cut(config, shape, num, steps), _random(shape, num)
         self._device, self._told = resolve_device(config.training.device), dict[str, list[tuple[float, int, int]]]()
         _ = plan_run(self.cut, split.shape).price.epsilon  # is kept
         begun = self._last = clock()
@@ -176,23 +193,25 @@ class _SmallRun:
         return statistics.fmean(self.times(_STEPS) or [0.0])
 
 
-def _cut(config: RunConfig, num: int, steps: int) -> RunConfig:
+def _cut(config: RunConfig, shape: DataShape, num: int, steps: int) -> RunConfig:
     """Return the config for so many images, with few steps and one tick; phases have their shares of the steps."""
-    table, whole = config.model_dump(mode="json", exclude_none=True), config.training.steps
-    steps = min(steps, whole)
+    table, training = config.model_dump(mode="json", exclude_none=True), config.training
+    steps = min(steps, training.steps)
 
     def shorten(section: dict[str, Any]) -> None:
         for key, value in section.items():
             if isinstance(value, dict):
                 shorten(value)
             elif key in _PHASES and value:
-                section[key] = min(max(round(value * steps / whole), 1), steps - 1)
+                section[key] = min(max(round(value * steps / training.steps), 1), steps - 1)
             elif key in _LOOPS.values():
                 section[key] = min(value, _ROUNDS)
 
     shorten(table["method"])
     table["training"] |= {"steps": steps, "tick_steps": max(steps, 1)}
-    table["privacy"].pop("sample_rate", None)  # follows from the batch
+    if any(event.sample_rate for event in plan_run(config, shape).events):  # batches are drawn by coins
+        table["training"]["batch_size"] = min(training.batch_size, num)
+        table["privacy"].pop("sample_rate", None)  # follows from the batch
     if "delta" in table["privacy"]:
         table["privacy"]["delta"] = min(table["privacy"]["delta"], 0.1 / num)
     return build(type(config), table, "a small run")
@@ -223,45 +242,37 @@ def _noise(shape: DataShape, num: int, first: int = 0) -> Images:
 # What they say of the whole run --------------------------------------------------------------------------------------
 
 
-def _added(
-    config: RunConfig, shape: DataShape, first: _SmallRun, low: _SmallRun, high: _SmallRun
-) -> tuple[float, float]:
-    """Return the seconds that the run takes longer than the first small one: by its images, and by all else."""
-    training, images, others = config.training, 0.0, 0.0
+def _of_run(
+    config: RunConfig, shape: DataShape, once: float, first: _SmallRun, low: _SmallRun, high: _SmallRun
+) -> Estimate:
+    """Return how long the run takes: what is done before it, the first small one, and what comes on top."""
+    training, found = config.training, Estimate.sure(once + first.seconds)
     for what in high.works:
-        if what in _LOOPS:
-            others += _loop(config, shape, what, low, high) - first.spent(what)
-        else:
-            images += _by_images(shape.num_private, what, low, high)
+        found += _loop(config, shape, what, low, high) if what in _LOOPS else _work(shape.num_private, what, low, high)
+        found += Estimate.sure(-(first if what in _LOOPS else low).spent(what))
+    step = Estimate.sure(high.step)
     if _reads(high.method):
-        records = [_records(planned) for planned in (low.method.plan, high.method.plan, plan_run(config, shape))]
-        images += training.steps * (_line(low.times(_STEPS), high.times(_STEPS), *records) - high.step)
-    others += training.steps * high.step - first.cut.training.steps * first.step
-    return images, others + max(math.ceil(training.steps / training.tick_steps) - 1, 0) * first.tick
+        records = (_records(planned) for planned in (low.method.plan, high.method.plan, plan_run(config, shape)))
+        step = _line(low.times(_STEPS), high.times(_STEPS), *records)
+    ticks = max(math.ceil(training.steps / training.tick_steps) - 1, 0)
+    return found + step * training.steps + Estimate.sure(ticks * first.tick - first.cut.training.steps * first.step)
 
 
-def _growing(low: _SmallRun, high: _SmallRun) -> float:
-    """Return the seconds of all in a small run that takes longer with more images, its beginnings left out."""
-    grown = sum(high.spent(what, 1) for what in high.works if high.total(what) == high.num)
-    more = _records(high.method.plan) > _records(low.method.plan) and _reads(high.method)
-    return grown + more * high.spent(_STEPS, 1)
-
-
-def _by_images(num: int, what: str, low: _SmallRun, high: _SmallRun) -> float:
-    """Return what a piece of work takes longer with all images than with those of the first run."""
+def _work(num: int, what: str, low: _SmallRun, high: _SmallRun) -> Estimate:
+    """Return how long a piece of work takes with all images."""
     part, total = high.part(what), high.total(what)
     if part is not None and total == high.num:
-        return part * (num - low.num)
+        return _carried_on(high.spent(what), part * (num - high.num), high.spent(what, 1))
     if part is not None and total == low.total(what):  # of as many parts, however many images there are
-        return 0.0
-    return _line([low.spent(what)], [high.spent(what)], low.num, high.num, num) - low.spent(what)
+        return Estimate.sure(low.spent(what))
+    return _line([low.spent(what)], [high.spent(what)], low.num, high.num, num)
 
 
-def _loop(config: RunConfig, shape: DataShape, what: str, low: _SmallRun, high: _SmallRun) -> float:
-    """Return the seconds of a loop that was cut short, whose rounds read at most a batch."""
+def _loop(config: RunConfig, shape: DataShape, what: str, low: _SmallRun, high: _SmallRun) -> Estimate:
+    """Return how long a loop takes that was cut short, whose rounds read at most a batch."""
     batch = _setting(config, "teacher_batch_size", math.inf)
     sizes = (min(num, batch) for num in (low.num, high.num, shape.num_private))
-    return _setting(config, _LOOPS[what], 0) * _line(low.times(what), high.times(what), *sizes)
+    return _line(low.times(what), high.times(what), *sizes) * _setting(config, _LOOPS[what], 0)
 
 
 def _reads(method: Method) -> bool:
@@ -277,18 +288,27 @@ def _records(planned: RunPlan) -> float:
     return num * (event.sample_rate or 1.0)
 
 
-def _line(low: Sequence[float], high: Sequence[float], at_low: float, at_high: float, at: float) -> float:
+def _line(low: Sequence[float], high: Sequence[float], at_low: float, at_high: float, at: float) -> Estimate:
     """Return the mean of ``high`` carried on along a line, by how much longer each took than its like of ``low``.
 
-    Where fewer than three in four took longer, or all hardly, they are taken not to grow.
+    Where fewer than three in four took longer, or all hardly, they are taken not to grow, and may do so at most as
+    much as would have been told.
     """
     if not low or not high:
-        return 0.0
+        return Estimate.sure(0.0)
     longer, mean = sorted(more - less for less, more in zip(low, high, strict=False)), statistics.fmean(high)
-    least = (_ALONE if len(longer) == 1 else _ALIKE) * statistics.fmean(low)
-    if at_high <= at_low or longer[len(longer) // 4] <= least:
-        return mean
-    return mean + statistics.median(longer) / (at_high - at_low) * (at - at_high)
+    if at_high <= at_low or at <= at_high:
+        return Estimate.sure(mean)
+    least, ahead = (_ALONE if len(longer) == 1 else _ALIKE) * statistics.fmean(low), (at - at_high) / (at_high - at_low)
+    if longer[len(longer) // 4] <= least:
+        return Estimate(mean, mean, mean + least * ahead)
+    return _carried_on(mean, statistics.median(longer) * ahead, sum(longer))
+
+
+def _carried_on(measured: float, more: float, seen: float) -> Estimate:
+    """Return what was measured and what comes on top, which is known where so many seconds of it were seen."""
+    doubt = 0.0 if seen >= _SEEN else 0.5
+    return Estimate(measured + more, measured + more * (1 - doubt), measured + more * (1 + doubt))
 
 
 # What is read and drawn before a run ---------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ TINY = [
 @pytest.fixture(autouse=True)
 def _no_probe(monkeypatch):
     """`idpgan init`, `doctor` and `rehearse` try no method for some seconds."""
-    monkeypatch.setattr("idpgan.estimate.expected", lambda *_: Estimate(100.0, 100.0))
+    monkeypatch.setattr("idpgan.estimate.expected", lambda *_: Estimate.sure(100.0))
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def test_writing_of_large_classes_has_a_template_of_each_class():
 
 
 def test_init_says_why_how_long_and_what_else(monkeypatch):
-    monkeypatch.setattr("idpgan.estimate.expected", lambda *_: Estimate(90.0, 90.0))
+    monkeypatch.setattr("idpgan.estimate.expected", lambda *_: Estimate.sure(90.0))
     template = config_for("digits", InitOptions())
     assert template.table["method"]["name"] == "gaussian"
     assert "# Method by rule." in template.text
