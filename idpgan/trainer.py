@@ -227,12 +227,19 @@ def _refuse_beyond_cap(planned: RunPlan, split: Split) -> None:
         )
 
 
+class InterruptedTrainingError(InputError):
+    """A training that nothing is kept of was interrupted."""
+
+
 @own_state()
-def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Method:
-    """Train a run's method on a split of your own, in a folder that passes (`passing_folder`): for attacks and audits.
+def train_on(config: RunConfig, split: Split, progress: Progress = silent, *, whole: bool = False) -> Method:
+    """Train a run's method on a split of your own, in a folder that passes: for attacks, audits and estimates.
+
+    ``whole`` makes what ticks show and the release too, which pass as well.
 
     Raises:
-        InputError: If config and images do not fit, or the training was interrupted.
+        InputError: If config and images do not fit.
+        InterruptedTrainingError: If the training was interrupted.
     """
     device, planned = resolve_device(config.training.device), plan_run(config, split.shape)
     planned.check()
@@ -241,9 +248,12 @@ def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Me
     with passing_folder() as folder:  # of weights that were fitted to private images
         run = RunFolder.create(folder / "reference", dump_toml(config))
         ledger.path = run.ledger
-        outcome = _steps(split, method, run, ledger, progress)
+        if whole:
+            outcome = _train_and_release(split, method, run, ledger, progress, ALONE).outcome
+        else:
+            outcome = _steps(split, method, run, ledger, progress)
     if outcome.ended == "interrupted":
-        raise InputError("The training was interrupted, so that nothing was attacked.")
+        raise InterruptedTrainingError("The training was interrupted, so that nothing was attacked.")
     return method
 
 

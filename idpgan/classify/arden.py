@@ -39,6 +39,7 @@ from idpgan.models.private_classifier import MOST_FEATURES, PrivateClassifier, S
 from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Noise, RandomizedResponse, Relation, Unit
 from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.noise import Source
+from idpgan.progress import Progress, silent
 from idpgan.training.config import MOST_STEPS, MethodConfig, PrivacyConfig, RunConfig, TrainingConfig
 from idpgan.training.fit import set_rate
 from idpgan.training.method import Stats
@@ -208,7 +209,7 @@ class Arden(GivesClassifier):
     def prepare(self) -> None:
         """Train the phone's part; then perturb all images and labels, once, and drop the raw ones."""
         if len(self._public):
-            fit_phone(self.newest, self._public, self.config.phone_steps, self._rng)
+            fit_phone(self.newest, self._public, self.config.phone_steps, self._rng, self.progress)
         released = self.ledger.release(self.plan.events, self._release, noise=self.noise)
         self._take(released["steps"], released["labels"])
 
@@ -279,7 +280,7 @@ def falling(optimizer: torch.optim.Optimizer, peak: float, step: int, steps: int
     set_rate(optimizer, peak * (1 - (step - 1) / max(steps, 1)))
 
 
-def fit_phone(network: SplitCnn, public: Images, steps: int, rng: torch.Generator) -> None:
+def fit_phone(network: SplitCnn, public: Images, steps: int, rng: torch.Generator, progress: Progress = silent) -> None:
     """Train both parts on labeled public images, without noise: afterwards the phone's part is never changed."""
     optimizer, device = Adam(network.parameters(), _RATE), next(network.parameters()).device
     for step in range(1, steps + 1):
@@ -289,6 +290,7 @@ def fit_phone(network: SplitCnn, public: Images, steps: int, rng: torch.Generato
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         optimizer.step()
+        progress("phone steps", step, steps)
 
 
 def noisy_loss(

@@ -19,7 +19,7 @@ from idpgan.commands.command import Answer, Device, command
 from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.memory import GIB, free_memory
-from idpgan.progress import Progress, duration, silent
+from idpgan.progress import Progress, silent
 
 _MODULES = {"pillow": "PIL", "scikit-learn": "sklearn", "tomli-w": "tomli_w"}  # that are named otherwise than packages
 _DIGITS, _FACES = tuple("0123456789"), ("neutral", "smiling")
@@ -117,16 +117,16 @@ def examine() -> list[Finding]:
 @own_state()
 def capabilities(progress: Progress = silent) -> list[Finding]:
     """Say how long typical runs take here, by a probe of each on random images; nothing is kept."""
+    from idpgan import estimate
     from idpgan.data.load import DataShape, Sizes
     from idpgan.trainer import load_config
-    from idpgan.training.probe import expected_seconds
 
     findings = []
     for number, (what, num, image_shape, classes, name, settings) in enumerate(_TASKS):
         shape = DataShape(Sizes(0, num, 0, 1), image_shape, classes)
         config = load_config(Path(name), ['data.split_by="image"', *settings])
         try:
-            findings.append(Finding(what, f"about {duration(expected_seconds(config, shape))}", True))
+            findings.append(Finding(what, str(estimate.expected(config, shape)), True))
         except InputError as error:
             findings.append(Finding(what, str(error), False))
         progress("methods tried", number + 1, len(_TASKS))

@@ -18,7 +18,6 @@ from idpgan.commands.command import Answer, command, completing, given, option
 from idpgan.errors import InputError
 from idpgan.files import pasted, refuse_existing, write_text_atomic
 from idpgan.methods import METHODS, methods_of, names_of
-from idpgan.progress import duration
 
 if TYPE_CHECKING:
     from idpgan.data.load import DataShape
@@ -50,7 +49,7 @@ class InitOptions:
     )
     label: str | None = option(None, "Column that makes the classes; none: no classes. Default: one with few values.")
     channels: int | None = option(None, "1 grey, 3 color. Default: as the images are.")
-    no_probe: bool = option(False, "Do not try each method for two seconds to say how long it takes.")
+    no_probe: bool = option(False, "Do not try each method for some seconds to say how long it takes.")
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and not 0 < self.epsilon < math.inf:
@@ -223,6 +222,7 @@ def _priced(sections: Sections, facts: Facts) -> tuple[RunConfig, RunPlan]:
 
 def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe: bool) -> list[str]:
     """Say which method it is and why, how long it and the others take here, and from how many images on they serve."""
+    from idpgan import estimate
     from idpgan.synthesis.starter import alternatives
 
     lines = [f"Method by rule: {choice.method}. Why: {choice.why}."] if choice.why else []
@@ -232,7 +232,7 @@ def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe:
         except InputError:
             continue  # a method that such data does not suit is no alternative
         words = [each.method + (" with a teacher" if getattr(config.method, "teacher_share", 0) else "")]
-        words.append(_how_long(config, facts.shape, probe))
+        words.append(estimate.in_words(config, facts.shape) if probe else _UNTRIED)
         signal = planned.signal
         if signal is not None and signal.figure > 0:
             least = math.ceil(facts.shape.num_private / signal.figure)
@@ -241,25 +241,16 @@ def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe:
     return lines
 
 
-def _how_long(config: RunConfig, shape: DataShape, probe: bool) -> str:
-    """Say how long a run takes here, or why that is not known."""
-    from idpgan.training.probe import expected_seconds
-
-    try:
-        return f"about {duration(expected_seconds(config, shape))} on this machine" if probe else _UNTRIED
-    except InputError as error:
-        return f"how long is not known ({str(error).rstrip('.')})"
-
-
 def _of_config(name: str, probe: bool) -> str:
     """Say the same of a config of the package, whose data may not be here."""
+    from idpgan import estimate
     from idpgan.data.load import describe
     from idpgan.trainer import load_config
 
     config = load_config(Path(name))
-    shape = describe(config.data)
-    absent = f"how long is not known ({config.data.name} is not here: idpgan doctor --all)"
-    return f"{config.method.name}, {absent if shape is None else _how_long(config, shape, probe)}"
+    if (shape := describe(config.data)) is None:
+        return f"{config.method.name}, how long is not known ({config.data.name} is not here: idpgan doctor --all)"
+    return f"{config.method.name}, {estimate.in_words(config, shape) if probe else _UNTRIED}"
 
 
 def _called(source: str, options: InitOptions) -> str:

@@ -24,7 +24,7 @@ from idpgan.commands.command import Answer, command, option, print_lines, print_
 from idpgan.commands.train import TrainOptions
 from idpgan.errors import ConfigError, InputError
 from idpgan.host import own_state
-from idpgan.progress import Progress, duration, silent, within
+from idpgan.progress import Progress, counted, duration, silent, within
 
 if TYPE_CHECKING:
     from idpgan.data.images import Images
@@ -138,6 +138,7 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
     """
     import torch
 
+    from idpgan import estimate
     from idpgan.data import load, stand_ins
     from idpgan.device import resolve_device
     from idpgan.files import check_writable, write_text_atomic
@@ -162,6 +163,8 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
         for unit in options.unit or _units(config, shape)
         for epsilon in options.epsilons
     ]
+    if progress is not silent:
+        progress("rehearsals", 0, len(plans), f"training: {estimate.in_words(config, shape)} each")
     portraits = "people" in (config.data.public, config.model.simulator)
     drawing: Any = {"portraits": portraits, "eyes": eyes_of(config.data), "per_person": per_person}
     split = stand_ins.stand_ins(shape, progress, **drawing)
@@ -174,7 +177,7 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
         real = None
         if shape.classes:
             real, _, _ = _measured(judged.private, judged, ["utility"], within(progress, "stand-ins"), **measuring)
-        for planned in plans:
+        for planned in counted(plans, progress, "rehearsals", len(plans)):
             budget = planned.price.budget
             name = f"{planned.unit}, epsilon {budget.epsilon:g}" if budget else "no budget"
             rows.append(_rehearsed(planned, split, judged, within(progress, name), **measuring))

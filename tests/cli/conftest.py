@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from idpgan.commands import main
+from idpgan.estimate import Estimate
 
 WGAN_GP = str(Path(__file__).parents[2] / "configs" / "digits-wgan-gp.toml")
 TINY = [
@@ -19,8 +20,8 @@ TINY = [
 
 @pytest.fixture(autouse=True)
 def _no_probe(monkeypatch):
-    """`idpgan init` and `doctor` try no method for two seconds."""
-    monkeypatch.setattr("idpgan.training.probe.expected_seconds", lambda *_: 100.0)
+    """`idpgan init`, `doctor` and `rehearse` try no method for some seconds."""
+    monkeypatch.setattr("idpgan.estimate.expected", lambda *_: Estimate.sure(100.0))
 
 
 @pytest.fixture

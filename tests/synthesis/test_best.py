@@ -8,13 +8,13 @@ import pytest
 from idpgan.commands.doctor import capabilities
 from idpgan.commands.init import InitOptions, config_for
 from idpgan.config import packaged
-from idpgan.data.load import DataShape, Sizes, known_shape
+from idpgan.data.load import DataShape, Sizes
 from idpgan.errors import InputError
+from idpgan.estimate import Estimate
 from idpgan.synthesis import starter
 from idpgan.synthesis.facts import HANDWRITING
 from idpgan.synthesis.starter import Facts, alternatives, best
 from idpgan.trainer import load_config
-from idpgan.training import probe
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 
@@ -128,7 +128,7 @@ def test_writing_of_large_classes_has_a_template_of_each_class():
 
 
 def test_init_says_why_how_long_and_what_else(monkeypatch):
-    monkeypatch.setattr("idpgan.training.probe.expected_seconds", lambda *_: 90.0)
+    monkeypatch.setattr("idpgan.estimate.expected", lambda *_: Estimate.sure(90.0))
     template = config_for("digits", InitOptions())
     assert template.table["method"]["name"] == "gaussian"
     assert "# Method by rule." in template.text
@@ -142,53 +142,10 @@ def test_init_says_why_how_long_and_what_else(monkeypatch):
     assert config_for("mnist").table["method"]["name"] == "idp-gan-aggregate"
 
 
-PEOPLE = Facts(DataShape(Sizes(0, 300, 0, 100), (1, 28, 28), (), has_people=True), 3.0, handwriting=False)
-
-
-@pytest.mark.parametrize("choice", [best(PEOPLE), alternatives(PEOPLE)[0]], ids=lambda choice: choice.method)
-def test_images_of_people_are_probed_too(monkeypatch, choice):
-    """The people who are tested are others than those who are private, or every method of unit person refuses."""
-    monkeypatch.setattr(probe, "SECONDS", 0.0)
-    sections = {name: {key: each.value for key, each in keys.items()} for name, keys in choice.sections.items()}
-    data = {"name": "folder", "root": "photos", "num_images": 400, "num_people": 133, "split_by": "identity"}
-    config = build_config({"data": {**data, "image_size": 28, "channels": 1, "classes": []}, **sections}, "a test")
-    assert config.privacy.unit == "person"
-    assert 0 < probe.expected_seconds(config, PEOPLE.shape) < float("inf")
-
-
 def test_a_probe_that_is_refused_says_why(monkeypatch):
     def refused(*_):
         raise InputError("one of the reasons.")
 
-    monkeypatch.setattr("idpgan.training.probe.expected_seconds", refused)
+    monkeypatch.setattr("idpgan.estimate.expected", refused)
     assert "how long is not known (one of the reasons)" in config_for("digits", InitOptions()).notes[1]
     assert {(each.found, each.good) for each in capabilities()} == {("one of the reasons.", False)}
-
-
-def test_the_probe_grows_with_the_images_and_the_steps(monkeypatch):
-    """Times are those of a clock that the probe's own work moves: 1 s and 0.01 s an image, 0.5 s a step."""
-    clock = [0.0]
-    monkeypatch.setattr(probe.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(probe, "SECONDS", 1.0)
-
-    class Fake:
-        @classmethod
-        def of(cls, config, split, *, device):
-            found = cls()
-            found.num = split.num_private
-            return found
-
-        def prepare(self):
-            clock[0] += 1 + 0.01 * self.num
-
-        def step(self, step):
-            clock[0] += 0.5
-
-    monkeypatch.setattr(probe, "load_method", lambda _: Fake)
-    config = load_config(Path("digits-evolution"), ["training.steps=10"])
-    shape = known_shape(config.data)
-    seconds = probe.expected_seconds(config, shape)
-    assert seconds == pytest.approx(1 + 0.5 + 0.01 * shape.num_private + 10 * 0.5, rel=0.01)
-    assert probe.expected_seconds(load_config(Path("digits-gaussian"), []), shape) == pytest.approx(
-        1 + 0.01 * shape.num_private, rel=0.01
-    )
