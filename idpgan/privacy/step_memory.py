@@ -52,6 +52,11 @@ class _Allocated(TorchDispatchMode):
         self._living: dict[int, int] = {}
         self._now = self.most = 0
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Say no, since the mark for PyTorch's compiler imports it at the first call, which takes a second."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:

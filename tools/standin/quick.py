@@ -1,4 +1,4 @@
-"""One short case a family, all in one process on a stand-in GPU; see drive.py, which prints what this does.
+"""One short case a family, all in one process on a stand-in GPU: what tests/test_standin.py looks at.
 
 quick.py OUT prints one JSON line for each case: its name, exit code, last words and seconds; for a method of steps also
 what one further step waits for, copies between host and device, and launches.
@@ -19,10 +19,13 @@ from pathlib import Path
 import standin
 
 from idpgan.commands import main
+from idpgan.metrics import features
+from idpgan.training.distributed import Leader
 
 FEW, MANY = 2, 4
 WAITS, COPIES = ("item", "wait"), ("to device", "to host")
-STEPS = {  # what a step does is the difference of two runs
+ATTACKS = "nearest-in-features copies density-ratio gen-lra latent-reconstruction trace"  # `evaluate` fits a network
+STEPS = {  # what a step does is the difference of what its run had done at two of them
     "dp-gan": "digits-dp-gan model.width=8 method.critic_steps_per_generator_step=9",
     "dp-sgd": "digits-dp-sgd method.width=4",
     "diffusion": "digits-diffusion model.width=8 method.draws=2 training.batch_size=300",
@@ -34,7 +37,7 @@ CASES = {
     "verify": "verify {out}/gaussian",
     "sample": "sample {out}/gaussian --num 20 --out {out}/sample.npz",
     "evaluate": "evaluate {out}/gaussian --num 60 --seeds 1 --only fidelity",
-    "attack": "attack {out}/gaussian",
+    "attack": " ".join(["attack {out}/gaussian", *(f"--attack {name}" for name in ATTACKS.split())]),
     "publish": "publish {out}/plain --method dct --epsilon 8 --unit image --delta 1e-4 --accept-unsound "
     "--ledger {out}/publish.json --out {out}/publish",
     "obfuscate": "obfuscate {out}/faces --method blur --keep smiling --hide person --accept-unsound "
@@ -70,20 +73,25 @@ def counts() -> Counter[str]:
 
 
 def stepped(name: str, command: str, out: Path) -> dict[str, object]:
-    """Train with few and with more steps."""
-    seen = []
-    for steps in (FEW, MANY):
-        before = counts()
-        code, said = called(f"train {command} training.steps={steps} --out {out}/{name}-{steps}")
-        if code:
-            return {"code": code, "said": said}
-        seen.append({kind: count - before[kind] for kind, count in counts().items()})
-    few, many = seen
-    return {"code": 0, "said": "", **{kind: (many[kind] - few.get(kind, 0)) / (MANY - FEW) for kind in many}}
+    """Train a few steps, and look at what was done until one of the first and until the last."""
+    seen, step = {}, Leader.step
+
+    def watched(leader: Leader, method: object, number: int) -> object:
+        done = step(leader, method, number)
+        seen[number] = counts()
+        return done
+
+    Leader.step = watched
+    code, said = called(f"train {command} training.steps={MANY} --out {out}/{name}")
+    Leader.step = step
+    if code:
+        return {"code": code, "said": said}
+    return {"code": 0, "said": "", **{kind: (seen[MANY][kind] - seen[FEW][kind]) / (MANY - FEW) for kind in seen[MANY]}}
 
 
 def show(out: Path) -> None:
     """Run everything, and print a line for each case."""
+    features.MIN_STEPS_PER_EPOCH = 10  # of the network that judges: it is run here, and not believed
     for arguments in (["faces"], ["plain", "plain"]):
         sys.argv = ["make_faces.py", str(out / arguments[0]), *arguments[1:]]
         runpy.run_path(str(Path(__file__).with_name("make_faces.py")))
