@@ -36,8 +36,8 @@ class EdmConfig(MethodConfig):
     Attributes:
         learning_rate: Of Adam.
         ema_decay: Weight of the past in the averaged network, which is released.
-        start: What the closed form is of: the "spectrum" of photographs, or the "moments" of the images, which the first
-            step reads.
+        start: What the closed form is of: the "spectrum" of photographs, or the "moments" of the images, read in the
+            first step.
     """
 
     name: Literal["edm"] = "edm"

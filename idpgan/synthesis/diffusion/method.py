@@ -42,6 +42,7 @@ from idpgan.audit.gradient_canaries import (
     Training,
     canary_case,
 )
+from idpgan.data.images import to_float
 from idpgan.data.load import DataShape, Sizes, Split, place
 from idpgan.models import ema, optimizers
 from idpgan.models.adapters import merged, settled, trained_weights
@@ -67,6 +68,7 @@ from idpgan.synthesis.diffusion.config import (
     DiffusionRun,
     DiffusionTraining,
 )
+from idpgan.synthesis.diffusion.votes import VoteMap, keep_chosen, release_votes
 from idpgan.synthesis.gaussian import GaussianMoments
 from idpgan.synthesis.sums_audit import sums_case
 from idpgan.training.config import ReleaseConfig
@@ -106,8 +108,12 @@ class Diffusion(PrivateSteps, GaussianMoments):
         self._average = ema.Ema(self.newest, self.config.ema_decay)
         self.generator = self._average.module  # type: ignore[assignment]  # a copy
         self.draws = self.plan.draws
-        self._optimizer = networks.AdamSettings(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
+        self._optimizer = self._new_optimizer()
         self.train_privately(self.newest.network, self._optimizer)
+
+    def _new_optimizer(self) -> torch.optim.Optimizer:
+        """Return an optimizer of all weights that are not frozen now."""
+        return networks.AdamSettings(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
 
     def _built(self, split: Split) -> Generator:
         """See `GaussianMoments`; what the steps move is not frozen."""
@@ -126,12 +132,39 @@ class Diffusion(PrivateSteps, GaussianMoments):
         if self._adapts:
             record = [part[0] for part in self.prepared(*_random_like(self.example()))]
             refuse_unreached(self.newest.network, lambda weights: self.record_loss(weights, *record))
-        if self.plan.starts_at_moments:
+        if self.release_events:
             super().prepare()
         else:
             self._take_released({})
 
+    def _release(self) -> dict[str, Tensor]:
+        """Release the moments, if the run starts there, and then the votes, if it has any."""
+        released = super()._release() if self.plan.starts_at_moments else {}
+        if self.plan.votes is not None:
+            self._take_released(dict(released))
+            own, tile = self._vote_map(), self.config.max_physical_batch
+            released["votes"] = release_votes(self.plan.votes, own, self._images, tile, self.noise)
+        return released
+
+    def _vote_map(self) -> VoteMap:
+        """Return what maps an image to its votes; what is usual is learned from images that the generator draws."""
+        generator = self.generator
+        coins = torch.rand(1, self.coins, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+        def records(images: Tensor, rows: Tensor) -> Sequence[Tensor]:
+            known = generator.known(images, rows if generator.num_classes else None)
+            return self.prepared(images, rows, known, coins.to(images.device).expand(len(images), -1))
+
+        found = VoteMap(self.newest.network, self.record_loss, records, self.plan.chosen)
+        drawn = place(generator.sample_images(self.config.max_physical_batch, seed=0), self.device)
+        found.learn(to_float(drawn.images), torch.zeros(len(drawn)).long() if drawn.labels is None else drawn.labels)
+        return found
+
     def _take_released(self, released: dict[str, Tensor]) -> None:
+        if "votes" in released:
+            for each in (self.newest, self.generator):
+                keep_chosen(each.network, released["votes"], self.plan.chosen)
+            self._optimizer = self._trainer = self._new_optimizer()
         if not self.plan.starts_at_moments:
             self._released, self._private = released, None
             return
@@ -316,10 +349,12 @@ def _case(config: DiffusionRun, shape: DataShape, request: Request, claimed: Gua
     steps = canaries(
         config.method, plan.draws, plan.dpsgd.sample_rate, plan.dpsgd.noise_multiplier, config.training.steps
     )
-    if not plan.starts_at_moments:
+    first, template = plan.votes, plan.template_events
+    if plan.starts_at_moments:
+        first, template = plan.sums, template if first is None else (*template, first.event)
+    if first is None:
         return canary_case("diffusion", steps, request, claimed)
-    template, teaching = plan.template_events, plan.teaching
-    return sums_case("diffusion", plan.sums, request, claimed, template=template, teaching=teaching, steps=steps)
+    return sums_case("diffusion", first, request, claimed, template=template, teaching=plan.teaching, steps=steps)
 
 
 def _build(request: Request) -> AuditCase:
