@@ -6,11 +6,12 @@ import pytest
 import torch
 
 from idpgan import load_generator, trainer
+from idpgan.commands.init import InitOptions, config_for
 from idpgan.config import load_table
 from idpgan.data.images import to_float
 from idpgan.data.load import DataShape, Sizes
 from idpgan.errors import ConfigError, InputError
-from idpgan.models.adapters import adapt, merged, trained_weights
+from idpgan.models.adapters import adapt, label_rows, merged, trained_weights
 from idpgan.models.checkpoint import origin_weights
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, ResidualNetwork
@@ -133,18 +134,18 @@ def test_gradients_by_capture_are_those_by_vmap_and_a_split_batch_is_the_whole_o
             assert whole.sums[name].abs().max() > 0
 
 
-@pytest.mark.parametrize(("epsilon", "expected"), [(1e-4, None), (0.08, "biases"), (8.0, "*")])
+@pytest.mark.parametrize(("epsilon", "expected"), [(1e-4, ()), (0.2, ("biases", "labels")), (8.0, ("*",))])
 def test_the_largest_part_that_the_signal_bears_follows_from_public_numbers(base, epsilon, expected):
     plan = plan_run(config_of(base, "biases", privacy={"epsilon": epsilon}), few().shape)
     assert plan.largest_part == expected
-    assert f"0.5 or more: {expected or 'none'}." in plan.signal.advice
-    for part in ("biases", "tangent:2", "*"):
+    assert f"0.5 or more: {', '.join(expected) or 'none'}." in plan.signal.advice
+    for part in (["biases", "labels"], ["tangent:2", "labels"], ["*"]):
         other = plan_run(config_of(base, part, privacy={"epsilon": epsilon}), few().shape)
         figure = other._signal_of(other.num_weights)
         # N mu / sqrt(d): mu is 1 / noise multiplier, times the root of the steps.
         mu = 3**0.5 / other.dpsgd.noise_multiplier
         assert figure == pytest.approx(200 * mu / other.num_weights**0.5)
-        assert (figure >= 0.5) == (expected == "*" or (part, expected) == ("biases", "biases"))
+        assert (figure >= 0.5) == (expected == ("*",) or tuple(part) == expected)
 
 
 # Steps --------------------------------------------------------------------------------------------------------------
@@ -278,3 +279,54 @@ def test_a_state_without_a_release_is_taken_up_again(base):
     again.load_state({name: value for name, value in state.items() if name != "prepared"})
     found = [method.generator.state_dict() for method in (first, again)]
     assert all(torch.equal(weight, found[1][name]) for name, weight in found[0].items())
+
+
+# What is proposed ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("epsilon", "expected"), [(0.05, ["tangent:1", "labels"]), (3.0, ["*"])])
+def test_init_proposes_the_largest_part_and_a_clip_norm_that_its_own_images_meet_half_of_the_time(
+    base, epsilon, expected
+):
+    template = config_for("digits", InitOptions(base=base, epsilon=epsilon, no_probe=True))
+    config = build_config(with_releases(template.table), "init")
+    plan = plan_run(config, DataShape(Sizes(0, 1294, 0, 0), (1, 8, 8), tuple("0123456789")))
+    assert [*config.model.trained] == expected
+    assert [*plan.largest_part] == expected
+    assert f'trained = ["{expected[0]}"' in template.text
+    assert (config.method.draws, config.training.batch_size) == (4, 4096)
+    assert config.method.learning_rate == pytest.approx(plan.learning_rate, rel=0.1)
+    method = Diffusion.of(config, digits(), device=CPU)
+    images, labels = method._drawn(100)
+    found = clipped(
+        method.dpsgd,
+        method.newest.loss,
+        trained_weights(method.newest.network),
+        method._seen(images, labels, method._public_coins(100)),
+        physical_batch=100,
+        way="capture",
+    )
+    assert 0.3 < (found.norms > config.method.clip_norm).double().mean() < 0.7
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "gaussian"}, "--base is adapted by method diffusion"),
+        ({"epsilon": 1e-4}, "too much for the least part"),
+    ],
+)
+def test_init_refuses_a_base_that_cannot_be_adapted(base, options, words):
+    with pytest.raises(InputError, match=words):
+        config_for("digits", InitOptions(base=base, no_probe=True, **options))
+
+
+def test_the_look_of_a_class_says_at_which_class_of_the_base_it_begins(base):
+    table = config_of(base, "labels").to_json()
+    looks = {str(digit): str((digit + 1) % 10) for digit in range(10)}
+    config = build_config(table | {"data": table["data"] | {"public_labels": looks}}, "the test")
+    known = origin_weights(base, config.model.origin)["network.kept.weight"]
+    kept = method_of(config).newest.network.kept.layer.weight
+    assert torch.equal(kept[:, 3], known[:, 3])  # a name that the base has goes before a look
+    named = {"classes": tuple("abcdefghij"), "public_labels": dict(zip("abcdefghij", looks.values(), strict=True))}
+    assert label_rows(tuple("0123456789"), named["classes"], named["public_labels"]) == [*range(1, 10), 0]

@@ -14,7 +14,7 @@ from torch import nn
 
 from idpgan.errors import ConfigError
 from idpgan.models import families
-from idpgan.models.adapters import adapt, count_trained, voted, votes_in
+from idpgan.models.adapters import LABELS, adapt, count_trained, voted, votes_in
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator
 from idpgan.models.initialize import without_weights
@@ -36,7 +36,7 @@ _RATE = 2e-3  # of Adam, where noise is no matter
 _QUIET = 0.03  # noise of all steps together, in clip norms, up to which it is none
 _NO_NOISE = 2.0**-30  # a noise multiplier: some steps of the grid, and of no proof
 _LEAST_OF_PART = 0.5  # twice where all weights stopped being the best part, on made digits (benchmarks/RESULTS.md)
-_PARTS = ("labels", "biases", *(f"tangent:{rank}" for rank in (1, 2, 4, 8, 16, 32)), "*")
+_PARTS = (LABELS, "biases", *(f"tangent:{rank}" for rank in (1, 2, 4, 8, 16, 32)), "*")
 _DRAWS = ((20_000, 1), (5_000, 2), (0, 4))  # by least number of private images: few of them cost little time
 MODEL = ModelConfig(generator="diffusion", latent_dim=160, width=32)
 
@@ -281,7 +281,7 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         num, part, own = self.shape.num_private, self.largest_part, self._signal_of(self.num_weights)
         advice = (
             f"The part that is trained has {self.num_weights:,} weights, N mu / sqrt(weights) = {own:.2g}. The largest "
-            f"part with {_LEAST_OF_PART:g} or more: {part or 'none'}."
+            f"part with {_LEAST_OF_PART:g} or more: {', '.join(part) or 'none'}."
         )
         return Signal(num / self.rows, self.rows, num / own, "the DP-SGD steps", advice=advice)
 
@@ -322,18 +322,20 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         return self.shape.num_private * self.sample_rate / spread
 
     @property
-    def largest_part(self) -> str | None:
-        """The largest part of the public network that the signal bears, by public numbers; None = not even a small one.
+    def largest_part(self) -> tuple[str, ...]:
+        """The largest part of the public network that the signal bears, by public numbers; empty: not even a small one.
 
-        Of the parts of `idpgan.models.adapters` it is the largest whose `_signal_of` is `_LEAST_OF_PART` or more.
+        Of the parts of `idpgan.models.adapters`, each with the vectors of classes where there are classes, it is the
+        largest whose `_signal_of` is `_LEAST_OF_PART` or more.
         """
-        borne: dict[str, int] = {}
+        borne: dict[tuple[str, ...], int] = {}
         for part in _PARTS:
+            alone = part in (LABELS, "*") or not (self.config.model.conditional and self.shape.classes)
+            trained = (part,) if alone else (part, LABELS)
             with contextlib.suppress(ConfigError):  # a network need not have all of them
-                model = self.config.model.model_copy(update={"trained": (part,)})
-                weights = count_trained(self._adapted(model), 0)
-                borne |= {part: weights} if self._signal_of(weights) >= _LEAST_OF_PART else {}
-        return max(borne, key=lambda part: borne[part], default=None)
+                weights = count_trained(self._adapted(self.config.model.model_copy(update={"trained": trained})), 0)
+                borne |= {trained: weights} if self._signal_of(weights) >= _LEAST_OF_PART else {}
+        return max(borne, key=lambda trained: borne[trained], default=())
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name both parts, and where their noise came from."""

@@ -53,7 +53,7 @@ from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan, Weights, full_precision
 from idpgan.privacy.noise import Source, box_muller
 from idpgan.privacy.sums import CellSums
-from idpgan.privacy.tiles import random_like
+from idpgan.privacy.tiles import random_like, tiled
 from idpgan.private.steps import PrivateSteps
 from idpgan.progress import counted
 from idpgan.ranks import Ranks
@@ -148,17 +148,36 @@ class Diffusion(PrivateSteps, GaussianMoments):
 
     def _vote_map(self) -> VoteMap:
         """Return what maps an image to its votes; what is usual is learned from images that the generator draws."""
-        generator = self.generator
-        coins = torch.rand(1, self.coins, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        coins = self._public_coins(1)
 
         def records(images: Tensor, rows: Tensor) -> Sequence[Tensor]:
-            known = generator.known(images, rows if generator.num_classes else None)
-            return self.prepared(images, rows, known, coins.to(images.device).expand(len(images), -1))
+            return self._seen(images, rows, coins.expand(len(images), -1))
 
         found = VoteMap(self.newest.network, self.record_loss, records, self.plan.chosen)
-        drawn = place(generator.sample_images(self.config.max_physical_batch, seed=0), self.device)
-        found.learn(to_float(drawn.images), torch.zeros(len(drawn)).long() if drawn.labels is None else drawn.labels)
+        found.learn(*self._drawn(self.config.max_physical_batch))
         return found
+
+    def usual_norm(self, num: int = 64) -> float:
+        """Return the median norm of the gradients of so many images that the generator draws: public before a step."""
+        records = self._seen(*self._drawn(num), self._public_coins(num))
+        weights = trained_weights(self.newest.network)
+        found = self.dpsgd.clipped_sum(self.record_loss, weights, tiled(records, self.tiles.rows), self.tiles)
+        return float(found.norms[found.norms.isfinite()].median())
+
+    def _drawn(self, num: int) -> tuple[Tensor, Tensor]:
+        """Return images that the generator draws, and their classes, zeros without."""
+        drawn = place(self.generator.sample_images(num, seed=0), self.device)
+        labels = torch.zeros(num, dtype=torch.int64, device=self.device) if drawn.labels is None else drawn.labels
+        return to_float(drawn.images), labels
+
+    def _public_coins(self, num: int) -> Tensor:
+        rng = torch.Generator().manual_seed(0)
+        return torch.rand(num, self.coins, generator=rng, dtype=torch.float64).to(self.device)
+
+    def _seen(self, images: Tensor, rows: Tensor, coins: Tensor) -> Sequence[Tensor]:
+        """Return what the loss takes of images of which nothing is kept."""
+        known = self.newest.known(images, rows if self.newest.num_classes else None)
+        return self.prepared(images, rows, known, coins)
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
         if "votes" in released:
