@@ -13,13 +13,14 @@ from idpgan.data.load import DataShape, Sizes
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.adapters import adapt, label_rows, merged, trained_weights
 from idpgan.models.checkpoint import origin_weights
-from idpgan.models.config import ModelConfig
+from idpgan.models.config import ModelConfig, Purpose
 from idpgan.models.diffusion import DiffusionGenerator, ResidualNetwork
 from idpgan.origin import with_releases
 from idpgan.privacy import Noise, compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.synthesis.diffusion.adapt import refuse_unmoved
 from idpgan.synthesis.diffusion.method import Diffusion
+from idpgan.synthesis.move import drawn_public
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 from tests.privacy.clipped import clipped
@@ -260,6 +261,41 @@ def test_the_release_is_an_ordinary_generator_whose_card_names_the_base(base, tm
 def test_refusals_name_what_to_change(base, model, method, words):
     with pytest.raises(ConfigError, match=words):
         config_of(base, "labels", model=model, **method)
+
+
+@pytest.mark.parametrize("method", ["gaussian", "idp-gan-aggregate"])
+def test_what_the_base_draws_is_moved_onto_a_release_of_sums(base, tmp_path, method):
+    features = {"features": "photos", "moments": 4, "fourier": 8} if method == "idp-gan-aggregate" else {}
+    table = {
+        "data": {"name": "digits", "public_generator": str(base), "public_disjoint": True},
+        "model": {
+            "generator": "refined" if features else "gaussian",
+            "latent_dim": 20,
+            "width": 8,
+            "moved": 25,
+            "simulator": "generator",
+            "plain_share": 0.0,
+        },
+        "method": {"name": method} | features,
+        "privacy": {"epsilon": 8.0, "delta": DELTA},
+        "training": {"device": "cpu"} | ({"steps": 0, "batch_size": 100} if features else {}),
+        "release": {"samples": 10},
+    }
+    config = build_config(with_releases(table), "the test")
+    release = trainer.start(config, tmp_path / "run").run.release
+    assert verdict(release) == ""
+    assert f"drew what was moved: a diffusion generator, weights of SHA-256 {config.model.origin.weights}" in (
+        (release / "README.md").read_text()
+    )
+    pictures = load_generator(release).pictures
+    assert pictures.shape[:2] == (10, 25)
+    drawn = drawn_public(config.model, config.data, (1, 8, 8), tuple("0123456789"), 0)
+    assert drawn.labels.bincount().tolist() == [25] * 10
+    own = load_generator(base).sample(25, labels=7, seed=7, purpose=Purpose.TRAINING)
+    assert torch.allclose(to_float(drawn.images[drawn.labels == 7]), own, atol=0.01)
+    table["model"]["simulator"] = "faces"
+    with pytest.raises(ConfigError, match=r"public_generator.*is for model.simulator"):
+        build_config(with_releases(table), "the test")
 
 
 def test_only_diffusion_adapts(base):
