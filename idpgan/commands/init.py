@@ -149,7 +149,7 @@ def _template(source: str, options: InitOptions) -> Template:
     if options.base is not None:
         from idpgan.synthesis.diffusion.propose import adapters
 
-        choice = Choice.of(adapters(facts, seen.settings, options.base))
+        choice = Choice.of(adapters(facts, seen.settings, options.base, _config_of))
     else:
         choice = best(facts) if suggest is None else Choice(options.method, suggest(facts), "")
     sections = {"data": seen.settings, **choice.sections}
@@ -219,15 +219,20 @@ def _unused(seen: Shown) -> list[str]:
 
 def _priced(sections: Sections, facts: Facts) -> tuple[RunConfig, RunPlan]:
     """Return config and plan; raises `InputError` if such data do not suit the method."""
-    from idpgan.origin import with_releases
-    from idpgan.synthesis.facts import values_of
-    from idpgan.training.config import build_config
     from idpgan.training.plan import plan_run
 
-    config = build_config(with_releases(values_of(sections)), "what init has written")
+    config = _config_of(sections)
     planned = plan_run(config, facts.shape)
     planned.check()
     return config, planned
+
+
+def _config_of(sections: Sections) -> RunConfig:
+    from idpgan.origin import with_releases
+    from idpgan.synthesis.facts import values_of
+    from idpgan.training.config import build_config
+
+    return build_config(with_releases(values_of(sections)), "what init has written")
 
 
 def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe: bool) -> list[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -11,18 +11,17 @@ from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
 from idpgan.models.pipeline_folder import is_pipeline
-from idpgan.origin import with_releases
 from idpgan.synthesis import starter
-from idpgan.synthesis.diffusion.config import DiffusionRun
 from idpgan.synthesis.diffusion.method import Diffusion
-from idpgan.synthesis.facts import values_of
 from idpgan.synthesis.starter import Facts, Sections, Setting
-from idpgan.training.config import build_config
+from idpgan.training.config import RunConfig
 
 _FIRST = "biases"  # all networks have some: what the largest part is asked of
 
 
-def adapters(facts: Facts, data: Mapping[str, Setting], base: Path) -> Sections:
+def adapters(
+    facts: Facts, data: Mapping[str, Setting], base: Path, config_of: Callable[[Sections], RunConfig]
+) -> Sections:
     """Return the settings of diffusion that adapt a public network, [data] among them.
 
     The part is `DiffusionPlan.largest_part`; draws and learning rate are those of its plan; the clip norm is the median
@@ -31,6 +30,7 @@ def adapters(facts: Facts, data: Mapping[str, Setting], base: Path) -> Sections:
     Args:
         data: [data], of the images.
         base: A released denoiser of this package, or a folder of diffusers.
+        config_of: Makes a config of sections, with what the base states.
 
     Raises:
         InputError: If the base does not fit the images, or the signal bears none of its parts.
@@ -51,25 +51,18 @@ def adapters(facts: Facts, data: Mapping[str, Setting], base: Path) -> Sections:
         "privacy": {**plain["privacy"]},
         "training": {**plain["training"]},
     }
-    part = Diffusion.Plan(_config(sections), facts.shape).largest_part
+    part = Diffusion.Plan(config_of(sections), facts.shape).largest_part
     if not part:
         raise InputError(
             f"at epsilon {facts.epsilon:g} the noise on {facts.shape.num_private:,} images is too much for the "
             f"least part of {base}. Take another method, or a larger epsilon."
         )
     sections["model"]["trained"] = Setting(part, "the largest part that the signal bears")
-    method |= _measured(_config(sections), facts)
+    method |= _measured(config_of(sections), facts)
     return sections
 
 
-def _config(sections: Sections) -> DiffusionRun:
-    found = build_config(with_releases(values_of(sections)), "what init has written")
-    if not isinstance(found, DiffusionRun):
-        raise TypeError("a base is adapted by diffusion.")
-    return found
-
-
-def _measured(config: DiffusionRun, facts: Facts) -> dict[str, Setting]:
+def _measured(config: RunConfig, facts: Facts) -> dict[str, Setting]:
     """Return draws and learning rate of the plan, and the clip norm that the base says."""
     shape = facts.shape
     nobody = Images(torch.zeros(0, *shape.image_shape, dtype=torch.uint8), _labels(0, shape.classes), shape.classes)
