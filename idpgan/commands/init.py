@@ -49,6 +49,7 @@ class InitOptions:
     )
     label: str | None = option(None, "Column that makes the classes; none: no classes. Default: one with few values.")
     channels: int | None = option(None, "1 grey, 3 color. Default: as the images are.")
+base: Path | None = option(None, "A public denoiser to adapt: a release of edm, say, or a folder of diffusers.")
     no_probe: bool = option(False, "Do not try each method for some seconds to say how long it takes.")
 
     def __post_init__(self) -> None:
@@ -140,9 +141,16 @@ def _template(source: str, options: InitOptions) -> Template:
     from idpgan.synthesis.starter import Choice, best
 
     suggest = None if options.method == BEST else _suggestion(options.method)
+    if options.base is not None and options.method not in (BEST, "diffusion"):
+        raise InputError(f"--base is adapted by method diffusion, not by {options.method}. Leave one of them out.")
     seen, shown = facts_of(source, options.data_root, options.label, options.channels)
     facts = _wanted(shown, options)
-    choice = best(facts) if suggest is None else Choice(options.method, suggest(facts), "")
+    if options.base is not None:
+        from idpgan.synthesis.diffusion.propose import adapters
+
+        choice = Choice.of(adapters(facts, seen.settings, options.base, _config_of))
+    else:
+        choice = best(facts) if suggest is None else Choice(options.method, suggest(facts), "")
     sections = {"data": seen.settings, **choice.sections}
     _priced(sections, facts)
     counts = ", ".join(f"{name} {count:,}" for name, count in seen.counts.most_common())
@@ -210,14 +218,20 @@ def _unused(seen: Shown) -> list[str]:
 
 def _priced(sections: Sections, facts: Facts) -> tuple[RunConfig, RunPlan]:
     """Return config and plan; raises `InputError` if such data do not suit the method."""
-    from idpgan.synthesis.facts import values_of
-    from idpgan.training.config import build_config
     from idpgan.training.plan import plan_run
 
-    config = build_config(values_of(sections), "what init has written")
+    config = _config_of(sections)
     planned = plan_run(config, facts.shape)
     planned.check()
     return config, planned
+
+
+def _config_of(sections: Sections) -> RunConfig:
+    from idpgan.origin import with_releases
+    from idpgan.synthesis.facts import values_of
+    from idpgan.training.config import build_config
+
+    return build_config(with_releases(values_of(sections)), "what init has written")
 
 
 def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe: bool) -> list[str]:

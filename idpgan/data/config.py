@@ -60,8 +60,8 @@ class DataConfig(Section):
         public_crop: Of "faces": side of what is kept around the face, as a share of the drawn picture's; None: 1, the
             whole.
         public_labels: What a drawn picture of each class looks like, for example ``{happiness = "smiling", neutral =
-            "not smiling"}``: an attribute of `faces` or `people`, a digit, or "not" and one. None: unlabeled, but for
-            "fonts" beside classes that are called as digits.
+            "not smiling"}``: an attribute of `faces` or `people`, a digit, or "not" and one; or which class of
+            `public_generator` it is. None: unlabeled, but for "fonts" beside classes that are called as digits.
         holdout_share: Share, in [0, 1), of the training images that is never trained on: the non-members of attacks.
             With 0 there is no holdout and nothing to attack.
         image_size: Height and width in pixels that the images must have, one number for both or [height, width]. Files
@@ -150,7 +150,7 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _check_public(self) -> DataConfig:
-        keys = ("public_images", "public_seed", "public_crop", "public_labels")
+        keys = ["public_images", "public_seed", "public_crop", *([] if self.public_generator else ["public_labels"])]
         own = [key for key in keys if getattr(self, key) is not None]
         if own and self.public is None:
             raise ConfigError(

@@ -7,8 +7,9 @@ adapted network computes what it did before; `merged` adds what was learned to t
 The parts of ``model.trained``: "labels" (vectors of the classes), "biases" (all vectors of weights: biases, and scales
 of normalization; Ben Zaken et al., "BitFit", 2022), "lora:R" (rank R beside the projections of attention, or where a
 network has none, beside all its linear and convolutional layers), "tangent:R" (there too; see `idpgan.models.tangent`),
-"lora:R:PATTERN" and "tangent:R:PATTERN" (beside the layers of these names), or a pattern of names of weights. ``*`` in
-a pattern stands for anything.
+"lora:R:PATTERN" and "tangent:R:PATTERN" (beside the layers of these names), "votes:K:R" and "votes:K:R:PATTERN" (LoRA
+beside K of these layers, which private records choose: `idpgan.synthesis.diffusion.votes`), or a pattern of names of
+weights. ``*`` in a pattern stands for anything.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from idpgan.errors import ConfigError
 from idpgan.models.initialize import seeded_init
 from idpgan.models.tangent import Tangent
 
-LABELS, BIASES, LORA, TANGENT = "labels", "biases", "lora", "tangent"
-RANK = re.compile(rf"({LORA}|{TANGENT}):([1-9][0-9]{{0,3}})(?::(.+))?")
+LABELS, BIASES, LORA, TANGENT, VOTES = "labels", "biases", "lora", "tangent", "votes"
+RANK = re.compile(rf"({LORA}|{TANGENT}|{VOTES}:[1-9][0-9]{{0,3}}):([1-9][0-9]{{0,3}})(?::(.+))?")
 _ATTENTION = re.compile(r"(.*\.)?(to_q|to_k|to_v|to_out\.0)")
 _SHOWN = 12  # names in a message
 
@@ -65,6 +66,10 @@ class Lora(nn.Module):
         product = torch.tensordot(self.up.weight.flatten(1), self.down.weight, 1)
         self.layer.weight.data += product.detach()
         return self.layer
+
+
+class Candidate(Lora):
+    """LoRA that learns if it is voted for, and else stays zero."""
 
 
 class LabelVectors(nn.Module):
@@ -164,7 +169,12 @@ def _adapt_layers(network: nn.Module, kind: str, rank: int, pattern: str | None)
             f'model.trained: "{kind}:{rank}" {what}adapts nothing. A rank below {rank + 1} fits beside linear layers '
             f"and convolutions in one group that are wider: {_listed(can)}."
         )
-    made = {LORA: Lora, TANGENT: Tangent}[kind]
+    made = {LORA: Lora, TANGENT: Tangent}.get(kind, Candidate)
+    if made is Candidate and int(kind.removeprefix(f"{VOTES}:")) >= len(chosen):
+        raise ConfigError(
+            f'model.trained: "{kind}:{rank}" chooses among {len(chosen)} layers: {_listed(chosen)}. Let it choose '
+            f'fewer, or take "{LORA}:{rank}" beside all.'
+        )
     for name in chosen:
         network.set_submodule(name, made(cast(nn.Linear | nn.Conv2d, can[name]), rank))
 
@@ -182,6 +192,30 @@ def _takes(layer: nn.Module, rank: int) -> bool:
 def trained_weights(network: nn.Module) -> dict[str, nn.Parameter]:
     """Return the weights of a network that are not frozen, by name."""
     return {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
+
+
+def voted(network: nn.Module) -> dict[str, Candidate]:
+    """Return what votes choose among in an adapted network, by name."""
+    return {name: layer for name, layer in network.named_modules() if isinstance(layer, Candidate)}
+
+
+def votes_in(trained: Sequence[str]) -> int:
+    """Return K of the part "votes:K:R" of ``model.trained``; 0 without.
+
+    Raises:
+        ConfigError: If there are several: each record has K votes.
+    """
+    found = [int(part[1].partition(":")[2] or 0) for part in map(RANK.fullmatch, trained) if part]
+    if sum(map(bool, found)) > 1:
+        raise ConfigError('model.trained: one part "votes:K:R" chooses for all layers. Leave the others out.')
+    return max(found, default=0)
+
+
+def count_trained(network: nn.Module, chosen: int) -> int:
+    """Return the most numbers that steps move in an adapted network of which so many candidates are chosen."""
+    sizes = [sum(weight.numel() for weight in trained_weights(layer).values()) for layer in voted(network).values()]
+    every = sum(weight.numel() for weight in trained_weights(network).values())
+    return every - sum(sorted(sizes)[: len(sizes) - chosen])
 
 
 def adapter_weights(network: nn.Module) -> dict[str, nn.Parameter]:

@@ -161,7 +161,7 @@ class ModelConfig(Section):
             generator bends each image, 0 = none: texture and shape are drawn together (`idpgan.models.registration`).
         moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
             released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these. With a ``simulator``
-            of your own, what that draws is moved.
+            of your own, or "generator", what that draws is moved.
         trained: Of a run that adapts what ``data.public_generator`` names, a released "diffusion" generator or a folder
             of `diffusers`: which of its weights the steps move, one or several of "labels", "biases", "lora:R",
             "tangent:R", either with ":PATTERN" behind it, and patterns of names; see `idpgan.models.adapters`. Empty:

@@ -35,10 +35,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
+from idpgan.models.adapters import label_rows
+from idpgan.models.checkpoint import origin_weights
 from idpgan.models.config import ModelConfig, Purpose
+from idpgan.models.families import build_origin
 from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import torch_seed
@@ -228,6 +232,11 @@ def _positive(matrix: Tensor, power: float = 1.0) -> Tensor:
 # What is asked of a run ---------------------------------------------------------------------------------------------
 
 
+def draws_own(model: ModelConfig) -> bool:
+    """Tell whether what is moved is drawn by code of the user, or by the generator of ``data.public_generator``."""
+    return bool(model.moved) and (model.simulator == "generator" or is_own_code(model.simulator))
+
+
 def assumed(model: ModelConfig) -> tuple[str, ...]:
     """Return what is taken as public where pictures are moved."""
     if not model.moved:
@@ -242,32 +251,43 @@ def assumed(model: ModelConfig) -> tuple[str, ...]:
     return shown, f"{model.simulator} ({stated}), which drew them: {seen}"
 
 
-def drawn_public(model: ModelConfig, image_shape: Sequence[int], classes: tuple[str, ...], seed: int) -> Images:
-    """Let the user's simulator draw as many pictures of each class as are moved.
+def drawn_public(
+    model: ModelConfig, data: DataConfig, image_shape: Sequence[int], classes: tuple[str, ...], seed: int
+) -> Images:
+    """Let the user's simulator, or the public generator, draw as many pictures of each class as are moved.
 
     Args:
         classes: Of the generator; empty without.
     """
-    simulator, rng = OwnSimulator(model, image_shape, len(classes)), torch.Generator().manual_seed(torch_seed(seed))
     rows, num = max(len(classes), 1), max(model.moved, _PRIOR_CLASSES)
-    pixels = torch.cat([simulator.pictures(simulator.start(num, row, rng)) for row in range(rows)])
+    if model.origin is not None and model.simulator == "generator":
+        generator = build_origin(model.origin, image_shape).eval()
+        generator.load_state_dict(origin_weights(data.public_generator, model.origin))
+        known = label_rows(model.origin.classes, classes, data.public_labels or {}) or [None]  # None: of any class
+        parts = [generator.sample(num, row, seed + n, purpose=Purpose.TRAINING) for n, row in enumerate(known)]
+        pixels = to_uint8(torch.cat(parts))
+    else:
+        simulator, rng = OwnSimulator(model, image_shape, len(classes)), torch.Generator().manual_seed(torch_seed(seed))
+        pixels = torch.cat([simulator.pictures(simulator.start(num, row, rng)) for row in range(rows)])
     return Images(pixels, torch.arange(rows).repeat_interleave(num) if classes else None, classes)
 
 
 def check_moved(plan: RunPlan) -> None:
     """Refuse to move pictures where there are no public ones; no image has been read."""
-    moved, public = plan.config.model.moved, plan.shape.sizes.public
-    pictures = max(plan.classes, 1) * math.prod(plan.shape.image_shape)
-    check_memory(moved * pictures, f"model.moved = {moved:,}", "Lower it.")
-    clean.check_cleaned(plan.config, plan.shape)
-    if moved and is_own_code(plan.config.model.simulator):
-        few = plan.config.model.model_copy(update={"moved": 1})
-        drawn_public(few, plan.shape.image_shape, plan.shape.classes if plan.classes else (), 0)
-    elif moved and public < moved:
+    model, shape, public = plan.config.model, plan.shape, plan.shape.sizes.public
+    pictures = max(plan.classes, 1) * math.prod(shape.image_shape)
+    check_memory(model.moved * pictures, f"model.moved = {model.moved:,}", "Lower it.")
+    clean.check_cleaned(plan.config, shape)
+    if draws_own(model) and model.origin is not None:
+        build_origin(model.origin, shape.image_shape)
+    elif draws_own(model):
+        few = model.model_copy(update={"moved": 1})
+        drawn_public(few, plan.config.data, shape.image_shape, shape.classes if plan.classes else (), 0)
+    elif model.moved and public < model.moved:
         raise ConfigError(
-            f"model.moved = {moved:,} public images of each class are moved, and there are {public:,} public images. "
-            "Name some as data.public_root, draw them with data.public or code of yours (model.simulator), or lower "
-            "model.moved (0: none are moved)."
+            f"model.moved = {model.moved:,} public images of each class are moved, and there are {public:,} public "
+            "images. Name some as data.public_root, draw them with data.public, by a released generator "
+            '(model.simulator = "generator") or by code of yours, or lower model.moved (0: none are moved).'
         )
 
 

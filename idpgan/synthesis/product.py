@@ -8,11 +8,10 @@ from torch import Tensor
 from idpgan.data.load import Split
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
-from idpgan.own_code import is_own_code
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis.clean import cleaner_of
 from idpgan.synthesis.moments import NormalsNoise
-from idpgan.synthesis.move import check_pools, drawn_public, move
+from idpgan.synthesis.move import check_pools, drawn_public, draws_own, move
 from idpgan.synthesis.teacher import balanced
 from idpgan.training.config import ReleaseConfig
 from idpgan.training.method import Method
@@ -33,7 +32,7 @@ class GivesGenerator(Method):
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
         self._to_move, model = split.public, self.plan.config.model
-        if model.moved and not is_own_code(model.simulator):
+        if model.moved and not draws_own(model):
             classes = len(split.classes) if model.conditional else 0
             check_pools(split.public, model.moved, max(classes, 1))
         self._cleaner = cleaner_of(self.plan.config, split.shape)
@@ -64,8 +63,9 @@ class GivesGenerator(Method):
         generator = law = self.generator
         if generator.config.moved:
             seed, public = self.plan.config.training.seed, self._to_move
-            if is_own_code(generator.config.simulator):
-                public = drawn_public(generator.config, generator.image_shape, generator.classes, seed)
+            if draws_own(generator.config):
+                data = self.plan.config.data
+                public = drawn_public(generator.config, data, generator.image_shape, generator.classes, seed)
             known = self.normals_noise, self.template, self._cleaner
             generator = move(generator, public, *known, seed=seed)
         if self.teacher is not None and self.candidates is not None:

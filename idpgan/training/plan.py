@@ -359,17 +359,16 @@ class RunPlan(Plan):
             )
         if data.public in ("fonts", "people"):
             phrases.append(f"the drawn public images: {PAPERS[data.public]}")
-        if model.cleaned and model.origin is not None:
+        roles = {
+            "denoiser that cleaned what was moved": model.cleaned,
+            f"denoiser that was adapted ({', '.join(model.trained)})": bool(model.trained),
+            "generator that drew what was moved": bool(model.moved) and model.simulator == "generator",
+        }
+        for role in (role for role, holds in roles.items() if holds and model.origin is not None):
             stated = f", license {model.origin.license}" if model.origin.license else ""
             phrases.append(
-                f"the denoiser that cleaned what was moved: a diffusion generator, weights of SHA-256 "
-                f"{model.origin.weights}, learned from {model.origin.num_private:,} images{stated}"
-            )
-        if model.trained and model.origin is not None:
-            stated = f", license {model.origin.license}" if model.origin.license else ""
-            phrases.append(
-                f"the denoiser that was adapted ({', '.join(model.trained)}): a diffusion generator, weights of "
-                f"SHA-256 {model.origin.weights}, learned from {model.origin.num_private:,} images{stated}"
+                f"the {role}: a {model.origin.model.generator} generator, weights of SHA-256 {model.origin.weights}, "
+                f"learned from {model.origin.num_private:,} images{stated}"
             )
         if model.pipeline is not None:
             stated = model.pipeline.license or "not stated"

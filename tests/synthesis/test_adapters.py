@@ -6,19 +6,21 @@ import pytest
 import torch
 
 from idpgan import load_generator, trainer
+from idpgan.commands.init import InitOptions, config_for
 from idpgan.config import load_table
 from idpgan.data.images import to_float
 from idpgan.data.load import DataShape, Sizes
 from idpgan.errors import ConfigError, InputError
-from idpgan.models.adapters import adapt, merged, trained_weights
+from idpgan.models.adapters import adapt, label_rows, merged, trained_weights
 from idpgan.models.checkpoint import origin_weights
-from idpgan.models.config import ModelConfig
+from idpgan.models.config import ModelConfig, Purpose
 from idpgan.models.diffusion import DiffusionGenerator, ResidualNetwork
 from idpgan.origin import with_releases
 from idpgan.privacy import Noise, compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.synthesis.diffusion.adapt import refuse_unmoved
 from idpgan.synthesis.diffusion.method import Diffusion
+from idpgan.synthesis.move import drawn_public
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 from tests.privacy.clipped import clipped
@@ -133,18 +135,18 @@ def test_gradients_by_capture_are_those_by_vmap_and_a_split_batch_is_the_whole_o
             assert whole.sums[name].abs().max() > 0
 
 
-@pytest.mark.parametrize(("epsilon", "expected"), [(1e-4, None), (0.08, "biases"), (8.0, "*")])
+@pytest.mark.parametrize(("epsilon", "expected"), [(1e-4, ()), (0.2, ("biases", "labels")), (8.0, ("*",))])
 def test_the_largest_part_that_the_signal_bears_follows_from_public_numbers(base, epsilon, expected):
     plan = plan_run(config_of(base, "biases", privacy={"epsilon": epsilon}), few().shape)
     assert plan.largest_part == expected
-    assert f"0.5 or more: {expected or 'none'}." in plan.signal.advice
-    for part in ("biases", "tangent:2", "*"):
+    assert f"0.5 or more: {', '.join(expected) or 'none'}." in plan.signal.advice
+    for part in (["biases", "labels"], ["tangent:2", "labels"], ["*"]):
         other = plan_run(config_of(base, part, privacy={"epsilon": epsilon}), few().shape)
         figure = other._signal_of(other.num_weights)
         # N mu / sqrt(d): mu is 1 / noise multiplier, times the root of the steps.
         mu = 3**0.5 / other.dpsgd.noise_multiplier
         assert figure == pytest.approx(200 * mu / other.num_weights**0.5)
-        assert (figure >= 0.5) == (expected == "*" or (part, expected) == ("biases", "biases"))
+        assert (figure >= 0.5) == (expected == ("*",) or tuple(part) == expected)
 
 
 # Steps --------------------------------------------------------------------------------------------------------------
@@ -261,6 +263,41 @@ def test_refusals_name_what_to_change(base, model, method, words):
         config_of(base, "labels", model=model, **method)
 
 
+@pytest.mark.parametrize("method", ["gaussian", "idp-gan-aggregate"])
+def test_what_the_base_draws_is_moved_onto_a_release_of_sums(base, tmp_path, method):
+    features = {"features": "photos", "moments": 4, "fourier": 8} if method == "idp-gan-aggregate" else {}
+    table = {
+        "data": {"name": "digits", "public_generator": str(base), "public_disjoint": True},
+        "model": {
+            "generator": "refined" if features else "gaussian",
+            "latent_dim": 20,
+            "width": 8,
+            "moved": 25,
+            "simulator": "generator",
+            "plain_share": 0.0,
+        },
+        "method": {"name": method} | features,
+        "privacy": {"epsilon": 8.0, "delta": DELTA},
+        "training": {"device": "cpu"} | ({"steps": 0, "batch_size": 100} if features else {}),
+        "release": {"samples": 10},
+    }
+    config = build_config(with_releases(table), "the test")
+    release = trainer.start(config, tmp_path / "run").run.release
+    assert verdict(release) == ""
+    assert f"drew what was moved: a diffusion generator, weights of SHA-256 {config.model.origin.weights}" in (
+        (release / "README.md").read_text()
+    )
+    pictures = load_generator(release).pictures
+    assert pictures.shape[:2] == (10, 25)
+    drawn = drawn_public(config.model, config.data, (1, 8, 8), tuple("0123456789"), 0)
+    assert drawn.labels.bincount().tolist() == [25] * 10
+    own = load_generator(base).sample(25, labels=7, seed=7, purpose=Purpose.TRAINING)
+    assert torch.allclose(to_float(drawn.images[drawn.labels == 7]), own, atol=0.01)
+    table["model"]["simulator"] = "faces"
+    with pytest.raises(ConfigError, match=r"public_generator.*is for model.simulator"):
+        build_config(with_releases(table), "the test")
+
+
 def test_only_diffusion_adapts(base):
     table = config_of(base, "labels").to_json() | {"method": {"name": "edm"}, "privacy": {}}
     with pytest.raises(ConfigError, match="by method diffusion, and this is edm"):
@@ -278,3 +315,54 @@ def test_a_state_without_a_release_is_taken_up_again(base):
     again.load_state({name: value for name, value in state.items() if name != "prepared"})
     found = [method.generator.state_dict() for method in (first, again)]
     assert all(torch.equal(weight, found[1][name]) for name, weight in found[0].items())
+
+
+# What is proposed ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("epsilon", "expected"), [(0.05, ["tangent:1", "labels"]), (3.0, ["*"])])
+def test_init_proposes_the_largest_part_and_a_clip_norm_that_its_own_images_meet_half_of_the_time(
+    base, epsilon, expected
+):
+    template = config_for("digits", InitOptions(base=base, epsilon=epsilon, no_probe=True))
+    config = build_config(with_releases(template.table), "init")
+    plan = plan_run(config, DataShape(Sizes(0, 1294, 0, 0), (1, 8, 8), tuple("0123456789")))
+    assert [*config.model.trained] == expected
+    assert [*plan.largest_part] == expected
+    assert f'trained = ["{expected[0]}"' in template.text
+    assert (config.method.draws, config.training.batch_size) == (4, 4096)
+    assert config.method.learning_rate == pytest.approx(plan.learning_rate, rel=0.1)
+    method = Diffusion.of(config, digits(), device=CPU)
+    images, labels = method._drawn(100)
+    found = clipped(
+        method.dpsgd,
+        method.newest.loss,
+        trained_weights(method.newest.network),
+        method._seen(images, labels, method._public_coins(100)),
+        physical_batch=100,
+        way="capture",
+    )
+    assert 0.3 < (found.norms > config.method.clip_norm).double().mean() < 0.7
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"method": "gaussian"}, "--base is adapted by method diffusion"),
+        ({"epsilon": 1e-4}, "too much for the least part"),
+    ],
+)
+def test_init_refuses_a_base_that_cannot_be_adapted(base, options, words):
+    with pytest.raises(InputError, match=words):
+        config_for("digits", InitOptions(base=base, no_probe=True, **options))
+
+
+def test_the_look_of_a_class_says_at_which_class_of_the_base_it_begins(base):
+    table = config_of(base, "labels").to_json()
+    looks = {str(digit): str((digit + 1) % 10) for digit in range(10)}
+    config = build_config(table | {"data": table["data"] | {"public_labels": looks}}, "the test")
+    known = origin_weights(base, config.model.origin)["network.kept.weight"]
+    kept = method_of(config).newest.network.kept.layer.weight
+    assert torch.equal(kept[:, 3], known[:, 3])  # a name that the base has goes before a look
+    named = {"classes": tuple("abcdefghij"), "public_labels": dict(zip("abcdefghij", looks.values(), strict=True))}
+    assert label_rows(tuple("0123456789"), named["classes"], named["public_labels"]) == [*range(1, 10), 0]

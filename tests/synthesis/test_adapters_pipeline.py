@@ -124,6 +124,15 @@ def test_from_a_folder_of_diffusers_to_a_release_and_back(folder, tmp_path):
     assert verdict(release)
 
 
+def test_votes_choose_among_the_layers_of_a_pipeline(tmp_path):
+    folder = saved("unet", tmp_path / "pipeline")
+    release = trainer.start(config_of(folder, ["votes:2:2"]), tmp_path / "run").run.release
+    assert verdict(release) == ""
+    state = load_generator(release, module=folder).state_dict()
+    factors = {name: weight for name, weight in state.items() if name.endswith("up.weight")}
+    assert sum(bool(weight.any()) for weight in factors.values()) == 2 < len(factors)
+
+
 def add_text_encoder(folder):
     """Add a tiny CLIP that knows the letters a to z."""
     transformers = pytest.importorskip("transformers", reason="the text encoder is its class")

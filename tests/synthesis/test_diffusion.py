@@ -14,7 +14,7 @@ from idpgan.data.images import to_float
 from idpgan.errors import ConfigError
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, training_levels
-from idpgan.models.gaussian import GaussianGenerator
+from idpgan.models.gaussian import GaussianGenerator, low_spectrum
 from idpgan.privacy import Ledger, Noise, Relation, Unit, compose_epsilon, dpsgd
 from idpgan.privacy.dpsgd import SLACK, DPSGDPlan
 from idpgan.run import RunFolder
@@ -357,6 +357,19 @@ def test_edm_learns_and_proves_nothing():
     assert method.step_event().kind == "non-private"
     assert method.generator.denoising_loss(to_float(others.images), others.labels).mean() < 0.8 * first
     assert method.generator.sample(4, seed=0).shape == (4, *SHAPE)
+
+
+def test_edm_starts_at_the_moments_of_its_images_in_a_charged_step():
+    table = {"model": MODEL, "method": {"name": "edm", "start": "moments"}, "training": {"steps": 1, "device": "cpu"}}
+    method = Edm.of(build_config(table, "test"), digits(), device=CPU)
+    assert not method.generator.mean.any()  # nothing is read before a step
+    method.step(1)
+    private, law = digits().private, method.generator
+    basis = low_spectrum(law.image_shape, law.config.latent_dim).basis
+    found = to_float(private.images).flatten(1).double() @ basis
+    for label in range(len(law.mean)):
+        own = found[private.labels == label].mean(0)
+        assert (law.mean[label] - own).norm() < 0.25 * own.norm()  # images longer than the clip count less
 
 
 # From a config to a release ----------------------------------------------------------------------------------------

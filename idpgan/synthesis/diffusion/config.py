@@ -10,14 +10,15 @@ from collections.abc import Sequence
 from typing import ClassVar, Literal, cast
 
 from pydantic import Field, model_validator
+from torch import nn
 
 from idpgan.errors import ConfigError
 from idpgan.models import families
-from idpgan.models.adapters import adapt, trained_weights
+from idpgan.models.adapters import LABELS, adapt, count_trained, voted, votes_in
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator
 from idpgan.models.initialize import without_weights
-from idpgan.privacy import Event, Relation, Unit
+from idpgan.privacy import Event, Relation, Unit, calibrate
 from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, least_noise
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget
@@ -35,7 +36,7 @@ _RATE = 2e-3  # of Adam, where noise is no matter
 _QUIET = 0.03  # noise of all steps together, in clip norms, up to which it is none
 _NO_NOISE = 2.0**-30  # a noise multiplier: some steps of the grid, and of no proof
 _LEAST_OF_PART = 0.5  # twice where all weights stopped being the best part, on made digits (benchmarks/RESULTS.md)
-_PARTS = ("labels", "biases", *(f"tangent:{rank}" for rank in (1, 2, 4, 8, 16, 32)), "*")
+_PARTS = (LABELS, "biases", *(f"tangent:{rank}" for rank in (1, 2, 4, 8, 16, 32)), "*")
 _DRAWS = ((20_000, 1), (5_000, 2), (0, 4))  # by least number of private images: few of them cost little time
 MODEL = ModelConfig(generator="diffusion", latent_dim=160, width=32)
 
@@ -47,6 +48,7 @@ class DiffusionConfig(MomentsConfig):
         start_share: Share of the budget for the sums of moments at which the diffusion starts, as with `gaussian`; the
             teacher has its own, and the steps get the rest. 0, with ``model.trained``: those of the public denoiser
             stay.
+        vote_share: Share of the budget for the votes, where ``model.trained`` has "votes:K:R".
         draws: K, noisy copies of an image inside its one clipped gradient. None = 1 from 20,000 private images on, 2
             from 5,000 on, else 4: where images are few, copies cost little time.
         clip_norm: C, bound on one image's gradient; a constant, never taken from private gradients.
@@ -63,6 +65,7 @@ class DiffusionConfig(MomentsConfig):
 
     name: Literal["diffusion"] = "diffusion"
     start_share: float = Field(0.5, ge=0, lt=1)
+    vote_share: float = Field(0.05, gt=0, lt=1)
     draws: int | None = Field(None, ge=1, le=1000)
     clip_norm: ClipNorm = 0.2
     learning_rate: float | None = Field(None, gt=0)
@@ -127,6 +130,7 @@ class DiffusionRun(SumsRun):
         else:
             self._check_pipeline()
         shares = ["start_share", "teacher_share", *(["template_share"] if self.model.shape else [])]
+        shares += ["vote_share"] if votes_in(self.model.trained) else []
         if sum(getattr(self.method, share) for share in shares) >= 1:
             given = ", ".join(f"method.{share} = {getattr(self.method, share):g}" for share in shares)
             raise ConfigError(
@@ -194,13 +198,37 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
 
     @property
     def other_share(self) -> float:
-        """Share of the budget for the steps."""
+        """Share of the budget for the votes and the steps."""
         method = self.config.method
         return float(1 - method.start_share - method.teacher_share - self.template_share)
 
     def others(self, multiplier: float) -> tuple[Event, ...]:
-        """Return the charge of all steps."""
-        return (self._steps(multiplier).event.repeated(self.config.training.steps),)
+        """Return the charges of the votes and of all steps."""
+        steps = self._steps(multiplier).event.repeated(self.config.training.steps)
+        return (self._votes(multiplier).event, steps) if self.chosen else (steps,)
+
+    @functools.cached_property
+    def multiplier(self) -> float:
+        """Noise multiplier of everything together."""
+        if self.starts_at_moments:
+            return super().multiplier
+        return calibrate(self.others, self.config.privacy.epsilon, self.delta)
+
+    @functools.cached_property
+    def chosen(self) -> int:
+        """K, the layers that votes choose; 0 where there are none."""
+        return votes_in(self.config.model.trained)
+
+    def _votes(self, multiplier: float) -> CellSums:
+        """Return the release of the votes, beside everything together at this multiplier."""
+        noise = noise_on(self.config.method.vote_share, multiplier)
+        candidates = len(voted(self._adapted(self.config.model)))
+        return CellSums(1, candidates, "gaussian", noise, self.unit, self.relation, nonnegative=True)
+
+    @functools.cached_property
+    def votes(self) -> CellSums | None:
+        """The release of the votes; None without."""
+        return self._votes(self.multiplier) if self.chosen else None
 
     @property
     def sample_rate(self) -> float:
@@ -208,7 +236,8 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         return min(1.0, self.config.training.batch_size / max(self.shape.num_private, 1))
 
     def _steps(self, multiplier: float) -> DPSGDPlan:
-        noise = noise_on(self.other_share, multiplier, self.config.training.steps, self.sample_rate)
+        share = self.other_share - (self.config.method.vote_share if self.chosen else 0.0)
+        noise = noise_on(share, multiplier, self.config.training.steps, self.sample_rate)
         divisor = max(1, round(self.sample_rate * max(self.shape.num_private, 1)))
         return DPSGDPlan(self.sample_rate, self.config.method.clip_norm, divisor, noise)
 
@@ -218,7 +247,7 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         privacy, steps = self.config.privacy, self.config.training.steps
         if privacy.without_noise:
             return dataclasses.replace(self._steps(1.0), noise_multiplier=_NO_NOISE)
-        if self.starts_at_moments:
+        if self.starts_at_moments or self.chosen:
             return self._steps(self.multiplier)
         noise = least_noise(privacy.epsilon, self.delta, self.sample_rate, steps)
         return dataclasses.replace(self._steps(1.0), noise_multiplier=noise)
@@ -232,11 +261,12 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
 
     @property
     def start_events(self) -> tuple[Event, ...]:
-        """The price of the template, of the sums, and of the teacher; nothing where none are released."""
+        """The price of the template, of the sums, of the teacher and of the votes; nothing where none are released."""
+        votes = () if self.votes is None else (self.votes.event,)
         if not self.starts_at_moments:
-            return ()
+            return votes
         teacher = () if self.teaching is None else (self.teaching.event,)
-        return (*self.template_events, self.sums.event, *teacher)
+        return (*self.template_events, self.sums.event, *teacher, *votes)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -251,7 +281,7 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         num, part, own = self.shape.num_private, self.largest_part, self._signal_of(self.num_weights)
         advice = (
             f"The part that is trained has {self.num_weights:,} weights, N mu / sqrt(weights) = {own:.2g}. The largest "
-            f"part with {_LEAST_OF_PART:g} or more: {part or 'none'}."
+            f"part with {_LEAST_OF_PART:g} or more: {', '.join(part) or 'none'}."
         )
         return Signal(num / self.rows, self.rows, num / own, "the DP-SGD steps", advice=advice)
 
@@ -275,15 +305,16 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         Raises:
             ConfigError: If ``model.trained`` names what the network has not.
         """
-        return self._weights_of(self.config.model)
+        return count_trained(self._adapted(self.config.model), self.chosen)
 
-    def _weights_of(self, model: ModelConfig) -> int:
+    def _adapted(self, model: ModelConfig) -> nn.Module:
+        """Return the network as the steps see it, without its weights."""
         with without_weights():
             generator = families.build_generator(model, self.shape.image_shape, len(self.shape.classes))
             network = cast(DiffusionGenerator, generator).network
             if model.origin is not None:
                 adapt(network, model.trained)
-        return sum(weight.numel() for weight in trained_weights(network).values())
+        return network
 
     def _signal_of(self, weights: int) -> float:
         """Return N mu / sqrt(d): the longest sum of all records over the noise, both of the whole run."""
@@ -291,21 +322,25 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         return self.shape.num_private * self.sample_rate / spread
 
     @property
-    def largest_part(self) -> str | None:
-        """The largest part of the public network that the signal bears, by public numbers; None = not even a small one.
+    def largest_part(self) -> tuple[str, ...]:
+        """The largest part of the public network that the signal bears, by public numbers; empty: not even a small one.
 
-        Of the parts of `idpgan.models.adapters` it is the largest whose `_signal_of` is `_LEAST_OF_PART` or more.
+        Of the parts of `idpgan.models.adapters`, each with the vectors of classes where there are classes, it is the
+        largest whose `_signal_of` is `_LEAST_OF_PART` or more.
         """
-        borne: dict[str, int] = {}
+        borne: dict[tuple[str, ...], int] = {}
         for part in _PARTS:
+            alone = part in (LABELS, "*") or not (self.config.model.conditional and self.shape.classes)
+            trained = (part,) if alone else (part, LABELS)
             with contextlib.suppress(ConfigError):  # a network need not have all of them
-                weights = self._weights_of(self.config.model.model_copy(update={"trained": (part,)}))
-                borne |= {part: weights} if self._signal_of(weights) >= _LEAST_OF_PART else {}
-        return max(borne, key=lambda part: borne[part], default=None)
+                weights = count_trained(self._adapted(self.config.model.model_copy(update={"trained": trained})), 0)
+                borne |= {trained: weights} if self._signal_of(weights) >= _LEAST_OF_PART else {}
+        return max(borne, key=lambda trained: borne[trained], default=())
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name both parts, and where their noise came from."""
         first = f"{super().reason(events, sources[:1])}; then " if self.starts_at_moments else ""
+        first += f"noisy votes for {self.chosen} layers, then " if self.chosen else ""
         what = "adapters of a public denoiser" if self.config.model.trained else "the denoiser"
         noise = ", WITHOUT NOISE" if self.config.privacy.without_noise else ""
         return self.reason_of(f"{first}DP-SGD on {what}, Poisson sampling{noise}", events, sources[1])

@@ -1,9 +1,10 @@
 """EDM without any privacy: the reference that `diffusion` is compared with.
 
 The same generator and the same loss (Karras et al. 2022) as `synthesis.diffusion.method`, trained on raw images. It
-starts at the spectrum of photographs in the place of released sums, so that only the charged steps read images. Beside
+starts at the spectrum of photographs in the place of released sums. Only the charged steps read images. Beside
 EDM itself the denoiser has a closed form in the place of a skip connection, and images are drawn by Heun's method in
-coordinates in which that form is exact.
+coordinates in which that form is exact. With ``method.start = "moments"`` that form has the moments of the images, as a
+base should whose moments private ones will replace: its network then learns what such moments lack.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ class EdmConfig(MethodConfig):
     Attributes:
         learning_rate: Of Adam.
         ema_decay: Weight of the past in the averaged network, which is released.
+        start: What the closed form is of: the "spectrum" of photographs, or the "moments" of the images, read in the
+            first step.
     """
 
     name: Literal["edm"] = "edm"
     learning_rate: float = Field(2e-3, gt=0)
     ema_decay: float = Field(0.995, ge=0, lt=1)
+    start: Literal["spectrum", "moments"] = "spectrum"
 
 
 class EdmTraining(TrainingConfig):
@@ -115,6 +119,8 @@ class Edm(GivesGenerator):
 
     def step(self, step: int) -> Stats:
         """Lower the EDM loss of a batch, which is drawn with replacement, by one step of Adam."""
+        if step == 1 and self.config.start == "moments":
+            self._start_at_moments()
         rng, size = self.networks.rng, self._run.training.batch_size
         batch = self._images.select(torch.randint(len(self._images), (size,), generator=rng, device=self.device))
         batch = batch.to(self.device)
@@ -127,3 +133,14 @@ class Edm(GivesGenerator):
         loss = (self.newest.network(inputs, levels, known) - target).square().mean()
         self.networks.step_generator(loss)
         return {"loss": loss.detach()}
+
+    def _start_at_moments(self) -> None:
+        """Take the normal distributions that `gaussian` would release without noise."""
+        map_of = moments.MomentMap(self.newest.image_shape, self._run.model.latent_dim)
+        sums = torch.zeros(len(self.newest.mean), map_of.dimensions, dtype=torch.float64)
+        conditional = bool(self.newest.num_classes)
+        for vectors, cells, _ in moments.private_moments(self._images, map_of, conditional=conditional, cap=None):
+            sums.index_add_(0, cells.cpu(), vectors.cpu())
+        normals = moments.estimate_normals(sums, map_of, 0.0)
+        self.newest.set_moments(normals.mean.to(self.device), normals.factor.to(self.device))
+        self.networks.start_from(self.newest)
