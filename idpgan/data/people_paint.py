@@ -106,7 +106,7 @@ class _Picture:
     def paint_skin(self) -> None:
         """Paint what makes skin uneven: blood, shadows around the eyes, blotches, freckles."""
         shaped, plain = self.shaped, self.plain
-        x, y, _ = self.rest.split(1, 1)
+        x, y, z = self.rest.split(1, 1)
         wide = x.abs()
         tone = self._color(self.skin_rgb)
         red = self._color(self.skin_rgb * torch.tensor([1.02, 0.72, 0.68], device=plain.device))
@@ -114,6 +114,8 @@ class _Picture:
         self._paint((0.15 + 0.55 * shaped["ruddy"]) * cheeks.clamp(max=1) * self.skin, red)
         sockets = _bell((wide - 0.30) / 0.19, (y + 0.13) / 0.08) + 0.8 * _bell((wide - 0.22) / 0.12, (y - 0.05) / 0.09)
         self._paint((0.10 + 0.30 * self.old) * sockets.clamp(max=1) * self.skin, 0.62 * tone)
+        nostrils = _bell((wide - 0.095) / 0.032, (y + 0.415) / 0.018) * (z > 0.27) * self.skin
+        self._paint(0.85 * nostrils, 0.15 * red)
         waves = torch.zeros_like(x)
         for wave in range(4):
             direction = (plain[:, 3 * wave : 3 * wave + 3] - 0.5)[:, :, None, None] * 14
@@ -137,10 +139,10 @@ class _Picture:
     def paint_lips_and_cloth(self) -> None:
         """Paint lips and lids, with and without make-up, and what is worn."""
         shaped, plain, tone = self.shaped, self.plain, self._color(self.skin_rgb)
-        lips = self._color(self.skin_rgb * torch.tensor([0.92, 0.58, 0.56], device=plain.device))
+        lips = self._color(self.skin_rgb * torch.tensor([0.82, 0.56, 0.57], device=plain.device))
         stick = self._fixed((0.45, 0.06, 0.08)) * (0.5 + 0.5 * tone)
         lips = torch.lerp(lips, stick, 0.75 * shaped["make_up"] * shaped["lips_red"])
-        self._paint(0.85 * self.masks[:, 0:1] * self.skin, lips)
+        self._paint(0.75 * self.masks[:, 0:1] * self.skin, lips)
         self._paint((0.10 + 0.45 * shaped["make_up"]) * self.masks[:, 1:2] * self.skin, 0.5 * tone)
         cloth = self._color(plain[:, 15:18] ** 1.5 * self.traits["cloth"][:, None] * 1.4)
         self._paint(
@@ -152,12 +154,12 @@ class _Picture:
         shaped = self.shaped
         x, y, z = self.rest.split(1, 1)
         wide, hair = x.abs(), self._color(self.hair_rgb)
-        line = shaped["brow_height"] + shaped["brow_arch"] * (1 - ((wide - 0.36) / 0.20) ** 2)
+        line = shaped["brow_height"] + shaped["brow_arch"] * (1 - ((wide - 0.30) / 0.22) ** 2)
         thick = shaped["brow_width"] * (0.65 + 0.5 * shaped["male"]) * (1.15 - 0.9 * (wide - 0.1))
         strands = self._strands(50 * wide - 30 * y, 18)
         brow = torch.sigmoid((thick - (y - line).abs() + 0.010 * (strands - 0.5)) / 0.008)
         brow = brow * torch.sigmoid((wide - 0.10) / 0.02) * torch.sigmoid((0.53 - wide) / 0.03)
-        dark = 0.8 * torch.minimum(hair, self._color(self.skin_rgb) * 0.55)
+        dark = 0.7 * torch.minimum(hair, self._color(self.skin_rgb) * 0.45)
         self._paint(brow * (z > -0.9) * self.skin * shaped["brow_dark"], dark)
         grown = 0.55 + 0.9 * (self._strands(x * 45 + (y * 40).floor() * 17.3, 19) - 0.5)
         bare = self.skin * (1 - self.masks[:, 0:1]) * (1 - self.masks[:, 3:4])
@@ -206,9 +208,9 @@ class _Picture:
         line = max_pool2d(pad(self.eye, (0, 0, 0, reach)), (reach + 1, 1), 1) - self.eye
         line = line.clamp(0, 1) * self.skin
         self._paint(line * (0.55 + 0.35 * shaped["make_up"]), self._fixed((0.03, 0.02, 0.02)))
-        gaps = 1 - 0.25 * (0.5 + 0.5 * (x * 74).cos()) ** 6
-        side = 1 - 0.5 * torch.sigmoid((x.abs() - 0.23) / 0.04)
-        self._paint(self.teeth, self._fixed((0.86, 0.83, 0.75)) * gaps * side)
+        gaps = 1 - 0.15 * (0.5 + 0.5 * (x * 74).cos()) ** 6
+        side = 1 - 0.4 * torch.sigmoid((x.abs() - 0.23) / 0.04)
+        self._paint(self.teeth, self._fixed((0.95, 0.91, 0.82)) * gaps * side)
         self._paint(self.tongue, self._fixed((0.30, 0.11, 0.10)))
         self._paint(self.masks[:, 3:4] * self.skin * 0.95, self._fixed((0.07, 0.02, 0.02)))
 
@@ -218,7 +220,7 @@ class _Picture:
         lamp = self._lamp()
         facing = dot(self.normals, lamp)
         soft = (0.05 + 0.2 * self.skin) * (0.5 + self.plain[:, 20, None, None, None])  # light goes around in skin
-        direct = ((facing + soft) / (1 + soft)).clamp_min(0) * (1 - 0.75 * self._shadow(lamp))
+        direct = ((facing + soft) / (1 + soft)).clamp_min(0) * (1 - (0.75 - 0.45 * self.teeth) * self._shadow(lamp))
         fill = unit(lamp * torch.tensor([-1.0, 0.3, 1.0], device=lamp.device)[None, :, None, None])
         second = dot(self.normals, fill).clamp_min(0)
         sky = 0.75 + 0.25 * self.normals[:, 1:2]
@@ -231,7 +233,7 @@ class _Picture:
         self.received = shaped["lamp"] * direct + shaped["fill"] * second
         around = shaped["ambient"] * sky * closed
         inside = 1 - 0.45 * self.tongue - 0.30 * self.eye * (1 - closed)
-        closed = closed + 0.6 * self.teeth * (1 - closed)
+        closed = closed + 0.85 * self.teeth * (1 - closed)
         tint = self._tint()
         self.image = self.albedo * inside * (around + self.received * tint * (0.45 + 0.55 * closed)) + glint * closed
 
