@@ -287,7 +287,7 @@ class _Picture:
         ramp = torch.linspace(-1, 1, side, device=plain.device)
         slope = shaped["ground_slope"] * ramp.view(1, 1, 1, -1) * (plain[:, 36, None, None, None] - 0.2)
         bright = shaped["ground"] ** 1.6 + 2.2 * shaped["ground_pattern"] * shaped["ground"] * pattern + slope
-        hue = self._color(1 + 0.5 * (plain[:, 37:40] - 0.5))
+        hue = self._color(1 + 0.35 * (plain[:, 37:40] - 0.5))
         self.image = torch.lerp((bright.clamp_min(0.01) * hue).expand_as(self.image), self.image, self.cover)
 
     def cover_with_hair(self) -> None:
