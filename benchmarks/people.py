@@ -31,6 +31,7 @@ from torch.nn import functional
 from idpgan.data import folder, intake
 from idpgan.data.config import DataConfig
 from idpgan.data.eyes import face_finder
+from idpgan.data.face_drawing import LUMA
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.metrics.cache import Cache
@@ -69,6 +70,22 @@ def faces(root: Path) -> Images:
     declared |= {"label": ["expression"], "classes": CLASSES}
     images, _, _ = folder.read(DataConfig.model_validate(declared))
     return images.existing()
+
+
+def tinted(images: Images) -> Images:
+    """Return photos in grey, held as RGB, with the color of a skin in the middle, of each person another.
+
+    The photos at hand have no colors; these stand in for them. Luma stays, and nothing depends on the expression.
+    """
+    rng = torch.Generator().manual_seed(0)
+    skins = torch.tensor([1.30, 1.0, 0.81]) + torch.tensor([0.08, 0.0, 0.05]) * torch.randn(1 << 16, 3, generator=rng)
+    grounds = 1 + 0.1 * torch.randn(1 << 16, 3, generator=rng)
+    who, place = images.identities % (1 << 16), torch.linspace(-1, 1, images.images.shape[-1])
+    face = torch.sigmoid(12 * (1 - (place[None, :] / 0.85).square() - ((place[:, None] - 0.1) / 1.15).square()))
+    hues = torch.lerp(*(table[who][:, :, None, None] for table in (grounds, skins)), face)
+    hues = hues / (hues * torch.tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
+    pixels = (images.images * hues).round().clamp(0, 255).to(torch.uint8)
+    return dataclasses.replace(images, images=pixels)
 
 
 def of_group(images: Images, *groups: int) -> Images:
@@ -246,12 +263,28 @@ def fidelity(images: Images, photos: Images, network: FeatureClassifier, cache: 
     return {name: round(float(getattr(found, name)), 4) for name in ("fid", "kid", "precision", "recall")}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def add_sources(parser: argparse.ArgumentParser) -> None:
+    """Add what `read_sources` reads."""
     parser.add_argument("--data-root", type=Path, required=True)
     parser.add_argument("--portraits", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--group", choices=("choose", "judge"), default="choose")
+    parser.add_argument("--tinted", action="store_true", help="grey photos in RGB get the colors of skin")
+
+
+def read_sources(asked: argparse.Namespace) -> tuple[Images, Images, Images]:
+    """Return the private photos, those that judge, and the portraits."""
+    photos = faces(asked.data_root)
+    photos = tinted(photos) if asked.tinted else photos
+    private = of_group(photos, *sorted(set(range(GROUPS)) - {CHOOSE, JUDGE}))
+    public = intake.gathered(asked.portraits, classes=None, what="portraits")
+    judges = of_group(photos, CHOOSE if asked.group == "choose" else JUDGE)
+    return private, judges, Images(public.images, public.labels, CLASSES)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_sources(parser)
+    parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", nargs="+", default=["real", "people", "plain:1:law", "plain:1:moved", "plain:1:half"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--denoiser", type=Path, help="for rows that are cleaned")
@@ -264,11 +297,8 @@ def main() -> None:
     )
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    cells, photos = asked.out / "cells.jsonl", faces(asked.data_root)
-    public = intake.gathered(asked.portraits, classes=None, what="portraits")
-    public = Images(public.images, public.labels, CLASSES)
-    private = of_group(photos, *sorted(set(range(GROUPS)) - {CHOOSE, JUDGE}))
-    judges = of_group(photos, CHOOSE if asked.group == "choose" else JUDGE)
+    cells = asked.out / "cells.jsonl"
+    private, judges, public = read_sources(asked)
     print(f"{len(private):,} private, {len(judges):,} judges, {len(public):,} portraits", flush=True)
     done = [json.loads(line) for line in cells.read_text().splitlines()] if cells.is_file() else []
     network, cache = None, Cache(asked.out / "cache")

@@ -1,9 +1,9 @@
-"""What one release draws by its law (left), and the portraits that were moved onto it (right): two rows a run.
+"""What releases at epsilon 1, 3 and 10 draw by their law (left), and the portraits moved onto it (right).
 
-python benchmarks/people_picture.py RUN ... --out PNG
+python benchmarks/people_picture.py --data-root FACES --portraits NPZ --cells CELLS --out PNG [--law plain] [--tinted]
 
-A run is a folder that `idpgan train` wrote with `model.moved`; above its first class, below its second one. All images
-are those of seed 0, as they are drawn to be looked at: none is chosen.
+Folder, portraits, laws and tint are those of `people.py`, and so are the private photos; CELLS keeps the releases. Two
+rows a release: above neutral, below happy. All images are those of seed 0, drawn to be looked at: none is chosen.
 """
 
 from __future__ import annotations
@@ -15,35 +15,36 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from idpgan import load_generator
 from idpgan.data.images import make_grid, to_uint8
+from people import CLASSES, LAWS, add_sources, generator_of, read_sources
 
-COLUMNS, GAP_PX = 8, 12
+EPSILONS, COLUMNS, GAP_PX = (1, 3, 10), 8, 12
 
 
-def rows_of(run: Path, names: list[str]) -> Tensor:
-    """Return the two halves of a run, uint8 (C, H, W), with a white gap between them."""
-    generator = load_generator(run)
-    places = [generator.classes.index(name) for name in names]
-    labels = [f"position {place}" for place in places for _ in range(COLUMNS)]
-    halves = [
-        make_grid(to_uint8(drawing.sample(len(labels), labels, seed=0)), COLUMNS)
-        for drawing in (generator.law, generator)
-    ]
-    gap = torch.full((*halves[0].shape[:2], GAP_PX), 255, dtype=torch.uint8)
-    return torch.cat([halves[0], gap, halves[1]], dim=2)
+def stacked(parts: list[Tensor], dim: int) -> Tensor:
+    """Put pictures (C, H, W) beside or below each other, with a white gap."""
+    shape = list(parts[0].shape)
+    shape[dim] = GAP_PX
+    gap = torch.full(shape, 255, dtype=torch.uint8)
+    return torch.cat([each for part in parts for each in (part, gap)][:-1], dim=dim)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+")
-    parser.add_argument("--classes", nargs=2, default=["neutral", "happiness"])
+    add_sources(parser)
+    parser.add_argument("--cells", type=Path, required=True)
+    parser.add_argument("--law", choices=LAWS, default="registered")
     parser.add_argument("--out", type=Path, required=True)
     asked = parser.parse_args()
-    bands = [rows_of(run, asked.classes) for run in asked.runs]
-    gap = torch.full((bands[0].shape[0], GAP_PX, bands[0].shape[2]), 255, dtype=torch.uint8)
-    stacked = torch.cat([part for band in bands for part in (band, gap)][:-1], dim=1)
-    Image.fromarray(stacked.movedim(0, 2).squeeze(2).numpy()).save(asked.out, optimize=True)
+    asked.cells.mkdir(parents=True, exist_ok=True)
+    private, _, public = read_sources(asked)
+    labels, bands = [f"position {place}" for place in range(len(CLASSES)) for _ in range(COLUMNS)], []
+    for epsilon in EPSILONS:
+        method = generator_of(asked.law, epsilon, 0, private, public, asked.cells)
+        generator = method.artifact(method.plan.config.release).generator
+        drawn = [to_uint8(each.sample(len(labels), labels, seed=0)) for each in (generator.law, generator)]
+        bands.append(stacked([make_grid(each, COLUMNS) for each in drawn], 2))
+    Image.fromarray(stacked(bands, 1).movedim(0, 2).squeeze(2).numpy()).save(asked.out, optimize=True)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ def paint(head: Head, posed: Posed, traits: Traits, plain: Tensor, side: int, ch
     picture.cover_with_hair()
     picture.cover_with_glasses()
     shaped = picture.shaped
-    exposed = picture.image * shaped["exposure"]
+    exposed = picture.image * shaped["exposure"] * picture.metered
     exposed = exposed / (1 + 0.25 * exposed**2).sqrt()  # film: lights are pressed together
     return (1.08 * exposed).clamp(1e-4, 1.0) ** (1 / shaped["gamma"])
 
@@ -77,6 +77,8 @@ class _Picture:
         origins = torch.stack([traits[name] for name in ORIGINS], 1)
         tone = origins @ torch.tensor(_SKIN, device=device) * torch.exp(0.22 * traits["skin_light"])[:, None]
         self.skin_rgb = (tone * (1 + 0.04 * (plain[:, 40:43] - 0.5))).clamp(0.02, 0.95)
+        luma = colored(self.skin_rgb, 1)
+        self.metered = 1.15 * (0.45 / luma) ** 0.5  # a camera exposes for the face, by half
         # Dark hair is what all origins have; the lightest third of the palette is mostly of one of them.
         lightness = (1 - traits["hair_dark"]) * (0.35 + 0.65 * traits["caucasian"])
         hair = palette(_HAIR, lightness.clamp(0, 1))
@@ -106,20 +108,22 @@ class _Picture:
     def paint_skin(self) -> None:
         """Paint what makes skin uneven: blood, shadows around the eyes, blotches, freckles."""
         shaped, plain = self.shaped, self.plain
-        x, y, _ = self.rest.split(1, 1)
+        x, y, z = self.rest.split(1, 1)
         wide = x.abs()
         tone = self._color(self.skin_rgb)
         red = self._color(self.skin_rgb * torch.tensor([1.02, 0.72, 0.68], device=plain.device))
         cheeks = _bell((wide - 0.42) / 0.20, (y + 0.42) / 0.20) + _bell(x / 0.13, (y + 0.34) / 0.14)
         self._paint((0.15 + 0.55 * shaped["ruddy"]) * cheeks.clamp(max=1) * self.skin, red)
-        sockets = _bell((wide - 0.30) / 0.19, (y + 0.13) / 0.08) + 0.8 * _bell((wide - 0.22) / 0.12, (y - 0.05) / 0.09)
-        self._paint((0.10 + 0.30 * self.old) * sockets.clamp(max=1) * self.skin, 0.62 * tone)
+        sockets = _bell((wide - 0.30) / 0.19, (y + 0.13) / 0.08) + 0.5 * _bell((wide - 0.20) / 0.12, (y - 0.05) / 0.08)
+        self._paint((0.06 + 0.25 * self.old) * sockets.clamp(max=1) * self.skin, 0.62 * tone)
+        nostrils = _bell((wide - 0.095) / 0.032, (y + 0.415) / 0.018) * (z > 0.27) * self.skin
+        self._paint(0.85 * nostrils, 0.15 * red)
         waves = torch.zeros_like(x)
         for wave in range(4):
             direction = (plain[:, 3 * wave : 3 * wave + 3] - 0.5)[:, :, None, None] * 14
             waves = waves + (dot(self.rest, direction) + 6.3 * plain[:, wave, None, None, None]).sin()
         fine = self._strands(x * 37 + (y * 23).floor() * 91.7, 13) - 0.5
-        self.albedo = self.albedo * (1 + shaped["blotches"] * (waves + (0.2 + shaped["freckles"]) * fine))
+        self.albedo = self.albedo * (1 + shaped["blotches"] * (waves + (0.1 + 0.6 * shaped["freckles"]) * fine))
 
     def paint_age(self) -> None:
         """Paint wrinkles: lines of the forehead, crow's feet, the folds beside the nose."""
@@ -128,19 +132,19 @@ class _Picture:
         forehead = torch.sigmoid((y - 0.24) / 0.03) * torch.sigmoid((0.5 - wide) / 0.06)
         lines = (0.5 + 0.5 * (y * (45 + 20 * self.plain[:, 14, None, None, None]) + 3 * x * x).sin()) ** 4
         crow = _bell((wide - 0.55) / 0.06, (y + 0.02) / 0.10) * (0.5 + 0.5 * (70 * y).sin())
-        fold = _bell((wide - 0.26 + 0.35 * (y + 0.5)) / 0.025, (y + 0.48) / 0.14)
+        fold = _bell((wide - 0.29 + 0.35 * (y + 0.5)) / 0.035, (y + 0.50) / 0.14)
         self._paint(
-            (old * (0.30 * forehead * lines + 0.3 * crow) + (0.1 + 0.3 * old) * fold) * self.skin,
+            (old * (0.30 * forehead * lines + 0.3 * crow) + (0.1 + 0.3 * old + 0.3 * self.shaped["smiling"]) * fold) * self.skin,
             0.5 * self._color(self.skin_rgb),
         )
 
     def paint_lips_and_cloth(self) -> None:
         """Paint lips and lids, with and without make-up, and what is worn."""
         shaped, plain, tone = self.shaped, self.plain, self._color(self.skin_rgb)
-        lips = self._color(self.skin_rgb * torch.tensor([0.92, 0.58, 0.56], device=plain.device))
+        lips = self._color(self.skin_rgb * torch.tensor([0.82, 0.56, 0.57], device=plain.device))
         stick = self._fixed((0.45, 0.06, 0.08)) * (0.5 + 0.5 * tone)
         lips = torch.lerp(lips, stick, 0.75 * shaped["make_up"] * shaped["lips_red"])
-        self._paint(0.85 * self.masks[:, 0:1] * self.skin, lips)
+        self._paint((0.75 - 0.25 * shaped["smiling"]) * self.masks[:, 0:1] * self.skin, lips)
         self._paint((0.10 + 0.45 * shaped["make_up"]) * self.masks[:, 1:2] * self.skin, 0.5 * tone)
         cloth = self._color(plain[:, 15:18] ** 1.5 * self.traits["cloth"][:, None] * 1.4)
         self._paint(
@@ -152,12 +156,12 @@ class _Picture:
         shaped = self.shaped
         x, y, z = self.rest.split(1, 1)
         wide, hair = x.abs(), self._color(self.hair_rgb)
-        line = shaped["brow_height"] + shaped["brow_arch"] * (1 - ((wide - 0.36) / 0.20) ** 2)
-        thick = shaped["brow_width"] * (0.65 + 0.5 * shaped["male"]) * (1.15 - 0.9 * (wide - 0.1))
+        line = shaped["brow_height"] + shaped["brow_arch"] * (1 - ((wide - 0.30) / 0.22) ** 2)
+        thick = shaped["brow_width"] * (0.65 + 0.35 * shaped["male"]) * (1.15 - 0.9 * (wide - 0.1))
         strands = self._strands(50 * wide - 30 * y, 18)
         brow = torch.sigmoid((thick - (y - line).abs() + 0.010 * (strands - 0.5)) / 0.008)
         brow = brow * torch.sigmoid((wide - 0.10) / 0.02) * torch.sigmoid((0.53 - wide) / 0.03)
-        dark = 0.8 * torch.minimum(hair, self._color(self.skin_rgb) * 0.55)
+        dark = 0.7 * torch.minimum(hair, self._color(self.skin_rgb) * 0.45)
         self._paint(brow * (z > -0.9) * self.skin * shaped["brow_dark"], dark)
         grown = 0.55 + 0.9 * (self._strands(x * 45 + (y * 40).floor() * 17.3, 19) - 0.5)
         bare = self.skin * (1 - self.masks[:, 0:1]) * (1 - self.masks[:, 3:4])
@@ -205,10 +209,10 @@ class _Picture:
         reach = max(1, round(0.022 * self.side))  # px: the edge of the upper lid is a dark line
         line = max_pool2d(pad(self.eye, (0, 0, 0, reach)), (reach + 1, 1), 1) - self.eye
         line = line.clamp(0, 1) * self.skin
-        self._paint(line * (0.55 + 0.35 * shaped["make_up"]), self._fixed((0.03, 0.02, 0.02)))
-        gaps = 1 - 0.25 * (0.5 + 0.5 * (x * 74).cos()) ** 6
-        side = 1 - 0.5 * torch.sigmoid((x.abs() - 0.23) / 0.04)
-        self._paint(self.teeth, self._fixed((0.86, 0.83, 0.75)) * gaps * side)
+        self._paint(line * (0.42 + 0.40 * shaped["make_up"]), self._fixed((0.03, 0.02, 0.02)))
+        gaps = 1 - 0.15 * (0.5 + 0.5 * (x * 74).cos()) ** 6
+        side = 1 - 0.4 * torch.sigmoid((x.abs() - 0.23) / 0.04)
+        self._paint(self.teeth, self._fixed((0.95, 0.91, 0.82)) * gaps * side)
         self._paint(self.tongue, self._fixed((0.30, 0.11, 0.10)))
         self._paint(self.masks[:, 3:4] * self.skin * 0.95, self._fixed((0.07, 0.02, 0.02)))
 
@@ -218,7 +222,7 @@ class _Picture:
         lamp = self._lamp()
         facing = dot(self.normals, lamp)
         soft = (0.05 + 0.2 * self.skin) * (0.5 + self.plain[:, 20, None, None, None])  # light goes around in skin
-        direct = ((facing + soft) / (1 + soft)).clamp_min(0) * (1 - 0.75 * self._shadow(lamp))
+        direct = ((facing + soft) / (1 + soft)).clamp_min(0) * (1 - (0.75 - 0.6 * self.teeth) * self._shadow(lamp))
         fill = unit(lamp * torch.tensor([-1.0, 0.3, 1.0], device=lamp.device)[None, :, None, None])
         second = dot(self.normals, fill).clamp_min(0)
         sky = 0.75 + 0.25 * self.normals[:, 1:2]
@@ -231,7 +235,7 @@ class _Picture:
         self.received = shaped["lamp"] * direct + shaped["fill"] * second
         around = shaped["ambient"] * sky * closed
         inside = 1 - 0.45 * self.tongue - 0.30 * self.eye * (1 - closed)
-        closed = closed + 0.6 * self.teeth * (1 - closed)
+        closed = torch.maximum(closed, self.teeth)
         tint = self._tint()
         self.image = self.albedo * inside * (around + self.received * tint * (0.45 + 0.55 * closed)) + glint * closed
 
@@ -283,7 +287,7 @@ class _Picture:
         ramp = torch.linspace(-1, 1, side, device=plain.device)
         slope = shaped["ground_slope"] * ramp.view(1, 1, 1, -1) * (plain[:, 36, None, None, None] - 0.2)
         bright = shaped["ground"] ** 1.6 + 2.2 * shaped["ground_pattern"] * shaped["ground"] * pattern + slope
-        hue = self._color(1 + 0.5 * (plain[:, 37:40] - 0.5))
+        hue = self._color(1 + 0.35 * (plain[:, 37:40] - 0.5))
         self.image = torch.lerp((bright.clamp_min(0.01) * hue).expand_as(self.image), self.image, self.cover)
 
     def cover_with_hair(self) -> None:

@@ -89,14 +89,14 @@ def _expression(traits: Traits) -> Traits:
     smile, calm = smiling * traits["smile"], 1 - smiling
     teeth = smiling * opened * traits["teeth"]
     both = {
-        "cheekSquint": smile * traits["cheeks"],
+        "cheekSquint": 0.7 * smile * traits["cheeks"],
         "mouthDimple": 0.3 * smile * traits["cheeks"],
-        "mouthUpperUp": teeth,
-        "mouthLowerDown": 1.2 * teeth * traits["open"],
+        "mouthUpperUp": 1.7 * teeth,
+        "mouthLowerDown": teeth * traits["open"],
         "mouthFrown": calm * traits["frown"].clamp_min(0),
         "mouthPress": (1 - opened) * traits["press"].clamp_min(0),
         "eyeBlink": traits["blink"],
-        "eyeSquint": (0.3 + smiling) * traits["squint"],
+        "eyeSquint": (0.4 + 0.6 * smiling) * traits["squint"],
         "eyeWide": calm * traits["wide"].clamp_min(0),
         "browDown": traits["brow_down"].clamp_min(0),
         "browOuterUp": traits["brow_up"].clamp_min(0),

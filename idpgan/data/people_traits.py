@@ -22,17 +22,17 @@ _UNIFORM: dict[str, tuple[float, float]] = {
     "age": (18.0, 80.0),
     "weight": (-1.0, 1.0),
     "marked": (0.72, 1.0),  # how marked sex is: 1 is MakeHuman's extreme
-    "smile": (0.45, 1.05),
+    "smile": (0.6, 1.15),
     "skew": (-0.12, 0.12),  # of the smile, to one side
-    "cheeks": (0.2, 0.8),
-    "teeth": (0.5, 1.0),
-    "open": (0.12, 0.5),
+    "cheeks": (0.5, 1.2),
+    "teeth": (0.7, 1.2),
+    "open": (0.2, 0.5),
     "frown": (-0.6, 0.4),
     "press": (-1.2, 0.5),
-    "blink": (-0.08, 0.10),
-    "squint": (0.0, 0.35),
-    "wide": (-0.3, 0.8),
-    "brow_down": (-0.8, 0.6),
+    "blink": (-0.05, 0.18),
+    "squint": (0.0, 0.5),
+    "wide": (-0.5, 0.5),
+    "brow_down": (-0.8, 0.4),
     "brow_up": (-0.8, 0.5),
     "light_high": (-0.15, 1.1),
     "ambient": (0.16, 0.45),
@@ -40,10 +40,10 @@ _UNIFORM: dict[str, tuple[float, float]] = {
     "fill": (0.0, 0.35),
     "gloss": (0.04, 0.22),
     "warmth": (-0.06, 0.10),
-    "exposure": (0.65, 1.20),
-    "gamma": (1.25, 2.0),
+    "exposure": (0.75, 1.15),
+    "gamma": (1.05, 1.65),
     "blur": (0.0, 0.6),
-    "grain": (0.004, 0.02),
+    "grain": (0.002, 0.012),
     "distance": (12.0, 34.0),
     "skin_light": (-1.0, 1.0),
     "ruddy": (0.0, 1.0),
@@ -52,7 +52,7 @@ _UNIFORM: dict[str, tuple[float, float]] = {
     "hair_dark": (0.0, 1.0),
     "hair_kind": (0.0, 1.0),
     "hair_grey": (0.3, 0.85),
-    "hairline": (0.33, 0.58),
+    "hairline": (0.42, 0.68),
     "temple": (-0.48, -0.12),
     "hair_close": (0.62, 0.95),
     "hair_high": (0.03, 0.16),
@@ -62,9 +62,9 @@ _UNIFORM: dict[str, tuple[float, float]] = {
     "fringe_slope": (-0.25, 0.25),
     "curls": (0.0, 1.0),
     "brow_width": (0.022, 0.052),
-    "brow_height": (0.135, 0.185),
-    "brow_arch": (0.015, 0.055),
-    "brow_dark": (0.5, 0.95),
+    "brow_height": (0.145, 0.185),
+    "brow_arch": (0.010, 0.045),
+    "brow_dark": (0.65, 1.0),
     "beard_full": (0.0, 1.0),
     "beard_thick": (0.3, 0.95),
     "iris_tone": (0.0, 1.0),
@@ -89,7 +89,7 @@ _NORMAL: dict[str, tuple[float, float]] = {
     "gaze_right": (0.0, 0.10),
     "gaze_up": (0.0, 0.07),
     "light_right": (0.0, 0.65),
-    "scale": (1.0, 0.02),
+    "scale": (0.94, 0.03),  # eyes are found that much farther apart than pupils are
     "shift_right": (0.0, 0.010),
     "shift_down": (0.0, 0.010),
 }
@@ -126,7 +126,7 @@ def _decided(traits: Traits, chance: Traits) -> Traits:
     """Return what is yes or no, origin, and the numbers that follow from them."""
     male, old = chance["_male"] < 0.5, (traits["age"] - 25).clamp_min(0) / 65
     smiling = chance["_smiling"] < 0.5
-    mouth_open = chance["_mouth_open"] < torch.where(smiling, 0.70, 0.15)
+    mouth_open = chance["_mouth_open"] < torch.where(smiling, 0.85, 0.15)
     bald = male & (chance["_bald"] < 0.05 + 0.35 * old)
     long_hair = ~bald & (chance["_long_hair"] < torch.where(male, 0.06, 0.70))
     share = torch.stack([chance[f"_{name}"] for name in ORIGINS], 1).clamp(1e-6, 1 - 1e-6)
@@ -139,7 +139,7 @@ def _decided(traits: Traits, chance: Traits) -> Traits:
         "beard": male & (chance["_beard"] < 0.3),
         "moustache": male & (chance["_moustache"] < torch.where(chance["_beard"] < 0.3, 0.85, 0.12)),
         "bald": bald,
-        "fringe": ~bald & (chance["_fringe"] < 0.5),
+        "fringe": ~bald & (chance["_fringe"] < 0.35),
         "long_hair": long_hair,
         "make_up": ~male & (chance["_make_up"] < 0.5),
         "male": male,
