@@ -19,6 +19,7 @@ from torch.nn import functional
 from idpgan.models.config import ModelConfig
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
+from idpgan.models.light import with_light
 from idpgan.models.registration import bent_back
 from idpgan.numerics.dct import cosines
 
@@ -110,7 +111,7 @@ class GaussianGenerator(Generator):
     """
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
-        size = count_coefficients(image_shape, config.latent_dim) + 2 * config.shape
+        size = count_coefficients(image_shape, config.latent_dim) + config.light + 2 * config.shape
         super().__init__(config, image_shape, num_classes, latent_dim=size)
         rows = max(self.num_classes, 1)
         self.mean = nn.Parameter(torch.zeros(rows, size))
@@ -133,7 +134,8 @@ class GaussianGenerator(Generator):
         of_all = torch.einsum("kqr,br->bkq", self.factor, z)
         drawn = self.mean[rows] + of_all[torch.arange(len(z), device=z.device), rows]
         basis = basis_of(self.image_shape, self.config.latent_dim).to(drawn)
-        texture, shapes = drawn.split([basis.shape[1], 2 * self.config.shape], dim=1)
+        texture, shapes = drawn.split([basis.shape[1] + self.config.light, 2 * self.config.shape], dim=1)
+        texture = with_light(texture) if self.config.light else texture
         images = (texture @ basis.T).view(-1, *self.image_shape)
         return bent_back(images, shapes) if self.config.shape else images
 

@@ -40,6 +40,7 @@ import torch
 from torch import Tensor
 
 from idpgan.data.images import Images, to_float
+from idpgan.models import light as lights
 from idpgan.models.gaussian import count_coefficients, low_spectrum, odd_coefficients
 from idpgan.models.registration import Registration, displaced, odd_displacements, shape_variance
 from idpgan.privacy.dpsgd import full_precision
@@ -73,12 +74,14 @@ class Sums(NamedTuple):
     second_std: Tensor
 
 
-def count_moments(image_shape: Sequence[int], latent_dim: int, shape: int = 0, *, symmetric: bool = False) -> int:
+def count_moments(
+    image_shape: Sequence[int], latent_dim: int, shape: int = 0, *, symmetric: bool = False, light: bool = False
+) -> int:
     """Return the length D of a vector: the upper triangle of a (q + 1) x (q + 1) matrix, and the power.
 
-    ``latent_dim`` and ``shape`` are those of `ModelConfig`; ``symmetric`` leaves two blocks of the triangle.
+    ``latent_dim``, ``shape`` and ``light`` are those of `ModelConfig`; ``symmetric`` leaves two blocks of the triangle.
     """
-    size = count_coefficients(image_shape, latent_dim) + 2 * shape
+    size = count_coefficients(image_shape, latent_dim) + light + 2 * shape
     odd = int(_odd(image_shape, latent_dim, shape).sum()) if symmetric else 0
     return (size - odd + 1) * (size - odd + 2) // 2 + odd * (odd + 1) // 2 + 1
 
@@ -146,20 +149,24 @@ class MomentMap:
         clip: float = CLIP,
         count_share: float = COUNT_SHARE,
         symmetric: bool = False,
+        light: bool = False,
     ) -> None:
         spectrum = low_spectrum(image_shape, latent_dim)
         self.image_shape = tuple(image_shape)
         self._settings = {"contrast": contrast, "clip": clip, "count_share": count_share, "symmetric": symmetric}
         self._latent_dim = latent_dim
         self.basis = spectrum.basis  # (C H W, q)
-        self.size = self.basis.shape[1] + 2 * shape
-        self.dimensions = count_moments(image_shape, latent_dim, shape, symmetric=symmetric)
-        self.odd = _odd(image_shape, latent_dim, shape) & symmetric
+        self.size = self.basis.shape[1] + light + 2 * shape
+        self.dimensions = count_moments(image_shape, latent_dim, shape, symmetric=symmetric, light=light)
+        odd = torch.cat([_odd(image_shape, latent_dim, shape), torch.zeros(int(light), dtype=torch.bool)])
+        self.odd, self._light = odd & symmetric, light
         self.registration = Registration(image_shape, shape) if shape else None
         self.template: Tensor | None = None
         self.center: Tensor
         self.count_share, self._clip = count_share, clip
-        self._prior = torch.cat([spectrum.variance * math.prod(image_shape) * contrast**2, shape_variance(shape)])
+        texture = spectrum.variance * math.prod(image_shape) * contrast**2
+        of_light = torch.full((int(light),), lights.VARIANCE, dtype=torch.float64)
+        self._prior = torch.cat([texture, shape_variance(shape), of_light])
         self.set_public(torch.zeros(self.size, dtype=torch.float64), self._prior)
 
     def unregistered(self) -> MomentMap:
@@ -206,7 +213,8 @@ class MomentMap:
     def coefficients(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
         """Transform images (B, C, H, W) in [-1, 1] of classes (B,) to (B, q) float64; None: there is one template."""
         if self.registration is None:
-            return images.flatten(1).double() @ self.basis.to(images.device)
+            found = images.flatten(1).double() @ self.basis.to(images.device)
+            return lights.without_light(found, images) if self._light else found
         if self.template is None:
             raise RuntimeError("images are registered to a template, and none has been released yet.")
         shapes = self.registration(images, of_rows(self.template, rows).to(images.device))
