@@ -21,7 +21,7 @@ import torch
 from cells import finish
 
 from idpgan.commands.evaluate import EvaluateOptions, evaluate_source
-from idpgan.commands.init import config_for
+from idpgan.commands.init import InitOptions, config_for
 from idpgan.config import apply_overrides
 from idpgan.files import write_text_atomic
 from idpgan.training.config import RunConfig, build_config
@@ -44,8 +44,8 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     images = options.images or unpacked(options.tar, options.out / "images")
     for seed, epsilon in itertools.product(options.seeds, options.epsilons):
-        own = [f"privacy.epsilon={epsilon}", f"training.seed={seed}", f'training.device="{options.device}"']
-        print(json.dumps(row(proposed(images, [*own, *options.settings]), options)), flush=True)
+        own = [f"training.seed={seed}", f'training.device="{options.device}"', *options.settings]
+        print(json.dumps(row(proposed(images, float(epsilon), own), options)), flush=True)
 
 
 def unpacked(tar: Path, folder: Path) -> Path:
@@ -58,9 +58,10 @@ def unpacked(tar: Path, folder: Path) -> Path:
     return folder
 
 
-def proposed(images: Path, settings: list[str]) -> RunConfig:
-    """Return what `idpgan init` proposes, with settings."""
-    return build_config(apply_overrides(config_for(str(images)).table, settings), "what init proposes")
+def proposed(images: Path, epsilon: float, settings: list[str]) -> RunConfig:
+    """Return what `idpgan init --epsilon` proposes, with settings."""
+    table = config_for(str(images), InitOptions(epsilon=epsilon, no_probe=True)).table
+    return build_config(apply_overrides(table, settings), "what init proposes")
 
 
 def row(config: RunConfig, options: argparse.Namespace) -> dict[str, Any]:

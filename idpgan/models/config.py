@@ -159,6 +159,8 @@ class ModelConfig(Section):
             drawn so, and what others train on is not.
         shape: Functions a direction of the smooth displacement by which a "gaussian", "refined" or "diffusion"
             generator bends each image, 0 = none: texture and shape are drawn together (`idpgan.models.registration`).
+        light: Whether a "gaussian" generator draws an image's contrast by itself: coefficients at one contrast are
+            released, and its logarithm (`idpgan.models.light`).
         moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
             released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these. With a ``simulator``
             of your own, or "generator", what that draws is moved.
@@ -187,6 +189,7 @@ class ModelConfig(Section):
     temperature: float = Field(default=1.0, ge=0, le=10)
     truncation: float | None = Field(default=None, ge=0, le=10)
     shape: int = Field(default=0, ge=0, le=36)
+    light: bool = False
     moved: int = Field(default=0, ge=0, le=65536)
     trained: Annotated[tuple[TrainedPart, ...], BeforeValidator(_several), Field(max_length=64)] = ()
     pipeline: PipelineConfig | None = None
@@ -215,6 +218,10 @@ class ModelConfig(Section):
             raise ConfigError(
                 f"shape = {self.shape} bends what a normal distribution draws, in the generators {', '.join(_BENT)}, "
                 f'and generator = "{self.generator}". Set shape = 0.'
+            )
+        if self.light and (self.generator != "gaussian" or self.shape or self.moved):
+            raise ConfigError(
+                'light = true is for generator = "gaussian" with shape = 0 and moved = 0. Set them, or light = false.'
             )
         if self.moved and self.generator not in _LAWS:
             raise ConfigError(

@@ -19,6 +19,7 @@ from torch.nn import functional
 from idpgan.models.config import ModelConfig
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
+from idpgan.models.light import Light, band_sizes
 from idpgan.models.registration import bent_back
 from idpgan.numerics.dct import cosines
 
@@ -26,6 +27,7 @@ _BRIGHTNESS_SHARE = 2 / 3  # of the functions of a color image; the rest is for 
 _CHROMA_VARIANCE = 0.1  # of color differences, relative to the brightness
 _DILATIONS = (1, 2, 4)  # of the hidden convolutions: with the last one they see 17 x 17 pixels
 _PLACES = ((0, 1), (1, 0), (1, 1), (0, 2), (2, 0))  # cosines that tell a convolution where it is
+CONTRAST = 0.35  # standard deviation of the pixels of a photograph on [-1, 1]
 _LINEAR = 0.8  # absolute value up to which a pixel is unchanged
 
 
@@ -46,6 +48,13 @@ def count_coefficients(image_shape: Sequence[int], latent_dim: int) -> int:
     """Return q, the coefficients of an image: `ModelConfig.latent_dim`, or fewer for fewer pixels."""
     channels, height, width = image_shape
     return sum(_counts(channels, height * width, latent_dim))
+
+
+def count_numbers(image_shape: Sequence[int], latent_dim: int, shape: int = 0, *, light: bool = False) -> int:
+    """Return how many numbers of an image a law has: coefficients, their contrasts with light, and a displacement."""
+    channels, height, width = image_shape
+    counts = _counts(channels, height * width, latent_dim)
+    return sum(counts) + (len(band_sizes(counts)) if light else 0) + 2 * shape
 
 
 def odd_coefficients(image_shape: Sequence[int], latent_dim: int) -> Tensor:
@@ -110,7 +119,7 @@ class GaussianGenerator(Generator):
     """
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
-        size = count_coefficients(image_shape, config.latent_dim) + 2 * config.shape
+        size = count_numbers(image_shape, config.latent_dim, config.shape, light=config.light)
         super().__init__(config, image_shape, num_classes, latent_dim=size)
         rows = max(self.num_classes, 1)
         self.mean = nn.Parameter(torch.zeros(rows, size))
@@ -133,6 +142,8 @@ class GaussianGenerator(Generator):
         of_all = torch.einsum("kqr,br->bkq", self.factor, z)
         drawn = self.mean[rows] + of_all[torch.arange(len(z), device=z.device), rows]
         basis = basis_of(self.image_shape, self.config.latent_dim).to(drawn)
+        if self.config.light:
+            drawn = light_of(self.image_shape, self.config.latent_dim).given_back(drawn)
         texture, shapes = drawn.split([basis.shape[1], 2 * self.config.shape], dim=1)
         images = (texture @ basis.T).view(-1, *self.image_shape)
         return bent_back(images, shapes) if self.config.shape else images
@@ -143,6 +154,15 @@ def basis_of(image_shape: tuple[int, int, int], latent_dim: int) -> Tensor:
     """Return the functions of `low_spectrum`; the caller does not change them."""
     with torch.device("cpu"):  # also where a generator is built without weights: what is kept has numbers
         return low_spectrum(image_shape, latent_dim).basis
+
+
+@functools.lru_cache(maxsize=2)
+def light_of(image_shape: tuple[int, int, int], latent_dim: int) -> Light:
+    """Return the contrasts of the coefficients of `low_spectrum`, in units of photographs of the usual contrast."""
+    channels, height, width = image_shape
+    with torch.device("cpu"):
+        variance = low_spectrum(image_shape, latent_dim).variance * math.prod(image_shape) * CONTRAST**2
+        return Light(variance.sqrt(), _counts(channels, height * width, latent_dim))
 
 
 class RefinedGenerator(GaussianGenerator):

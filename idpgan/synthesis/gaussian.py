@@ -119,8 +119,8 @@ class GaussianPlan(SumsPlan):
     def dimensions(self) -> int:
         """Numbers of an image's vector."""
         model = self.config.model
-        symmetric = self.config.method.symmetric
-        return count_moments(self.shape.image_shape, model.latent_dim, model.shape, symmetric=symmetric)
+        asked = {"symmetric": self.config.method.symmetric, "light": model.light}
+        return count_moments(self.shape.image_shape, model.latent_dim, model.shape, **asked)
 
     @functools.cached_property
     def sums(self) -> CellSums:
@@ -180,6 +180,7 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
             clip=own.clip,
             count_share=own.count_share,
             symmetric=own.symmetric,
+            light=config.model.light,
         )
         self.teaching, self.candidates = self.plan.teaching, self.plan.candidates
 

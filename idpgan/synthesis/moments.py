@@ -40,7 +40,8 @@ import torch
 from torch import Tensor
 
 from idpgan.data.images import Images, to_float
-from idpgan.models.gaussian import count_coefficients, low_spectrum, odd_coefficients
+from idpgan.models.gaussian import CONTRAST, count_numbers, light_of, low_spectrum, odd_coefficients
+from idpgan.models.light import VARIANCE
 from idpgan.models.registration import Registration, displaced, odd_displacements, shape_variance
 from idpgan.privacy.dpsgd import full_precision
 from idpgan.private.people import shares
@@ -51,7 +52,7 @@ _PRIOR_IMAGES = 100  # public images that weigh as much as the spectrum
 _MOST_POWER = 16.0  # P: four times the length that is kept
 _POWER_SHARE = 0.05  # r, of the squared norm
 # Statements on photographs, checked on drawn faces and on ORL
-CONTRAST, CLIP, COUNT_SHARE = 0.35, 0.7, 0.2
+CLIP, COUNT_SHARE = 0.7, 0.2
 _SPREAD_SHARE = 0.5  # of the variance that is surely there
 
 
@@ -73,12 +74,14 @@ class Sums(NamedTuple):
     second_std: Tensor
 
 
-def count_moments(image_shape: Sequence[int], latent_dim: int, shape: int = 0, *, symmetric: bool = False) -> int:
+def count_moments(
+    image_shape: Sequence[int], latent_dim: int, shape: int = 0, *, symmetric: bool = False, light: bool = False
+) -> int:
     """Return the length D of a vector: the upper triangle of a (q + 1) x (q + 1) matrix, and the power.
 
-    ``latent_dim`` and ``shape`` are those of `ModelConfig`; ``symmetric`` leaves two blocks of the triangle.
+    ``latent_dim``, ``shape`` and ``light`` are those of `ModelConfig`; ``symmetric`` leaves two blocks of the triangle.
     """
-    size = count_coefficients(image_shape, latent_dim) + 2 * shape
+    size = count_numbers(image_shape, latent_dim, shape, light=light)
     odd = int(_odd(image_shape, latent_dim, shape).sum()) if symmetric else 0
     return (size - odd + 1) * (size - odd + 2) // 2 + odd * (odd + 1) // 2 + 1
 
@@ -146,20 +149,25 @@ class MomentMap:
         clip: float = CLIP,
         count_share: float = COUNT_SHARE,
         symmetric: bool = False,
+        light: bool = False,
     ) -> None:
         spectrum = low_spectrum(image_shape, latent_dim)
         self.image_shape = tuple(image_shape)
         self._settings = {"contrast": contrast, "clip": clip, "count_share": count_share, "symmetric": symmetric}
         self._latent_dim = latent_dim
         self.basis = spectrum.basis  # (C H W, q)
-        self.size = self.basis.shape[1] + 2 * shape
-        self.dimensions = count_moments(image_shape, latent_dim, shape, symmetric=symmetric)
-        self.odd = _odd(image_shape, latent_dim, shape) & symmetric
+        self.size = count_numbers(image_shape, latent_dim, shape, light=light)
+        self.dimensions = count_moments(image_shape, latent_dim, shape, symmetric=symmetric, light=light)
+        odd = _odd(image_shape, latent_dim, shape) & symmetric
+        contrasts = torch.zeros(self.size - len(odd), dtype=torch.float64)
+        self.odd = torch.cat([odd, contrasts.bool()])
+        self.light = light_of(self.image_shape, latent_dim) if light else None
         self.registration = Registration(image_shape, shape) if shape else None
         self.template: Tensor | None = None
         self.center: Tensor
         self.count_share, self._clip = count_share, clip
-        self._prior = torch.cat([spectrum.variance * math.prod(image_shape) * contrast**2, shape_variance(shape)])
+        texture = spectrum.variance * math.prod(image_shape) * contrast**2
+        self._prior = torch.cat([texture, shape_variance(shape), contrasts + VARIANCE])
         self.set_public(torch.zeros(self.size, dtype=torch.float64), self._prior)
 
     def unregistered(self) -> MomentMap:
@@ -206,7 +214,8 @@ class MomentMap:
     def coefficients(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
         """Transform images (B, C, H, W) in [-1, 1] of classes (B,) to (B, q) float64; None: there is one template."""
         if self.registration is None:
-            return images.flatten(1).double() @ self.basis.to(images.device)
+            found = images.flatten(1).double() @ self.basis.to(images.device)
+            return found if self.light is None else self.light.taken_out(found)
         if self.template is None:
             raise RuntimeError("images are registered to a template, and none has been released yet.")
         shapes = self.registration(images, of_rows(self.template, rows).to(images.device))
@@ -278,6 +287,10 @@ class MomentMap:
     def weight(self) -> float:
         """The factor of y in the z of `parts`."""
         return (1 - _POWER_SHARE) ** 0.25 * math.sqrt(1 - self.count_share)
+
+    def first_std(self, noise_std: float) -> float:
+        """Return the standard deviation of the noise on each number of `Sums.first`."""
+        return noise_std / math.sqrt(2 * (1 - _POWER_SHARE) * self.count_share * (1 - self.count_share))
 
     def read(self, sums: Tensor, noise_std: float) -> Sums:
         """Split noisy sums of vectors, (rows, D), into the moments of each row."""
@@ -368,6 +381,8 @@ def estimate_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> Norm
     counts = found.counts.clamp(min=1)  # noisy images of each row
     means = found.first / counts[:, None]
     noisy = found.second / counts[:, None, None] - means[:, :, None] * means[:, None]
+    if moments.light is not None:
+        means = shared(means, moments.first_std(noise_std) / counts)
     covariances = torch.zeros_like(noisy)
     for block in (~moments.odd, moments.odd):
         if block.any():
@@ -381,6 +396,26 @@ def estimate_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> Norm
     scale = moments.scale * _gain(found)
     factors = vectors * values.sqrt()[:, None]
     return Normals(moments.center + scale * means, scale[:, None] * factors, tuple(ranks))
+
+
+def shared(means: Tensor, std: Tensor) -> Tensor:
+    """Return noisy means of classes (rows, q), shrunk towards what all have in common, each number by itself.
+
+    How much classes differ is estimated beside the known noise (DerSimonian and Laird, "Meta-analysis in clinical
+    trials", 1986), and a class of few images, whose noise is larger, takes more of the others (empirical Bayes).
+
+    Args:
+        std: Of the noise on the means of each class, (rows,).
+    """
+    if len(means) == 1:
+        return means
+    noise = std.square().clamp(min=1e-100)[:, None]
+    total = (1 / noise).sum()
+    common = (means / noise).sum(0) / total
+    beyond = ((means - common).square() / noise).sum(0) - (len(means) - 1)
+    spread = (beyond / (total - (1 / noise.square()).sum() / total)).clamp(min=0)
+    common = (means / (noise + spread)).sum(0) / (1 / (noise + spread)).sum(0)
+    return common + spread / (noise + spread) * (means - common)
 
 
 def _gain(found: Sums) -> float:
@@ -408,8 +443,7 @@ def noise_of_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> Norm
     """Return the noise on `estimate_normals` of the same sums; the moments that symmetry leaves out have none."""
     found = moments.read(sums, noise_std)
     counts, scale = found.counts.clamp(min=1)[:, None], moments.scale * _gain(found)
-    first_std = noise_std / math.sqrt(2 * (1 - _POWER_SHARE) * moments.count_share * (1 - moments.count_share))
-    mean = (scale * first_std / counts).masked_fill(moments.odd, 0.0)
+    mean = (scale * moments.first_std(noise_std) / counts).masked_fill(moments.odd, 0.0)
     return NormalsNoise(mean, scale.square() * found.second_std / counts)
 
 

@@ -135,6 +135,7 @@ _REGISTERED = Setting(SHAPE, "faces are brought into place on a noisy mean face;
 _STROKED = Setting(_STROKES, "strokes are brought into place on a noisy mean image; drawn ones are bent back")
 _OF_CLASSES = Setting("class", "each class has a mean image of its own to be brought into place on")
 _MIRRORED = Setting(True, "a face and its mirror image are taken as equally likely, which leaves less noise")
+_LIT = Setting(True, "the contrast of an image is drawn by itself")
 _LOOKED_AT = Setting(TRUNCATION, "of the spread, in images to look at; those to train on have all of it")
 
 
@@ -145,12 +146,14 @@ def gaussian(facts: Facts, *, candidates: int = 0) -> Sections:
     """
     teacher = taught(facts, candidates) if candidates else {}
     model, method = _moments(facts, teacher)
+    lit = {"light": _LIT} if facts.shape.image_shape[0] == 3 and "shape" not in model else {}
     trained = "minutes: its teacher is trained, no network draws" if teacher else "seconds; nothing is trained"
     return {
         "model": {
             "generator": Setting("gaussian", "a normal distribution a class: blurred images, and no network"),
             "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
             **model,
+            **lit,
         },
         "method": {"name": Setting("gaussian", trained), **method, **teacher},
         "privacy": privacy(facts),
