@@ -49,7 +49,7 @@ class InitOptions:
     )
     label: str | None = option(None, "Column that makes the classes; none: no classes. Default: one with few values.")
     channels: int | None = option(None, "1 grey, 3 color. Default: as the images are.")
-base: Path | None = option(None, "A public denoiser to adapt: a release of edm, say, or a folder of diffusers.")
+    base: Path | None = option(None, "A public denoiser to adapt: a release of edm, say, or a folder of diffusers.")
     no_probe: bool = option(False, "Do not try each method for some seconds to say how long it takes.")
 
     def __post_init__(self) -> None:
