@@ -350,6 +350,7 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         plan = self.dpsgd
         return (
             *(super().assumptions(sources[:1]) if self.starts_at_moments else ()),
+            *(["how long gradients are in each layer on images that the public network draws"] if self.chosen else []),
             f"the sampling rate {plan.sample_rate:g} and the divisor {plan.divisor}",
             SETTINGS,
         )
