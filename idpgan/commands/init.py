@@ -146,7 +146,7 @@ def _template(source: str, options: InitOptions) -> Template:
     seen, shown = facts_of(source, options.data_root, options.label, options.channels)
     facts = _wanted(shown, options)
     if options.base is not None:
-        from idpgan.synthesis.diffusion.propose import adapters
+        from idpgan.synthesis.adapting import adapters
 
         choice = Choice.of(adapters(facts, seen.settings, options.base, _config_of))
     else:
