@@ -39,8 +39,8 @@ class DataConfig(Section):
             folder of images itself and must be given; for "arrays", the file that `idpgan.fit` wrote.
         public_share: Share, in [0, 1), of the training images that is made public. They get no protection at all.
             Refused where nothing reads them.
-        confirm_public: Must be true where `public_share` is above 0. Of a `public_root` and unit person older configs say
-            by it that nobody is in both folders; say so by `public_disjoint`.
+        confirm_public: Must be true where `public_share` is above 0. Of a `public_root` and unit person older configs
+            say by it that nobody is in both folders; say so by `public_disjoint`.
         public_disjoint: Declares that nobody of the private images is on those of `public_root`, or among those that a
             release was made from which is named as public. Without it the charges of such a release count; see
             docs/reference/totals.md.
