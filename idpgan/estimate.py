@@ -38,7 +38,7 @@ from idpgan.training.samples import sample_grid
 
 SECONDS, SHARE = 3.0, 0.1  # that the small runs may take, or so much of what they expect
 clock = time.monotonic
-_FEW, _TIMES = 64, (16, 4)  # random images of the first run, and how many times as many the next one may have
+_FEW, _TIMES = 64, {16: 0.3, 4: 1.0}  # random images of the first run; times as many in the next, by its share of time
 _SEEN, _TOLD = 0.15, 1.3  # seconds of work that tell what a part costs; what the most may be of the least
 _LEAST_STEPS, _MOST_STEPS, _ROUNDS = 3, 60, 12  # of a small run; of a loop in it
 _ALONE, _ALIKE = 0.2, 0.02  # of its time, that a single work and each of many must take longer to be taken to grow
@@ -97,10 +97,12 @@ def expected(config: RunConfig, shape: DataShape) -> Estimate:
         found, longer = _of_run(config, shape, once, first, low, high), low.seconds
         while high.num < num and not (found.told and high is not low):
             budget = max(SECONDS, SHARE * found.seconds) - (clock() - begun)
-            times = next((times for times in _TIMES if high.seconds + times * longer <= budget), None)
+            times = next(
+                (times for times, part in _TIMES.items() if high.seconds + times * longer <= part * budget), None
+            )
             if times is None and high is not low:
                 break
-            before, high = high, _SmallRun(config, shape, min((times or _TIMES[-1]) * high.num, num), steps)
+            before, high = high, _SmallRun(config, shape, min((times or min(_TIMES)) * high.num, num), steps)
             longer = max(high.seconds - before.seconds, 0.0)
             found = _of_run(config, shape, once, first, low, high)
     except RuntimeError as error:  # of torch: no memory, say
