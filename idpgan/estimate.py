@@ -27,7 +27,7 @@ from idpgan.data.image_files import decode
 from idpgan.data.images import Images, png_bytes
 from idpgan.data.load import DataShape, Split
 from idpgan.device import resolve_device, synchronize
-from idpgan.errors import InputError
+from idpgan.errors import ConfigError, InputError
 from idpgan.models.generator import Generator
 from idpgan.progress import duration
 from idpgan.trainer import InterruptedTrainingError, train_on
@@ -38,9 +38,10 @@ from idpgan.training.samples import sample_grid
 
 SECONDS, SHARE = 3.0, 0.1  # that the small runs may take, or so much of what they expect
 clock = time.monotonic
-_FEW, _TIMES = 64, (16, 4)  # random images of the first run, and how many times as many the next one may have
+_FEW, _TIMES = 64, {16: 0.3, 4: 1.0}  # random images of the first run; times as many in the next, by its share of time
 _SEEN, _TOLD = 0.15, 1.3  # seconds of work that tell what a part costs; what the most may be of the least
 _LEAST_STEPS, _MOST_STEPS, _ROUNDS = 3, 60, 12  # of a small run; of a loop in it
+_CLEAR = 0.2  # of its time that clearly comes with the images
 _ALONE, _ALIKE = 0.2, 0.02  # of its time, that a single work and each of many must take longer to be taken to grow
 _LOOPS = {  # pieces of work that are cut short, and the key of [method] that says how often they go round
     "phone steps": "phone_steps",
@@ -97,10 +98,12 @@ def expected(config: RunConfig, shape: DataShape) -> Estimate:
         found, longer = _of_run(config, shape, once, first, low, high), low.seconds
         while high.num < num and not (found.told and high is not low):
             budget = max(SECONDS, SHARE * found.seconds) - (clock() - begun)
-            times = next((times for times in _TIMES if high.seconds + times * longer <= budget), None)
+            times = next(
+                (times for times, part in _TIMES.items() if high.seconds + times * longer <= part * budget), None
+            )
             if times is None and high is not low:
                 break
-            before, high = high, _SmallRun(config, shape, min((times or _TIMES[-1]) * high.num, num), steps)
+            before, high = high, _SmallRun(config, shape, min((times or min(_TIMES)) * high.num, num), steps)
             longer = max(high.seconds - before.seconds, 0.0)
             found = _of_run(config, shape, once, first, low, high)
     except RuntimeError as error:  # of torch: no memory, say
@@ -143,7 +146,8 @@ class _SmallRun:
     """
 
     def __init__(self, config: RunConfig, shape: DataShape, num: int, steps: int, *, whole: bool = False) -> None:
-        self.num, self.cut, split = num, _cut(config, shape, num, steps), _random(shape, num)
+        split = _random(shape, num)
+        self.num, self.cut = num, _cut(config, split, steps)
         self._device, self._told = resolve_device(config.training.device), dict[str, list[tuple[float, int, int]]]()
         _ = plan_run(self.cut, split.shape).price.epsilon  # is kept
         begun = self._last = clock()
@@ -193,9 +197,9 @@ class _SmallRun:
         return statistics.fmean(self.times(_STEPS) or [0.0])
 
 
-def _cut(config: RunConfig, shape: DataShape, num: int, steps: int) -> RunConfig:
-    """Return the config for so many images, with few steps and one tick; phases have their shares of the steps."""
-    table, training = config.model_dump(mode="json", exclude_none=True), config.training
+def _cut(config: RunConfig, split: Split, steps: int) -> RunConfig:
+    """Return the config for a small split, with few steps and one tick; phases have their shares of the steps."""
+    table, training, num = config.model_dump(mode="json", exclude_none=True), config.training, len(split.private)
     steps = min(steps, training.steps)
 
     def shorten(section: dict[str, Any]) -> None:
@@ -209,12 +213,16 @@ def _cut(config: RunConfig, shape: DataShape, num: int, steps: int) -> RunConfig
 
     shorten(table["method"])
     table["training"] |= {"steps": steps, "tick_steps": max(steps, 1)}
-    if any(event.sample_rate for event in plan_run(config, shape).events):  # batches are drawn by coins
-        table["training"]["batch_size"] = min(training.batch_size, num)
-        table["privacy"].pop("sample_rate", None)  # follows from the batch
+    table["privacy"].pop("sample_rate", None)  # follows from the batch
     if "delta" in table["privacy"]:
         table["privacy"]["delta"] = min(table["privacy"]["delta"], 0.1 / num)
-    return build(type(config), table, "a small run")
+    try:
+        cut = build(type(config), table, "a small run")
+        plan_run(cut, split.shape).check()
+    except ConfigError:  # so few images fill no batch
+        table["training"]["batch_size"] = min(training.batch_size, num)
+        cut = build(type(config), table, "a small run")
+    return cut
 
 
 def _setting(config: RunConfig, key: str, default: float) -> float:
@@ -302,7 +310,10 @@ def _line(low: Sequence[float], high: Sequence[float], at_low: float, at_high: f
     least, ahead = (_ALONE if len(longer) == 1 else _ALIKE) * statistics.fmean(low), (at - at_high) / (at_high - at_low)
     if longer[len(longer) // 4] <= least:
         return Estimate(mean, mean, mean + least * ahead)
-    return _carried_on(mean, statistics.median(longer) * ahead, sum(longer))
+    more = statistics.median(longer)
+    if more < _CLEAR * mean:  # what else the machine does may be all of it
+        return Estimate(mean + more * ahead, mean, mean + 2 * more * ahead)
+    return _carried_on(mean, more * ahead, sum(longer))
 
 
 def _carried_on(measured: float, more: float, seen: float) -> Estimate:
