@@ -1,5 +1,6 @@
 """Every command of README and docs is one that the program has; the examples of README, guide and methods run."""
 
+import functools
 import os
 import re
 import shlex
@@ -64,6 +65,7 @@ def calls(line):
     return [shlex.split(part) for part in re.split(r"&&|;|>|<|\|\s", line) if part.split()[:1] == ["idpgan"]]
 
 
+@functools.cache
 def options_of():
     """Return the options of every command."""
     group = typer.main.get_command(app)
@@ -230,9 +232,15 @@ def test_the_examples_of_a_page_run(path, stock, tmp_path):
     assert follow(path, tmp_path)
 
 
+@functools.cache
+def known_keys():
+    """Return the dotted keys of all configs."""
+    return set(re.findall(r"^\| `([\w.]+)`", keys_page.render(), re.M))
+
+
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
 def test_a_config_of_a_page_has_keys_that_there_are(path):
-    known = set(re.findall(r"^\| `([\w.]+)`", keys_page.render(), re.M))
+    known = known_keys()
     for found in BLOCK.finditer(path.read_text(encoding="utf-8")):
         if found["language"] == "toml":
             given = keys(tomllib.loads(found["text"]))

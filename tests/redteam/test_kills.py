@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import random
 import signal
@@ -74,8 +75,8 @@ def count_writes(context, name, folder):
 
 @pytest.fixture(scope="module")
 def writes(context, tmp_path_factory):
-    """The same of each method."""
-    return {name: count_writes(context, name, tmp_path_factory.mktemp(name)) for name in METHODS}
+    """The same of each method that is asked for, counted once."""
+    return functools.cache(lambda name: count_writes(context, name, tmp_path_factory.mktemp(name)))
 
 
 def disturbed(context, name, out, number, act):
@@ -95,16 +96,15 @@ def points(total: int, wanted: int) -> list[int]:
 
 @pytest.mark.parametrize("name", ["idp-gan-aggregate", "dp-gan"])
 @pytest.mark.parametrize("share", [0.3, 0.6])
-def test_a_frozen_run_goes_on(context, tmp_path, name, share):
-    calls = count_writes(context, name, tmp_path / "count")
-    disturbed(context, name, tmp_path / "work" / "run", round(share * calls), small_runs.die)
+def test_a_frozen_run_goes_on(context, writes, tmp_path, name, share):
+    disturbed(context, name, tmp_path / "work" / "run", round(share * writes(name)), small_runs.die)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("act", [small_runs.die, small_runs.fill_the_disk, small_runs.press_ctrl_c])
 def test_frozen_at_many_moments(context, writes, tmp_path, name, act):
-    for number in points(writes[name], -(-FROZEN // len(METHODS))):
+    for number in points(writes(name), -(-FROZEN // len(METHODS))):
         folder = tmp_path / f"{number}"
         folder.mkdir()
         disturbed(context, name, folder / "run", number, act)
