@@ -145,7 +145,8 @@ def _template(source: str, options: InitOptions) -> Template:
         raise InputError(f"--base is adapted by method diffusion, not by {options.method}. Leave one of them out.")
     seen, shown = facts_of(source, options.data_root, options.label, options.channels)
     facts = _wanted(shown, options)
-    if options.base is not None:
+    moved = facts.aligned and bool(facts.shape.sizes.public)  # portraits, which there teach more than adapters
+    if options.base is not None and not (moved and options.method == BEST):
         from idpgan.synthesis.adapting import adapters
 
         choice = Choice.of(adapters(facts, seen.settings, options.base, _config_of))
@@ -159,6 +160,11 @@ def _template(source: str, options: InitOptions) -> Template:
         "them out of data.classes."
     )
     notes = [*_notes(choice, facts, seen.settings, not options.no_probe), *_unused(seen)]
+    if options.base is not None and choice.method != "diffusion":
+        notes.append(
+            f"{options.base} was left out: portraits moved onto what is released teach more than it, adapted "
+            "(docs/methods/adapters.md). With --method diffusion it is taken."
+        )
     if facts.aligned and not facts.shape.sizes.public:
         notes.append(
             "Portraits of people who do not exist, moved onto what is released, have the edges that a release lacks: "

@@ -147,6 +147,9 @@ def test_what_portraits_of_a_class_look_like_is_a_table_that_train_accepts(run, 
     table = tomllib.loads(said)
     assert table["data"]["public"] == "people"
     assert table["data"]["public_labels"] == {"happy": "smiling", "neutral": "not smiling"}
+    code, out, err = run("init", images, "--epsilon", 2, "--base", "denoiser", "--no-probe")  # which teaches less here
+    assert (code, tomllib.loads(out)) == (0, table)
+    assert "denoiser was left out" in err
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nothing"])
