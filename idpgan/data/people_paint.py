@@ -123,7 +123,7 @@ class _Picture:
             direction = (plain[:, 3 * wave : 3 * wave + 3] - 0.5)[:, :, None, None] * 14
             waves = waves + (dot(self.rest, direction) + 6.3 * plain[:, wave, None, None, None]).sin()
         fine = self._strands(x * 37 + (y * 23).floor() * 91.7, 13) - 0.5
-        self.albedo = self.albedo * (1 + shaped["blotches"] * (waves + (0.1 + 0.6 * shaped["freckles"]) * fine))
+        self.albedo = self.albedo * (1 + shaped["blotches"] * (waves + (0.1 + 0.6 * shaped["freckles"] ** 3) * fine))
 
     def paint_age(self) -> None:
         """Paint wrinkles: lines of the forehead, crow's feet, the folds beside the nose."""

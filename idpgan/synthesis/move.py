@@ -114,10 +114,17 @@ class Coordinates:
         texture, bend = offset.split([self.size, 2 * self._count], 1)
         added = (texture @ self.basis.T).view(images.shape).float()
         if self.template is None:
-            return images + added
+            return images + _lit(added, images)
         before = self._unit * numbers[:, self.size :]
         after = (before + self._unit * bend).float()
-        return bent_anew(images, before.float(), after) + bent_back(added, after)
+        bent = bent_anew(images, before.float(), after)
+        return bent + _lit(bent_back(added, after), bent)
+
+
+def _lit(added: Tensor, images: Tensor) -> Tensor:
+    """Return what is added to images with less color where they are dark: black hair has none to change."""
+    grey = added.mean(1, keepdim=True)
+    return grey + (added - grey) * (1 + images.mean(1, keepdim=True)).clamp(max=1)
 
 
 def law_of(generator: Generator, coordinates: Coordinates) -> Law:

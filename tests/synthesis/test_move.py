@@ -67,6 +67,17 @@ def test_moved_pictures_have_the_moments_of_the_law_and_keep_what_lies_above():
     assert (moved.smear == 0).all()
 
 
+def test_what_is_black_gets_brightness_but_no_color():
+    coordinates = Coordinates(build_generator(ModelConfig(generator="gaussian", latent_dim=6, conditional=False), (3, 8, 8), 0))
+    images = torch.full((1, 3, 8, 8), -1.0)
+    images[..., 4:] = 0.5
+    red = coordinates.of(torch.tensor([0.2, 0.0, 0.0]).view(1, 3, 1, 1).expand(1, 3, 8, 8))
+    added = coordinates.moved(images, coordinates.of(images), red) - images
+    dark, light = added[0, :, 0, 0], added[0, :, 0, 7]
+    torch.testing.assert_close(light, torch.tensor([0.2, 0.0, 0.0]), rtol=0, atol=1e-6)
+    torch.testing.assert_close(dark, torch.full((3,), 0.2 / 3), rtol=0, atol=1e-6)
+
+
 def test_directions_are_stretched_only_so_far_and_not_by_what_noise_hides():
     public, released = torch.eye(20).double(), torch.diag(torch.linspace(0.1, 9, 20).double())
     found = torch.linalg.eigvalsh(gains(public, released, torch.zeros(20).double()))
