@@ -92,7 +92,7 @@ def _coefficients(
     """Return ``model.latent_dim``: a quarter more than make an even share of the variance stand above the noise edge.
 
     ``1 / q = sqrt(2 q R) s / N`` for R classes, N records and noise of standard deviation s on a second moment
-    (`synthesis.moments`); two blocks of q / 2 under mirror symmetry have an edge sqrt(2) lower. On a group of photos
+    (`synthesis.shrinkage`); two blocks of q / 2 under mirror symmetry have an edge sqrt(2) lower. On a group of photos
     kept for choosing, Wasserstein errors were least, and flat, at 1.3 to 1.5 times as many. In 40 to 240 by 40s. At one
     contrast twice as many are of use, and not more than 120 (benchmarks/RESULTS.md, "Many classes").
 
