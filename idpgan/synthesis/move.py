@@ -19,7 +19,7 @@ How far pictures are moved follows from the known noise of the release, and from
 - A mean is shifted by what stands above its noise: a gap g of noise s by ``g max(0, 1 - (2 s / g)^2)`` (the nonnegative
   garrote: Breiman 1995). The gap that all classes have in common comes first, then what each has beside it, whose
   noise alone could tell classes apart.
-- Along the public covariance the law's is ``1 + D``; the noise moves eigenvalues of D by at most e (`moments`), and D
+- Along the public covariance the law's is ``1 + D``; the noise moves eigenvalues of D by at most e (`shrinkage`), and D
   is shrunk by that edge. No direction is stretched or squeezed by more than 1.4.
 - What noise is left in the shift of a class is one and the same pattern in all of its pictures, which a network learns
   in the place of the class. So every picture that is drawn to train on gets noise of its own on these coefficients,
@@ -52,7 +52,8 @@ from idpgan.models.simulators import OwnSimulator
 from idpgan.own_code import is_own_code
 from idpgan.synthesis import clean
 from idpgan.synthesis.clean import Cleaner
-from idpgan.synthesis.moments import NormalsNoise, shrunk
+from idpgan.synthesis.moments import NormalsNoise
+from idpgan.synthesis.shrinkage import shrunk
 from idpgan.training.plan import RunPlan
 
 _ABOVE = 2.0  # standard deviations of noise that a gap has to stand above

@@ -23,7 +23,6 @@ EPSILON = 3.0
 SHAPE = 12  # functions of a face's displacement in each direction: more add noise, fewer bend less
 _STROKES, _WRITTEN = 6, 1_000  # the same of writing, from so many images of a class on
 _MANY = 20_000  # private images from which on a teacher takes more steps
-_MANY_CLASSES = 20  # from so many on twice as many coefficients tell them apart (benchmarks/RESULTS.md)
 _MOST_BYTES = 1 << 25  # of public images in a release
 TRUNCATION = 0.7  # of normal distributions of photos: 0.6 to 0.8 looked best in trials at epsilon 10
 
@@ -87,32 +86,37 @@ def privacy(facts: Facts) -> dict[str, Setting]:
     }
 
 
-def _coefficients(facts: Facts, share: float, shape: int = 0, *, symmetric: bool = False) -> Setting:
+def _coefficients(
+    facts: Facts, share: float, shape: int = 0, *, symmetric: bool = False, light: bool = False
+) -> Setting:
     """Return ``model.latent_dim``: a quarter more than make an even share of the variance stand above the noise edge.
 
     ``1 / q = sqrt(2 q R) s / N`` for R classes, N records and noise of standard deviation s on a second moment
-    (`synthesis.moments`); two blocks of q / 2 under mirror symmetry have an edge sqrt(2) lower. On a group of photos
-    kept for choosing, Wasserstein errors were least, and flat, at 1.3 to 1.5 times as many. Many classes get twice as
-    many: what tells them apart is in finer coefficients than what they share. In 40 to 240 by 40s.
+    (`synthesis.shrinkage`); two blocks of q / 2 under mirror symmetry have an edge sqrt(2) lower. On a group of photos
+    kept for choosing, Wasserstein errors were least, and flat, at 1.3 to 1.5 times as many. In 40 to 240 by 40s. At one
+    contrast twice as many are of use, and not more than 120 (benchmarks/RESULTS.md, "Many classes").
 
     Args:
         share: Of the budget, for the sums.
         shape: Functions of a displacement in each direction, whose coefficients count too.
         symmetric: Whether moments that a mirror would negate are left out.
+        light: Whether coefficients are at one contrast.
     """
     asked, pixels = privacy(facts), math.prod(facts.shape.image_shape)
     epsilon, delta = (float(str(asked[key].value)) for key in ("epsilon", "delta"))
     noise = calibrate(lambda multiplier: [Event("gaussian", Unit.IMAGE, Relation.ZERO_OUT, multiplier)], epsilon, delta)
     records = facts.shape.num_private / (facts.per_person or 1)
     scale = math.sqrt((1 if symmetric else 2) * facts.num_classes / share) / (1 - COUNT_SHARE)
-    more = 2.5 if facts.num_classes >= _MANY_CLASSES else 1.25
+    more, most = (2.5, 120) if light else (1.25, 240)
     count = more * (noise * scale / records) ** (-2 / 3) - 2 * shape
     return Setting(
-        min(max(int(count) // 40 * 40, 40), 240, pixels * 5 // 8), "fewer coefficients, less noise, more blur"
+        min(max(int(count) // 40 * 40, 40), most, pixels * 5 // 8), "fewer coefficients, less noise, more blur"
     )
 
 
-def _moments(facts: Facts, teacher: Mapping[str, Setting]) -> tuple[dict[str, Setting], dict[str, Setting]]:
+def _moments(
+    facts: Facts, teacher: Mapping[str, Setting], *, light: bool = False
+) -> tuple[dict[str, Setting], dict[str, Setting]]:
     """Return the settings of [model] and of [method] that say which moments are released, beside such a teacher."""
     share = 1 - (float(str(teacher["teacher_share"].value)) if teacher else 0.0)
     if facts.aligned:
@@ -122,7 +126,8 @@ def _moments(facts: Facts, teacher: Mapping[str, Setting]) -> tuple[dict[str, Se
     if facts.handwriting and facts.num_classes > 1 and facts.per_class >= _WRITTEN:
         count = _coefficients(facts, share - TEMPLATE_SHARE, _STROKES)
         return {"latent_dim": count, "shape": _STROKED, "truncation": _LOOKED_AT}, {"templates": _OF_CLASSES}
-    return {"latent_dim": _coefficients(facts, share), "truncation": _LOOKED_AT}, {}
+    lit = {"light": _LIT} if light else {}
+    return {"latent_dim": _coefficients(facts, share, light=light), **lit, "truncation": _LOOKED_AT}, {}
 
 
 def _moved(facts: Facts) -> Setting:
@@ -135,7 +140,7 @@ _REGISTERED = Setting(SHAPE, "faces are brought into place on a noisy mean face;
 _STROKED = Setting(_STROKES, "strokes are brought into place on a noisy mean image; drawn ones are bent back")
 _OF_CLASSES = Setting("class", "each class has a mean image of its own to be brought into place on")
 _MIRRORED = Setting(True, "a face and its mirror image are taken as equally likely, which leaves less noise")
-_LIT = Setting(True, "the contrast of an image is drawn by itself")
+_LIT = Setting(True, "the contrasts of an image are drawn by themselves")
 _LOOKED_AT = Setting(TRUNCATION, "of the spread, in images to look at; those to train on have all of it")
 
 
@@ -145,15 +150,13 @@ def gaussian(facts: Facts, *, candidates: int = 0) -> Sections:
     With ``candidates`` above 0 half of the budget is for a teacher, which chooses among so many of them.
     """
     teacher = taught(facts, candidates) if candidates else {}
-    model, method = _moments(facts, teacher)
-    lit = {"light": _LIT} if facts.shape.image_shape[0] == 3 and "shape" not in model else {}
+    model, method = _moments(facts, teacher, light=facts.shape.image_shape[0] == 3)
     trained = "minutes: its teacher is trained, no network draws" if teacher else "seconds; nothing is trained"
     return {
         "model": {
             "generator": Setting("gaussian", "a normal distribution a class: blurred images, and no network"),
             "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
             **model,
-            **lit,
         },
         "method": {"name": Setting("gaussian", trained), **method, **teacher},
         "privacy": privacy(facts),

@@ -78,12 +78,23 @@ def test_more_records_bear_more_coefficients_and_people_are_the_records_of_unit_
     assert proposed(8_000, aligned=True) == 240  # two blocks, each with a lower edge
     assert proposed(8_000, teacher=True) == proposed(8_000, aligned=True, teacher=True) == 160  # more noise
     assert proposed(8_000, classes=10) < proposed(8_000) < proposed(8_000, classes=0)
-    assert proposed(20_000, classes=43, epsilon=1.0) == 120 > proposed(20_000, classes=19, epsilon=1.0)  # many classes
     assert proposed(8_000, per_person=4) == proposed(2_000) < proposed(8_000)
     assert proposed(10**6, side=8) == 40  # of 64 pixels
     at = [proposed(8_000, epsilon=epsilon) for epsilon in (0.3, 1.0, 3.0, 10.0)]
     assert at == sorted(at)
     assert at[0] < at[2] == proposed(8_000) < at[3]
+
+
+def test_photos_in_color_are_drawn_with_their_contrasts():
+    def proposed(num, channels, **keys):
+        shape = DataShape(Sizes(0, num, 0, 100), (channels, 32, 32), tuple(map(str, range(10))))
+        return starter.gaussian(Facts(shape, None, False, **keys))["model"]
+
+    lit, grey = proposed(20_000, 3, epsilon=1.0), proposed(20_000, 1, epsilon=1.0)
+    assert lit["light"].value
+    assert grey["latent_dim"].value < lit["latent_dim"].value <= proposed(10**6, 3)["latent_dim"].value == 120
+    assert "light" not in grey
+    assert "light" not in proposed(20_000, 3, aligned=True)
 
 
 @pytest.mark.parametrize("choice", [best, lambda facts: alternatives(facts)[-1]])

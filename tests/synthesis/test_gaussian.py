@@ -18,7 +18,8 @@ from idpgan.models import load_generator
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.gaussian import GaussianMoments
-from idpgan.synthesis.moments import MomentMap, beside_public, estimate_normals, filled, private_moments, shrunk
+from idpgan.synthesis.moments import MomentMap, estimate_normals, private_moments
+from idpgan.synthesis.shrinkage import beside_public, filled, shrunk
 from idpgan.trainer import train_on
 from idpgan.training.config import build_config
 

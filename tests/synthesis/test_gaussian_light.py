@@ -16,7 +16,8 @@ from idpgan.models.gaussian import light_of, low_spectrum
 from idpgan.models.light import Light
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.moments import MomentMap, count_moments, estimate_normals, private_moments, shared
+from idpgan.synthesis.moments import MomentMap, count_moments, estimate_normals, private_moments
+from idpgan.synthesis.shrinkage import shared
 from idpgan.training.config import build_config
 
 SHAPE, SIZE = (3, 8, 8), 12
