@@ -47,6 +47,7 @@ _LOOPS = {  # pieces of work that are cut short, and the key of [method] that sa
     "phone steps": "phone_steps",
     "teacher steps": "teacher_steps",
     "pre-training steps": "pretrain_steps",
+    "public features, epochs": "embedding_steps",
     "public images, steps": "public_steps",
 }
 _PHASES = "aggregate_steps", "critic_warmup"  # steps that are followed by others
@@ -278,9 +279,11 @@ def _work(num: int, what: str, low: _SmallRun, high: _SmallRun) -> Estimate:
 
 def _loop(config: RunConfig, shape: DataShape, what: str, low: _SmallRun, high: _SmallRun) -> Estimate:
     """Return how long a loop takes that was cut short, whose rounds read at most a batch."""
-    batch = _setting(config, "teacher_batch_size", math.inf)
+    batch, key, found = _setting(config, "teacher_batch_size", math.inf), _LOOPS[what], high.times(what)
     sizes = (min(num, batch) for num in (low.num, high.num, shape.num_private))
-    return _line(low.times(what), high.times(what), *sizes) * _setting(config, _LOOPS[what], 0)
+    alike = low.total(what) == high.total(what)  # else a round is longer, and there are fewer
+    word = _line(low.times(what), found, *sizes) if alike else Estimate.sure(statistics.fmean(found))
+    return word * (high.total(what) * _setting(config, key, 0) / _setting(high.cut, key, 1))
 
 
 def _reads(method: Method) -> bool:

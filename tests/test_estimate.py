@@ -11,6 +11,7 @@ from idpgan.commands import rehearse
 from idpgan.commands.doctor import capabilities
 from idpgan.commands.init import InitOptions, config_for
 from idpgan.commands.rehearse import RehearseOptions, rehearse_config
+from idpgan.config import config_names
 from idpgan.data import load as loading
 from idpgan.data.load import DataShape, Sizes
 from idpgan.errors import InputError
@@ -227,3 +228,14 @@ def test_doctor_init_and_rehearse_say_one_number_of_one_config(monkeypatch, tmp_
     with pytest.raises(InputError, match="stopped"):
         rehearse.rehearse_config(RehearseOptions(("digits-gaussian",), epsilon=(1.0,), out=None))  # nobody would see it
     assert not asked
+
+
+@pytest.mark.parametrize("name", [name for name in config_names() if name.startswith(("digits-", "mnist-"))])
+def test_every_config_is_cut_to_a_run_that_is_not_refused(name):
+    config = load_config(Path(name), ["privacy.accept_unsound=true"])
+    public = 500 if config.data.public or config.data.public_share or config.data.public_root else 0
+    shape = DataShape(Sizes(public, 5_000, 0, 100), (1, 8, 8) if name.startswith("digits") else (1, 28, 28), DIGITS)
+    split = estimate._random(shape, 64)
+    cut = estimate._cut(config, split, 3)
+    plan_run(cut, split.shape).check()
+    assert cut.training.steps == min(3, config.training.steps)
