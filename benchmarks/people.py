@@ -88,6 +88,12 @@ def tinted(images: Images) -> Images:
     return dataclasses.replace(images, images=pixels)
 
 
+def in_grey(images: Images) -> Images:
+    """Return images without colors: a network would read a smile from red lips, which tinted photos do not have."""
+    luma = (images.images * torch.tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
+    return dataclasses.replace(images, images=luma.round().to(torch.uint8))
+
+
 def of_group(images: Images, *groups: int) -> Images:
     """Return the photos of the people of some of the eight groups, which are dealt by a hash of their numbers."""
     found = (images.identities * 2_654_435_761 >> 16) % GROUPS
@@ -332,8 +338,9 @@ def main() -> None:
             if any(key.items() <= cell.items() for cell in done):
                 continue
             images, looked = drawn(row, seed, private, public, asked.out, asked.denoiser)
-            few = images.select(torch.arange(NUM // 2))
-            cnn = judge(few, judges, seed, epochs=4) if asked.quick else judge(images, judges, seed)
+            shown, asked_about = (in_grey(part) if asked.tinted else part for part in (images, judges))
+            few = shown.select(torch.arange(NUM // 2))
+            cnn = judge(few, asked_about, seed, epochs=4) if asked.quick else judge(shown, asked_about, seed)
             cell = key | {"cnn": cnn, "spread": spread(images.images)}
             if asked.fidelity:
                 cell |= {**found_faces(looked), **found_by_mtcnn(looked), **likeness(images, judges)}
