@@ -36,7 +36,8 @@ def make_result(name: str, evaluations: Sequence[Path], runs: Sequence[Path] = (
 
     Args:
         name: Of the row: lower-case words with hyphens.
-        runs: The folder of each evaluation's run, where it is not the one that the evaluation names or lies in.
+        runs: The folder of each evaluation's run, where it is not the one that the evaluation names or lies in; of
+            images that no run made the config (TOML) by which they were judged.
     """
     if not re.fullmatch(r"[a-z0-9]+([-.][a-z0-9]+)*", name):
         raise SystemExit(f"--row {name}: lower-case letters, digits, dots and hyphens, as in mnist-gaussian-eps1.")
@@ -77,7 +78,12 @@ def run_of(path: Path, evaluation: dict[str, Any]) -> Path:
 
 
 def describe_run(run: Path, evaluation: dict[str, Any], path: Path) -> dict[str, Any]:
-    """Return what one run adds to its row; ``row`` holds what all runs of the row have in common."""
+    """Return what one run adds to its row; ``row`` holds what all runs of the row have in common.
+
+    Of images that no run made, such as people alone, ``run`` is the config that declares the images which judge.
+    """
+    if run.suffix == ".toml":
+        return describe_images(run, evaluation, path)
     config = trainer.load_config(run / "config.toml")
     privacy = read_json(run / "release" / "privacy.json")
     step, seconds = trained(run)
@@ -106,6 +112,15 @@ def describe_run(run: Path, evaluation: dict[str, Any], path: Path) -> dict[str,
         "evaluation": origin(evaluation["environment"], path),
     }
     return {"row": common, **made, **{score: evaluation[score] for score in SCORES if evaluation.get(score)}}
+
+
+def describe_images(config: Path, evaluation: dict[str, Any], path: Path) -> dict[str, Any]:
+    """Return what images add to their row for which no private image was read."""
+    loaded, made = trainer.load_config(config), origin(evaluation["environment"], path)
+    row = {"method": "none", "data": loaded.data.name, "config": nearest_config(loaded)[0], "overrides": []}
+    row |= {"part": evaluation["part"], "num_images": evaluation["num_images"]}
+    scores = {score: evaluation[score] for score in SCORES if evaluation.get(score)}
+    return {"row": row, "config_sha256": loaded.identity(), "seed": 0, "training": made, "evaluation": made, **scores}
 
 
 def trained(run: Path) -> tuple[int, float | None]:

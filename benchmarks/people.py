@@ -88,6 +88,12 @@ def tinted(images: Images) -> Images:
     return dataclasses.replace(images, images=pixels)
 
 
+def in_grey(images: Images) -> Images:
+    """Return images without colors: a network would read a smile from red lips, which tinted photos do not have."""
+    luma = (images.images * torch.tensor(LUMA).view(3, 1, 1)).sum(1, keepdim=True)
+    return dataclasses.replace(images, images=luma.round().to(torch.uint8))
+
+
 def of_group(images: Images, *groups: int) -> Images:
     """Return the photos of the people of some of the eight groups, which are dealt by a hash of their numbers."""
     found = (images.identities * 2_654_435_761 >> 16) % GROUPS
@@ -257,6 +263,30 @@ def spread(images: Tensor) -> float:
     return round(float(torch.pdist(rows).mean() / rows.shape[1] ** 0.5), 4)
 
 
+def likeness(images: Images, photos: Images) -> dict[str, float]:
+    """Return how alike smiles and spectra of images and photos are.
+
+    "smile" is the cosine between what a smile changes in the mean image below the eyes; "spectrum" is the mean distance
+    between the decimal logarithms of the power of grey images by frequency.
+    """
+    smiles, powers = [], []
+    for part in (images, photos):
+        grey = part.images.float().mean(1)
+        smile = grey[part.labels == 1].mean(0) - grey[part.labels == 0].mean(0)
+        smiles.append(smile[round(EYES[0, 1] * len(smile)) :].flatten())
+        window = torch.hann_window(len(smile), periodic=False)
+        centered = (grey - grey.mean((1, 2), keepdim=True)) * window * window[:, None]
+        power = torch.fft.fft2(centered).abs().square().mean(0)
+        along = torch.fft.fftfreq(len(smile)) * len(smile)
+        radius = (along.square() + along[:, None].square()).sqrt().round().long().flatten()
+        sums = torch.zeros(int(radius.max()) + 1).index_add_(0, radius, power.flatten())
+        powers.append((sums / radius.bincount())[1 : len(smile) // 2].log10())
+    return {
+        "smile": round(float(functional.cosine_similarity(*smiles, dim=0)), 3),
+        "spectrum": round(float((powers[0] - powers[1]).abs().mean()), 3),
+    }
+
+
 def fidelity(images: Images, photos: Images, network: FeatureClassifier, cache: Cache) -> dict[str, float]:
     """Return KID, precision and recall by a network that learned from the private photos."""
     found = measure_fidelity(mixed_up(images, 2000), photos, network, cache=cache)
@@ -308,11 +338,12 @@ def main() -> None:
             if any(key.items() <= cell.items() for cell in done):
                 continue
             images, looked = drawn(row, seed, private, public, asked.out, asked.denoiser)
-            few = images.select(torch.arange(NUM // 2))
-            cnn = judge(few, judges, seed, epochs=4) if asked.quick else judge(images, judges, seed)
+            shown, asked_about = (in_grey(part) if asked.tinted else part for part in (images, judges))
+            few = shown.select(torch.arange(NUM // 2))
+            cnn = judge(few, asked_about, seed, epochs=4) if asked.quick else judge(shown, asked_about, seed)
             cell = key | {"cnn": cnn, "spread": spread(images.images)}
             if asked.fidelity:
-                cell |= {**found_faces(looked), **found_by_mtcnn(looked)}
+                cell |= {**found_faces(looked), **found_by_mtcnn(looked), **likeness(images, judges)}
                 others = {"private": private, "others": judges, "portraits": public}
                 others.pop({"real": "private", "people": "portraits"}.get(row, ""), None)
                 cell |= nearest(images, **others)

@@ -12,11 +12,11 @@ import argparse
 from pathlib import Path
 
 import torch
+from people import CLASSES, LAWS, add_sources, generator_of, read_sources
 from PIL import Image
 from torch import Tensor
 
 from idpgan.data.images import make_grid, to_uint8
-from people import CLASSES, LAWS, add_sources, generator_of, read_sources
 
 EPSILONS, COLUMNS, GAP_PX = (1, 3, 10), 8, 12
 
@@ -44,7 +44,8 @@ def main() -> None:
         generator = method.artifact(method.plan.config.release).generator
         drawn = [to_uint8(each.sample(len(labels), labels, seed=0)) for each in (generator.law, generator)]
         bands.append(stacked([make_grid(each, COLUMNS) for each in drawn], 2))
-    Image.fromarray(stacked(bands, 1).movedim(0, 2).squeeze(2).numpy()).save(asked.out, optimize=True)
+    picture = Image.fromarray(stacked(bands, 1).movedim(0, 2).squeeze(2).numpy())
+    (picture.quantize(256) if picture.mode == "RGB" else picture).save(asked.out, optimize=True)
 
 
 if __name__ == "__main__":

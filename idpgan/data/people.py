@@ -1,7 +1,8 @@
 """People who do not exist: portraits rendered from MakeHuman's shapes, labelled by what was chosen for each.
 
-The eyes are where `idpgan prepare --align eyes` puts them. Every portrait is a function of numbers in [0, 1), a row of
-`NUMBERS`, hence of its seed; another device may round a pixel differently. `people_traits` says how people are sampled.
+Eyes are found where `idpgan prepare --align eyes` puts them. Every portrait is a function of numbers in [0, 1), a row
+of `NUMBERS`, hence of its seed; another device may round a pixel differently. How people are sampled:
+`people_traits`.
 No photo of anybody was used, which is why only these are called people who do not exist: `PAPERS`.
 """
 

@@ -134,7 +134,8 @@ class _Picture:
         crow = _bell((wide - 0.55) / 0.06, (y + 0.02) / 0.10) * (0.5 + 0.5 * (70 * y).sin())
         fold = _bell((wide - 0.29 + 0.35 * (y + 0.5)) / 0.035, (y + 0.50) / 0.14)
         self._paint(
-            (old * (0.30 * forehead * lines + 0.3 * crow) + (0.1 + 0.3 * old + 0.3 * self.shaped["smiling"]) * fold) * self.skin,
+            (old * (0.30 * forehead * lines + 0.3 * crow) + (0.1 + 0.3 * old + 0.3 * self.shaped["smiling"]) * fold)
+            * self.skin,
             0.5 * self._color(self.skin_rgb),
         )
 

@@ -1,6 +1,6 @@
 """The shape of a portrait: face, expression, hair and glasses as triangles, turned and put in front of the camera.
 
-Lengths are decimeters about the middle between the eyes, as in `people_mesh`. The eyes come to the places where
+Lengths are decimeters about the middle between the eyes, as in `people_mesh`. Eyes are found where
 `idpgan prepare --align eyes` puts them.
 """
 

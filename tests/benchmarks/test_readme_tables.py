@@ -117,6 +117,13 @@ def test_a_row_is_made_from_its_runs(run, tmp_path):
     assert measured.read_results(measured.write_result(row, tmp_path).parent) == {row["name"]: row}
 
 
+def test_images_that_no_run_made_have_a_row_too(run):
+    row = measured.make_result("floor", [run("drawn")], [ROOT / "configs" / "digits-gaussian.toml"])
+    assert (row["method"], row["config"]) == ("none", "configs/digits-gaussian.toml")
+    assert row["summary"]["accuracy cnn"]["mean"] == pytest.approx(0.6)
+    assert "privacy" not in row
+
+
 def test_two_evaluations_of_the_same_images_are_one_run(run, tmp_path):
     first = run("first")
     other = json.loads(first.read_text()) | {"inception": {"mean": 3.0}}

@@ -68,7 +68,9 @@ def test_moved_pictures_have_the_moments_of_the_law_and_keep_what_lies_above():
 
 
 def test_what_is_black_gets_brightness_but_no_color():
-    coordinates = Coordinates(build_generator(ModelConfig(generator="gaussian", latent_dim=6, conditional=False), (3, 8, 8), 0))
+    coordinates = Coordinates(
+        build_generator(ModelConfig(generator="gaussian", latent_dim=6, conditional=False), (3, 8, 8), 0)
+    )
     images = torch.full((1, 3, 8, 8), -1.0)
     images[..., 4:] = 0.5
     red = coordinates.of(torch.tensor([0.2, 0.0, 0.0]).view(1, 3, 1, 1).expand(1, 3, 8, 8))
