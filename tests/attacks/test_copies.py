@@ -9,6 +9,7 @@ from PIL import Image
 from torch.nn import functional
 
 import idpgan
+from idpgan.attacks import copies
 from idpgan.attacks.copies import FALSE_ALARMS, ORIENTATIONS, find_copies, oriented
 from idpgan.data.images import Images
 
@@ -134,3 +135,11 @@ def test_copies_are_named_as_they_were_given_and_come_first_among_the_riskiest()
         assert record.equal
         place = int(record.names[0].split()[1]) - 1
         assert any(torch.equal(near.rot90(-1, (1, 2)), MEMBERS[place]) for near in record.nearest)
+
+
+@pytest.mark.parametrize("scale", copies._SCALES)
+@pytest.mark.parametrize("width", copies._WIDTHS)
+def test_no_weight_of_a_blur_is_a_subnormal_number(width, scale):
+    """Two in a hundred were, and the search took twenty times as long."""
+    weights = copies._blurred(round(copies._SIDE * scale), width) @ copies._scaled(scale)
+    assert weights[weights != 0].abs().min() >= torch.finfo(torch.float32).tiny

@@ -134,9 +134,9 @@ def autoencoder(digits):
     return fit_feature_autoencoder(full_training_set(digits))
 
 
-@pytest.fixture(params=["classifier", "autoencoder"])
-def network(request, feature_classifier, autoencoder):
-    return {"classifier": feature_classifier, "autoencoder": autoencoder}[request.param]
+@pytest.fixture(params=["feature_classifier", "autoencoder"])
+def network(request):
+    return request.getfixturevalue(request.param)
 
 
 @pytest.mark.trained

@@ -1,4 +1,4 @@
-"""The optimizers are those of PyTorch to the last bit, and a run spares the second that its compiler takes."""
+"""The optimizers are those of PyTorch to the last bit, without the second that its compiler takes to import."""
 
 import copy
 import subprocess
