@@ -9,6 +9,7 @@ import torch
 
 from idpgan.data.images import Images
 from idpgan.data.load import Split
+from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.models.pipeline_folder import is_pipeline
 from idpgan.synthesis import starter
@@ -17,6 +18,7 @@ from idpgan.synthesis.starter import Facts, Sections, Setting
 from idpgan.training.config import RunConfig
 
 _FIRST = "biases"  # all networks have some: what the largest part is asked of
+_FEW, _MANY = 16, 64  # images that a base draws: a pipeline takes long
 
 
 def adapters(
@@ -67,12 +69,13 @@ def _measured(config: RunConfig, facts: Facts) -> dict[str, Setting]:
     shape = facts.shape
     nobody = Images(torch.zeros(0, *shape.image_shape, dtype=torch.uint8), _labels(0, shape.classes), shape.classes)
     one = Images(torch.zeros(1, *shape.image_shape, dtype=torch.uint8), _labels(1, shape.classes), shape.classes)
-    method = Diffusion.of(config, Split(nobody, one, nobody, nobody), device=torch.device("cpu"))
+    method = Diffusion.of(config, Split(nobody, one, nobody, nobody), device=resolve_device(config.training.device))
+    drawn = _FEW if config.model.pipeline is not None else _MANY
     plan = Diffusion.Plan(config, shape)
     return {
         "draws": Setting(plan.draws, "noisy copies of an image in its gradient: of few images they cost little"),
         "learning_rate": Setting(float(f"{plan.learning_rate:.2g}"), "less where the steps are noisier"),
-        "clip_norm": Setting(float(f"{method.usual_norm():.2g}"), "the median on images that the base draws"),
+        "clip_norm": Setting(float(f"{method.usual_norm(drawn):.2g}"), "the median on images that the base draws"),
     }
 
 

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from idpgan import load_generator, trainer
+from idpgan.commands.init import InitOptions, config_for
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.adapters import trained_weights
 from idpgan.models.pipeline import LORA_FILE, PipelineGenerator
@@ -131,6 +132,15 @@ def test_votes_choose_among_the_layers_of_a_pipeline(tmp_path):
     state = load_generator(release, module=folder).state_dict()
     factors = {name: weight for name, weight in state.items() if name.endswith("up.weight")}
     assert sum(bool(weight.any()) for weight in factors.values()) == 2 < len(factors)
+
+
+def test_init_proposes_how_to_adapt_a_pipeline(tmp_path):
+    folder = saved("unet", tmp_path / "pipeline")
+    template = config_for("digits", InitOptions(base=folder, no_probe=True))
+    config = build_config(with_releases(template.table), "init")
+    assert config.method.start_share == 0
+    assert config.model.trained == ("*",)  # of so small a network
+    assert 1e-3 < config.method.clip_norm < 10
 
 
 def add_text_encoder(folder):

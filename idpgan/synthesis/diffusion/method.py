@@ -157,7 +157,7 @@ class Diffusion(PrivateSteps, GaussianMoments):
         found.learn(*self._drawn(self.config.max_physical_batch))
         return found
 
-    def usual_norm(self, num: int = 64) -> float:
+    def usual_norm(self, num: int) -> float:
         """Return the median norm of the gradients of so many images that the generator draws: public before a step."""
         records = self._seen(*self._drawn(num), self._public_coins(num))
         weights = trained_weights(self.newest.network)
