@@ -46,8 +46,6 @@ from idpgan.models.moved import MovedGenerator
 from idpgan.models.registration import Registration, bent_anew, bent_back, displaced, shape_unit
 from idpgan.models.simulators import OwnSimulator
 from idpgan.own_code import is_own_code
-from idpgan.synthesis import clean
-from idpgan.synthesis.clean import Cleaner
 from idpgan.synthesis.moments import NormalsNoise, shrunk
 from idpgan.training.plan import RunPlan
 
@@ -140,7 +138,6 @@ def move(
     public: Images,
     noise: NormalsNoise,
     template: Tensor | None = None,
-    cleaner: Cleaner | None = None,
     *,
     seed: int,
 ) -> MovedGenerator:
@@ -152,7 +149,6 @@ def move(
         noise: Known noise of the law's normal distributions.
         template: Of the release, (T, C, H, W), where it was one of registered images. Only a "gaussian" generator is
             moved onto as registered; what any other draws is taken as it lies.
-        cleaner: What cleans the moved pictures; None: nothing does.
         seed: Of which pictures are taken.
     """
     num, rows = generator.config.moved, max(generator.num_classes, 1)
@@ -174,9 +170,8 @@ def move(
         bends = _SMEAR * left[row, q:]  # the generator smears texture alone
         offset[:, q:] += bends * torch.randn(num, len(bends), generator=rng, dtype=torch.float64)
         moved = coordinates.moved(to_float(pool[chosen]), x[row][chosen], offset).clamp(-1, 1)
-        moved = moved if cleaner is None else cleaner(moved, row, noise, rng)
         result.pictures[row] = to_uint8(moved).to(device)
-    result.smear.copy_(_SMEAR * left[:, :q] if cleaner is None else torch.zeros_like(result.smear))
+    result.smear.copy_(_SMEAR * left[:, :q])
     return result.eval().requires_grad_(False)
 
 
@@ -266,7 +261,6 @@ def check_moved(plan: RunPlan) -> None:
     moved, public = plan.config.model.moved, plan.shape.sizes.public
     pictures = max(plan.classes, 1) * math.prod(plan.shape.image_shape)
     check_memory(moved * pictures, f"model.moved = {moved:,}", "Lower it.")
-    clean.check_cleaned(plan.config, plan.shape)
     if moved and is_own_code(plan.config.model.simulator):
         few = plan.config.model.model_copy(update={"moved": 1})
         drawn_public(few, plan.shape.image_shape, plan.shape.classes if plan.classes else (), 0)

@@ -359,12 +359,6 @@ class RunPlan(Plan):
             )
         if data.public in ("fonts", "people"):
             phrases.append(f"the drawn public images: {PAPERS[data.public]}")
-        if model.cleaned and model.origin is not None:
-            stated = f", license {model.origin.license}" if model.origin.license else ""
-            phrases.append(
-                f"the denoiser that cleaned what was moved: a diffusion generator, weights of SHA-256 "
-                f"{model.origin.weights}, learned from {model.origin.num_private:,} images{stated}"
-            )
         if model.trained and model.origin is not None:
             stated = f", license {model.origin.license}" if model.origin.license else ""
             phrases.append(
