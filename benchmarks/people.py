@@ -5,8 +5,7 @@ python benchmarks/people.py --data-root FACES --portraits NPZ --out CELLS [--gro
 FACES is a folder that `idpgan prepare --align eyes` made, with the columns person and expression; NPZ holds portraits
 of the same size, labels 0 (neutral) and 1 (smiling). An eighth of the people chooses settings, another eighth is looked
 at once (--group judge), the others are the private ones. A row is LAW:EPSILON:DRAWN, such as plain:1:moved, or
-plain:1:0.8 with that share drawn by the law; "real", "people" (no private image read) have no law. "cleaned" are moved
-portraits, cleaned by --denoiser, a release of method edm on portraits whose classes are 0 and 1 in this order.
+plain:1:0.8 with that share drawn by the law; "real", "people" (no private image read) have no law.
 CELLS/cells.jsonl has a line for each cell; what is there is kept.
 
 With --fidelity faces are searched by the cascades that align, and by MTCNN (Zhang et al. 2016), another detector, where
@@ -37,10 +36,8 @@ from idpgan.data.load import Split
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import FeatureClassifier, fit_feature_classifier
 from idpgan.metrics.fidelity import measure_fidelity
-from idpgan.models import load_generator
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
-from idpgan.synthesis.clean import Cleaner
 from idpgan.synthesis.gaussian import GaussianMoments
 from idpgan.trainer import train_on
 from idpgan.training.config import build_config
@@ -57,7 +54,7 @@ LAWS: dict[str, dict[str, Any]] = {  # name -> [model], [method], [privacy] besi
     "taught": {"model": {"shape": 12}, "method": {"teacher_share": 0.5, "candidates": 4}},
     "person": {"privacy": {"unit": "person", "most_per_person": 10}},
 }
-DRAWN = {"law": 1.0, "moved": 0.0, "half": 0.5, "cleaned": 0.0}  # the share that is drawn by the law itself
+DRAWN = {"law": 1.0, "moved": 0.0, "half": 0.5}  # the share that is drawn by the law itself
 
 
 def faces(root: Path) -> Images:
@@ -236,9 +233,7 @@ def mixed_up(images: Images, num: int) -> Images:
     return images.select(torch.randperm(len(images), generator=torch.Generator().manual_seed(0))[:num])
 
 
-def drawn(
-    row: str, seed: int, private: Images, public: Images, out: Path, denoiser: Path | None
-) -> tuple[Images, Tensor]:
+def drawn(row: str, seed: int, private: Images, public: Images, out: Path) -> tuple[Images, Tensor]:
     """Return images to train on, and images to look at."""
     if row in ("real", "people"):
         images = mixed_up({"real": private, "people": public}[row], NUM)
@@ -247,8 +242,6 @@ def drawn(
     method = generator_of(law, float(epsilon), seed, private, public, out)
     share = DRAWN[how] if how in DRAWN else float(how)
     model = {"moved": moved_of(public) if share < 1 else 0, "plain_share": share}
-    if how == "cleaned":
-        method._cleaner = Cleaner(load_generator(denoiser), [0, 1])
     generator: Generator = method.generator
     generator.config = generator.config.model_copy(update=model)
     generator = method.artifact(method.plan.config.release).generator
@@ -317,7 +310,6 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--rows", nargs="+", default=["real", "people", "plain:1:law", "plain:1:moved", "plain:1:half"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
-    parser.add_argument("--denoiser", type=Path, help="for rows that are cleaned")
     parser.add_argument("--tag", default="", help="names a setting that is tried")
     parser.add_argument(
         "--quick", action="store_true", help="half of the images, two thirds of the epochs: to choose by"
@@ -337,7 +329,7 @@ def main() -> None:
             key = {"row": row, "seed": seed, "group": asked.group, "tag": asked.tag, "quick": asked.quick}
             if any(key.items() <= cell.items() for cell in done):
                 continue
-            images, looked = drawn(row, seed, private, public, asked.out, asked.denoiser)
+            images, looked = drawn(row, seed, private, public, asked.out)
             shown, asked_about = (in_grey(part) if asked.tinted else part for part in (images, judges))
             few = shown.select(torch.arange(NUM // 2))
             cnn = judge(few, asked_about, seed, epochs=4) if asked.quick else judge(shown, asked_about, seed)

@@ -43,11 +43,11 @@ def with_releases(table: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(data, Mapping) or not isinstance(model, Mapping):
         return table
     path, root = data.get("public_generator"), data.get("public_root")
-    wanted = model.get("simulator") == "generator" or model.get("cleaned") or model.get("trained")
+    wanted = model.get("simulator") == "generator" or model.get("trained")
     if isinstance(path, str) and not wanted:
         raise ConfigError(
-            f"data.public_generator = '{path}' is for model.simulator = \"generator\", model.cleaned = true or "
-            "model.trained. Set one of them, or leave it out."
+            f"data.public_generator = '{path}' is for model.simulator = \"generator\" or model.trained. "
+            "Set one of them, or leave it out."
         )
     if isinstance(path, str) and model.get("trained") and is_pipeline(Path(path).expanduser()):
         if "pipeline" in model:

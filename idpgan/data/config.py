@@ -50,8 +50,7 @@ class DataConfig(Section):
         public_license: License of the images of ``public_root``, as whoever owns them states it: printed before they
             are used, and on the card.
         public_generator: Folder of a released generator of this package: the simulator of ``model.simulator =
-            "generator"``, what cleans with ``model.cleaned``, or what is adapted with ``model.trained``, which a folder
-            of `diffusers` may be too.
+            "generator"``, or what is adapted with ``model.trained``, which a folder of `diffusers` may be too.
         public: "faces" draws the public images, in the size of the private ones: nobody's privacy, and nothing is taken
             out of the private ones. "fonts" are digits of a simulated pen, "people" portraits of people who do not
             exist, as `idpgan people` draws them.

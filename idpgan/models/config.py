@@ -170,8 +170,6 @@ class ModelConfig(Section):
             nothing is adapted.
         pipeline: That folder; written by `idpgan train`, which reads it.
         prompts: What the frozen text encoder of that folder is told of each class, in their order, or of all images.
-        cleaned: Whether moved images are cleaned by a denoiser that learned from public images, the released
-            "diffusion" generator of ``data.public_generator`` (`idpgan.synthesis.clean`).
         plain_share: Of the images to train on, the share that is drawn by the law as without `moved`.
     """
 
@@ -194,7 +192,6 @@ class ModelConfig(Section):
     trained: Annotated[tuple[TrainedPart, ...], BeforeValidator(_several), Field(max_length=64)] = ()
     pipeline: PipelineConfig | None = None
     prompts: Annotated[tuple[TrainedPart, ...], BeforeValidator(_several), Field(max_length=1000)] = ()
-    cleaned: bool = False
     plain_share: float = Field(default=0.5, ge=0, lt=1)
 
     @model_validator(mode="before")
@@ -232,11 +229,6 @@ class ModelConfig(Section):
             raise ConfigError(
                 'simulator = "generator" needs a released generator: name its folder as data.public_generator.'
             )
-        if self.cleaned and (not self.moved or self.origin is None or self.origin.model.generator != "diffusion"):
-            raise ConfigError(
-                "cleaned = true cleans moved images by a diffusion generator: set moved, and name the folder of such a "
-                "release as data.public_generator, or set cleaned = false."
-            )
         if (self.generator == "pipeline") != (self.pipeline is not None) or (self.pipeline and not self.trained):
             raise ConfigError(
                 'generator = "pipeline" needs trained, and a folder of diffusers as data.public_generator; any other '
@@ -246,10 +238,9 @@ class ModelConfig(Section):
             raise ConfigError("prompts are for a pipeline whose network is a UNet2DConditionModel. Leave them out.")
         if self.trained:
             self._check_trained()
-        elif self.simulator != "generator" and not self.cleaned and self.origin is not None:
+        elif self.simulator != "generator" and self.origin is not None:
             raise ConfigError(
-                f'origin is for simulator = "generator", not for "{self.simulator}", for cleaned = true or for '
-                "trained. Leave it out."
+                f'origin is for simulator = "generator", not for "{self.simulator}", or for trained. Leave it out.'
             )
         if self.license and not is_own_code(self.simulator):
             raise ConfigError("license is for a simulator of your own. Leave it out.")
@@ -281,7 +272,7 @@ class ModelConfig(Section):
 class Origin(Section):
     """[model.origin]: a released generator that a run builds on, and what its release proves.
 
-    Its latent numbers are a simulator, or it cleans what was moved.
+    Its latent numbers are a simulator, or its weights are adapted.
 
     Attributes:
         model: Its own [model].

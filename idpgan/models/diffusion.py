@@ -187,28 +187,8 @@ class DiffusionGenerator(GaussianGenerator):
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
         """Draw images of noise ``z`` (B, D), standard normal, clamped."""
         rows = _rows(len(z), labels, z.device)
-        return self._flowed(z, rows, MOST)
-
-    @torch.no_grad()
-    def cleaned(self, images: Tensor, labels: Tensor | None, level: float, normal: Tensor) -> Tensor:
-        """Add noise to images (B, C, H, W) in [-1, 1], and draw what they are without it.
-
-        Args:
-            labels: (B,) int64 if conditional, else None.
-            level: Standard deviation of the noise, between `LEAST` and `MOST`.
-            normal: (B, D), standard normal.
-        """
-        rows = _rows(len(images), labels, images.device)
-        noisy = self.states(images, self.known(images, labels)) + level * normal
-        return self._flowed(self._white(noisy - self._centers(rows), rows, level), rows, level)
-
-    def _flowed(self, w: Tensor, rows: Tensor, start: float) -> Tensor:
-        """Draw images of the numbers w at a level, clamped."""
-        center, intervals = (
-            self._centers(rows),
-            math.ceil(_INTERVALS * math.log(start / LEAST) / math.log(MOST / LEAST)),
-        )
-        levels = torch.logspace(math.log10(start), math.log10(LEAST), intervals + 1, dtype=torch.float64).tolist()
+        w, center = z, self._centers(rows)
+        levels = torch.logspace(math.log10(MOST), math.log10(LEAST), _INTERVALS + 1, dtype=torch.float64).tolist()
         for level, lower in itertools.pairwise(levels):
             step = math.log(level / lower)
             slope = self._slope(center, w, rows, level)

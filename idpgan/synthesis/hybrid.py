@@ -129,9 +129,7 @@ class HybridPlan(RunPlan):
         steps = config.training.steps - config.method.aggregate_steps
         part = DpGanRun(
             data=config.data,
-            model=config.model.model_copy(
-                update={"moved": 0, "cleaned": False, "origin": None}
-            ),  # for both parts together
+            model=config.model.model_copy(update={"moved": 0, "origin": None}),  # for both parts together
             method=config.method.dp_gan,
             privacy=DpGanPrivacy(epsilon=privacy.epsilon, delta=privacy.delta, sample_rate=privacy.sample_rate),
             training=config.training.model_copy(update={"steps": steps}),

@@ -50,8 +50,6 @@ from idpgan.models.moved import MovedGenerator
 from idpgan.models.registration import Registration, bent_anew, bent_back, displaced, shape_unit
 from idpgan.models.simulators import OwnSimulator
 from idpgan.own_code import is_own_code
-from idpgan.synthesis import clean
-from idpgan.synthesis.clean import Cleaner
 from idpgan.synthesis.moments import NormalsNoise
 from idpgan.synthesis.shrinkage import shrunk
 from idpgan.training.plan import RunPlan
@@ -145,7 +143,6 @@ def move(
     public: Images,
     noise: NormalsNoise,
     template: Tensor | None = None,
-    cleaner: Cleaner | None = None,
     *,
     seed: int,
 ) -> MovedGenerator:
@@ -157,7 +154,6 @@ def move(
         noise: Known noise of the law's normal distributions.
         template: Of the release, (T, C, H, W), where it was one of registered images. Only a "gaussian" generator is
             moved onto as registered; what any other draws is taken as it lies.
-        cleaner: What cleans the moved pictures; None: nothing does.
         seed: Of which pictures are taken.
     """
     num, rows = generator.config.moved, max(generator.num_classes, 1)
@@ -179,9 +175,8 @@ def move(
         bends = _SMEAR * left[row, q:]  # the generator smears texture alone
         offset[:, q:] += bends * torch.randn(num, len(bends), generator=rng, dtype=torch.float64)
         moved = coordinates.moved(to_float(pool[chosen]), x[row][chosen], offset).clamp(-1, 1)
-        moved = moved if cleaner is None else cleaner(moved, row, noise, rng)
         result.pictures[row] = to_uint8(moved).to(device)
-    result.smear.copy_(_SMEAR * left[:, :q] if cleaner is None else torch.zeros_like(result.smear))
+    result.smear.copy_(_SMEAR * left[:, :q])
     return result.eval().requires_grad_(False)
 
 
@@ -285,7 +280,6 @@ def check_moved(plan: RunPlan) -> None:
     model, shape, public = plan.config.model, plan.shape, plan.shape.sizes.public
     pictures = max(plan.classes, 1) * math.prod(shape.image_shape)
     check_memory(model.moved * pictures, f"model.moved = {model.moved:,}", "Lower it.")
-    clean.check_cleaned(plan.config, shape)
     if draws_own(model) and model.origin is not None:
         build_origin(model.origin, shape.image_shape)
     elif draws_own(model):

@@ -9,7 +9,6 @@ from idpgan.data.load import Split
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.release.generator import GeneratorArtifact
-from idpgan.synthesis.clean import cleaner_of
 from idpgan.synthesis.moments import NormalsNoise
 from idpgan.synthesis.move import check_pools, drawn_public, draws_own, move
 from idpgan.synthesis.teacher import balanced
@@ -35,7 +34,6 @@ class GivesGenerator(Method):
         if model.moved and not draws_own(model):
             classes = len(split.classes) if model.conditional else 0
             check_pools(split.public, model.moved, max(classes, 1))
-        self._cleaner = cleaner_of(self.plan.config, split.shape)
 
     @property
     def normals_noise(self) -> NormalsNoise:
@@ -66,8 +64,7 @@ class GivesGenerator(Method):
             if draws_own(generator.config):
                 data = self.plan.config.data
                 public = drawn_public(generator.config, data, generator.image_shape, generator.classes, seed)
-            known = self.normals_noise, self.template, self._cleaner
-            generator = move(generator, public, *known, seed=seed)
+            generator = move(generator, public, self.normals_noise, self.template, seed=seed)
         if self.teacher is not None and self.candidates is not None:
             generator = generator.taught_by(balanced(self.teacher, law, self.progress), self.candidates)
         return GeneratorArtifact(generator, config.samples)

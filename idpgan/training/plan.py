@@ -360,7 +360,6 @@ class RunPlan(Plan):
         if data.public in ("fonts", "people"):
             phrases.append(f"the drawn public images: {PAPERS[data.public]}")
         roles = {
-            "denoiser that cleaned what was moved": model.cleaned,
             f"denoiser that was adapted ({', '.join(model.trained)})": bool(model.trained),
             "generator that drew what was moved": bool(model.moved) and model.simulator == "generator",
         }
