@@ -160,7 +160,12 @@ def _template(source: str, options: InitOptions) -> Template:
         "them out of data.classes."
     )
     notes = [*_notes(choice, facts, seen.settings, not options.no_probe), *_unused(seen)]
-    if options.base is not None and choice.method != "diffusion":
+    if options.base is not None and choice.method == "diffusion":
+        notes.append(
+            f"data.public_disjoint = true is your word that nobody of the private images is among what {options.base} "
+            "learned from, so that its charges do not count. Take the line out where it does not hold."
+        )
+    elif options.base is not None:
         notes.append(
             f"{options.base} was left out: portraits moved onto what is released teach more than it, adapted "
             "(docs/methods/adapters.md). With --method diffusion it is taken."
