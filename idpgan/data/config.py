@@ -53,7 +53,7 @@ class DataConfig(Section):
             "generator"``, or what is adapted with ``model.trained``, which a folder of `diffusers` may be too.
         public: "faces" draws the public images, in the size of the private ones: nobody's privacy, and nothing is taken
             out of the private ones. "fonts" are digits of a simulated pen, "people" portraits of people who do not
-            exist, as `idpgan people` draws them.
+            exist, as `idpgan people` draws them, "dead-leaves" shapes on one another, for photos of everything.
         public_images: Drawn public images, one of each person; None: 6,000.
         public_seed: Seed of their drawing; None is a constant of the package.
         public_crop: Of "faces": side of what is kept around the face, as a share of the drawn picture's; None: 1, the
@@ -94,7 +94,7 @@ class DataConfig(Section):
     public_root: Path | None = None
     public_license: License | None = None
     public_generator: Path | None = None
-    public: Literal["faces", "fonts", "people"] | None = None
+    public: Literal["faces", "fonts", "people", "dead-leaves"] | None = None
     public_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
     public_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     public_crop: Annotated[float, Field(ge=0.25, le=1)] | None = None
@@ -153,7 +153,7 @@ class DataConfig(Section):
         own = [key for key in keys if getattr(self, key) is not None]
         if own and self.public is None:
             raise ConfigError(
-                f'{own[0]} is a key of public = "faces", "fonts" or "people". Set that, or leave {own[0]} out.'
+                f'{own[0]} is for drawn images, public = "faces", "fonts", "people" or "dead-leaves". Set that, or leave {own[0]} out.'
             )
         if self.public_license is not None and self.public_root is None:
             raise ConfigError("public_license is that of the images of public_root. Set that, or leave it out.")

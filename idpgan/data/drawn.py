@@ -1,7 +1,7 @@
-"""Public images that a program draws, for any source of private ones: `data.public = "faces"`, "fonts" or "people".
+"""Public images that a program draws, for any source of private ones: `data.public`.
 
 "faces" are drawings (`faces`), "fonts" digits of a simulated pen (`fonts`), "people" portraits of people who do not
-exist (`people`, with the extra of that name).
+exist (`people`, with the extra of that name), "dead-leaves" shapes on one another (`dead_leaves`).
 """
 
 from __future__ import annotations
@@ -15,18 +15,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from idpgan.config import nearest_hint
-from idpgan.data import faces, fonts, people
+from idpgan.data import dead_leaves, faces, fonts, people
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.errors import ConfigError
 from idpgan.progress import Progress, silent
 
 NUM_PUBLIC, PUBLIC_SEED, PUBLIC_CROP = 6_000, 7_002, 1.0  # where a config does not say
-LOOKS: Mapping[str, Sequence[str]] = {"faces": faces.ATTRIBUTES, "fonts": fonts.CLASSES, "people": people.YES_OR_NO}
+LOOKS: Mapping[str, Sequence[str]] = {
+    "faces": faces.ATTRIBUTES, "fonts": fonts.CLASSES, "people": people.YES_OR_NO, "dead-leaves": (),
+}  # fmt: skip
 PAPERS: Mapping[str, str] = {  # what such images are, and where they come from
     "faces": "drawings of faces by this program, of nobody",
     "fonts": "digits written by a simulated pen of this program, of nobody's hand",
     "people": str(people.PAPERS),
+    "dead-leaves": "ellipses and rectangles on one another, drawn by this program, of nobody",
 }
 _NOT = "not "
 
@@ -79,6 +82,8 @@ def _drawn(config: DataConfig, image_shape: tuple[int, int, int], progress: Prog
         digits = fonts.draw(num, (height, width), channels, seed=seed, progress=progress)
         is_digit = functional.one_hot(cast(Tensor, digits.labels), len(fonts.CLASSES)).to(torch.uint8)
         return Images(digits.images, attributes=is_digit, attribute_names=fonts.CLASSES)
+    if config.public == "dead-leaves":
+        return Images(dead_leaves.draw(num, (height, width), channels, seed=seed, progress=progress))
     if config.public == "people":
         if height != width:
             raise ConfigError(

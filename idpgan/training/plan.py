@@ -357,7 +357,7 @@ class RunPlan(Plan):
             phrases.append(
                 f"that the images of data.public_root are public{shown}{stated}: the word of whoever made this release"
             )
-        if data.public in ("fonts", "people"):
+        if data.public not in (None, "faces"):
             phrases.append(f"the drawn public images: {PAPERS[data.public]}")
         roles = {
             f"denoiser that was adapted ({', '.join(model.trained)})": bool(model.trained),

@@ -99,8 +99,8 @@ def test_labels_that_do_not_fit_are_one_line(keys, words):
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"public_images": 5}, "public_images is a key of public"),
-        ({"public_seed": 0}, "public_seed is a key of public"),
+        ({"public_images": 5}, "public_images is for drawn images"),
+        ({"public_seed": 0}, "public_seed is for drawn images"),
         ({"public": "people", "public_crop": 0.5}, "are cut already"),
         ({"public": "faces", "public_root": "x"}, "exclude each other"),
         ({"public": "faces", "public_share": 0.1, "confirm_public": True}, "exclude each other"),
