@@ -152,9 +152,8 @@ class DataConfig(Section):
         keys = ["public_images", "public_seed", "public_crop", *([] if self.public_generator else ["public_labels"])]
         own = [key for key in keys if getattr(self, key) is not None]
         if own and self.public is None:
-            raise ConfigError(
-                f'{own[0]} is for drawn images, public = "faces", "fonts", "people" or "dead-leaves". Set that, or leave {own[0]} out.'
-            )
+            drawn = '"faces", "fonts", "people" or "dead-leaves"'
+            raise ConfigError(f"{own[0]} is for drawn images, public = {drawn}. Set that, or leave {own[0]} out.")
         if self.public_license is not None and self.public_root is None:
             raise ConfigError("public_license is that of the images of public_root. Set that, or leave it out.")
         if self.public not in (None, "faces") and self.public_crop is not None:

@@ -49,5 +49,5 @@ def test_they_serve_every_class_and_look_like_none():
     assert found.image_shape == (3, 24, 24)
     assert found.labels is None
     asked = config.model_copy(update={"public_labels": {"neutral": "round", "happiness": "not round"}})
-    with pytest.raises(ConfigError, match="'round' .* is not a look of drawn dead-leaves"):
+    with pytest.raises(ConfigError, match=r"'round' .* is not a look of drawn dead-leaves"):
         draw_public(asked, (3, 24, 24), ("neutral", "happiness"))
