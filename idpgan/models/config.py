@@ -161,6 +161,8 @@ class ModelConfig(Section):
             generator bends each image, 0 = none: texture and shape are drawn together (`idpgan.models.registration`).
         light: Whether a "gaussian" generator draws an image's contrast by itself: coefficients at one contrast are
             released, and its logarithm (`idpgan.models.light`).
+        detail: Whether a "gaussian" generator adds what lies above its coefficients, taken from dead leaves drawn here:
+            edges, for images of photographs (`idpgan.models.detail`).
         moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
             released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these. With a ``simulator``
             of your own, or "generator", what that draws is moved.
@@ -188,6 +190,7 @@ class ModelConfig(Section):
     truncation: float | None = Field(default=None, ge=0, le=10)
     shape: int = Field(default=0, ge=0, le=36)
     light: bool = False
+    detail: bool = False
     moved: int = Field(default=0, ge=0, le=65536)
     trained: Annotated[tuple[TrainedPart, ...], BeforeValidator(_several), Field(max_length=64)] = ()
     pipeline: PipelineConfig | None = None
@@ -219,6 +222,10 @@ class ModelConfig(Section):
         if self.light and (self.generator != "gaussian" or self.shape or self.moved):
             raise ConfigError(
                 'light = true is for generator = "gaussian" with shape = 0 and moved = 0. Set them, or light = false.'
+            )
+        if self.detail and (self.generator != "gaussian" or self.moved):
+            raise ConfigError(
+                'detail = true is for generator = "gaussian" with moved = 0. Set them, or detail = false.'
             )
         if self.moved and self.generator not in _LAWS:
             raise ConfigError(

@@ -17,10 +17,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from idpgan.models.config import ModelConfig
+from idpgan.models.detail import Detail
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
 from idpgan.models.light import Light, band_sizes
 from idpgan.models.registration import bent_back
+from idpgan.models.simulators import uniform_of
 from idpgan.numerics.dct import cosines
 
 _BRIGHTNESS_SHARE = 2 / 3  # of the functions of a color image; the rest is for color differences, which are smooth
@@ -120,8 +122,10 @@ class GaussianGenerator(Generator):
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
         size = count_numbers(image_shape, config.latent_dim, config.shape, light=config.light)
-        super().__init__(config, image_shape, num_classes, latent_dim=size)
+        super().__init__(config, image_shape, num_classes, latent_dim=size + config.detail)
         rows = max(self.num_classes, 1)
+        if config.detail:  # all candidates of an image have the same: a teacher chooses by what was released
+            self.choosing = self.shared = (size,)
         self.mean = nn.Parameter(torch.zeros(rows, size))
         self.factor = nn.Parameter(torch.zeros(rows, size, size))
 
@@ -137,7 +141,12 @@ class GaussianGenerator(Generator):
         return self.unclamped(z, labels).clamp(-1.0, 1.0)
 
     def unclamped(self, z: Tensor, labels: Tensor | None) -> Tensor:
-        """Draw images of coefficients ``z``, (B, q) standard normal; they are not within [-1, 1] yet."""
+        """Draw images of coefficients ``z``, (B, q) standard normal; they are not within [-1, 1] yet.
+
+        With detail one number more chooses its picture.
+        """
+        size = self.mean.shape[1]
+        z, place = z[:, :size], uniform_of(z[:, size:])
         rows = torch.zeros(len(z), dtype=torch.int64, device=z.device) if labels is None else labels
         of_all = torch.einsum("kqr,br->bkq", self.factor, z)
         drawn = self.mean[rows] + of_all[torch.arange(len(z), device=z.device), rows]
@@ -146,6 +155,8 @@ class GaussianGenerator(Generator):
             drawn = light_of(self.image_shape, self.config.latent_dim).given_back(drawn)
         texture, shapes = drawn.split([basis.shape[1], 2 * self.config.shape], dim=1)
         images = (texture @ basis.T).view(-1, *self.image_shape)
+        if self.config.detail:
+            images = detail_of(self.image_shape, self.config.latent_dim).added(images, texture, place[:, 0])
         return bent_back(images, shapes) if self.config.shape else images
 
 
@@ -163,6 +174,13 @@ def light_of(image_shape: tuple[int, int, int], latent_dim: int) -> Light:
     with torch.device("cpu"):
         variance = low_spectrum(image_shape, latent_dim).variance * math.prod(image_shape) * CONTRAST**2
         return Light(variance.sqrt(), _counts(channels, height * width, latent_dim))
+
+
+@functools.lru_cache(maxsize=2)
+def detail_of(image_shape: tuple[int, int, int], latent_dim: int) -> Detail:
+    """Return what dead leaves have above the coefficients of `low_spectrum`."""
+    with torch.device("cpu"):
+        return Detail(image_shape, basis_of(image_shape, latent_dim), light_of(image_shape, latent_dim))
 
 
 class RefinedGenerator(GaussianGenerator):

@@ -34,6 +34,7 @@ class Light:
         sizes = torch.tensor([1, *band_sizes(counts)])
         of = torch.eye(len(sizes), dtype=torch.float64).repeat_interleave(sizes, 0)[:, 1:]
         self._std, self._of = std, of  # (q, bands), 1 where a coefficient is in a band
+        self._at = int(counts[0] > _COARSE)  # the band of fine brightness: the first where nothing is coarse
 
     def taken_out(self, coefficients: Tensor) -> Tensor:
         """Return coefficients (B, q) at contrast 1, and the logarithms of the contrasts, (B, q + bands)."""
@@ -41,6 +42,10 @@ class Light:
         power = (coefficients / std).square() @ (of / of.sum(0))
         logs = (power.clamp(min=1e-30).log() / 2).clamp(-_MOST, _MOST)
         return torch.cat([coefficients / (logs @ of.T).exp(), logs], 1)
+
+    def fine(self, coefficients: Tensor) -> Tensor:
+        """Return the logarithm of the contrast of fine brightness of coefficients (B, q), (B,)."""
+        return self.taken_out(coefficients)[:, len(self._std) + self._at]
 
     def given_back(self, numbers: Tensor) -> Tensor:
         """Return the coefficients (B, q) that `taken_out` gave such numbers (B, q + bands)."""
