@@ -216,10 +216,8 @@ class ModelConfig(Section):
                 f"shape = {self.shape} bends what a normal distribution draws, in the generators {', '.join(_BENT)}, "
                 f'and generator = "{self.generator}". Set shape = 0.'
             )
-        if self.light and (self.generator != "gaussian" or self.shape or self.moved):
-            raise ConfigError(
-                'light = true is for generator = "gaussian" with shape = 0 and moved = 0. Set them, or light = false.'
-            )
+        if self.light and (self.generator != "gaussian" or self.moved):
+            raise ConfigError('light = true is for generator = "gaussian" with moved = 0. Set them, or light = false.')
         if self.moved and self.generator not in _LAWS:
             raise ConfigError(
                 f"moved = {self.moved} moves public images onto a normal distribution, that of the generators "
