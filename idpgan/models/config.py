@@ -219,14 +219,11 @@ class ModelConfig(Section):
                 f"shape = {self.shape} bends what a normal distribution draws, in the generators {', '.join(_BENT)}, "
                 f'and generator = "{self.generator}". Set shape = 0.'
             )
-        if self.light and (self.generator != "gaussian" or self.shape or self.moved):
-            raise ConfigError(
-                'light = true is for generator = "gaussian" with shape = 0 and moved = 0. Set them, or light = false.'
-            )
-        if self.detail and (self.generator != "gaussian" or self.moved):
-            raise ConfigError(
-                'detail = true is for generator = "gaussian" with moved = 0. Set them, or detail = false.'
-            )
+        for key in ("light", "detail"):
+            if getattr(self, key) and (self.generator != "gaussian" or self.moved):
+                raise ConfigError(
+                    f'{key} = true is for generator = "gaussian" with moved = 0. Set them, or {key} = false.'
+                )
         if self.moved and self.generator not in _LAWS:
             raise ConfigError(
                 f"moved = {self.moved} moves public images onto a normal distribution, that of the generators "

@@ -151,9 +151,10 @@ class GaussianGenerator(Generator):
         of_all = torch.einsum("kqr,br->bkq", self.factor, z)
         drawn = self.mean[rows] + of_all[torch.arange(len(z), device=z.device), rows]
         basis = basis_of(self.image_shape, self.config.latent_dim).to(drawn)
+        numbers = drawn.shape[1] - 2 * self.config.shape
+        texture, shapes = drawn.split([numbers, 2 * self.config.shape], dim=1)
         if self.config.light:
-            drawn = light_of(self.image_shape, self.config.latent_dim).given_back(drawn)
-        texture, shapes = drawn.split([basis.shape[1], 2 * self.config.shape], dim=1)
+            texture = light_of(self.image_shape, self.config.latent_dim).given_back(texture)
         images = (texture @ basis.T).view(-1, *self.image_shape)
         if self.config.detail:
             images = detail_of(self.image_shape, self.config.latent_dim).added(images, texture, place[:, 0])

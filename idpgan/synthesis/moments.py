@@ -81,7 +81,8 @@ class MomentMap:
     has a template and a center m of its own, they are functions of x and of its class, which belongs to the record.
 
     With light, u is that of ``B^T x`` at one contrast, followed by the logarithms of the contrasts (`models.light`): a
-    function of x alone, which public constants bound, and again the proof does not ask where u comes from.
+    function of x alone, which public constants bound, and again the proof does not ask where u comes from. Registered,
+    it is the contrasts of the texture that are taken out, and the coefficients of the displacement come last.
 
     Proof of the norm. ``|z|^2 = t + (1 - t) |y|^2 <= 1``, and the weights sqrt(2) give the triangle the Frobenius norm
     of the symmetric matrix, ``|z z^T|_F = |z|^2 <= 1``. So ``|v|^2 = (1 - r) |z|^4 + r p^2 <= 1``, with equality for
@@ -107,7 +108,7 @@ class MomentMap:
         clip: Norm that is kept, in multiples of sqrt(q); 1 is the length of a typical image if m and s are right.
         count_share: t in (0, 1).
         symmetric: Whether to leave out what a mirror, left for right, would negate.
-        light: `ModelConfig.light`; only where shape is 0.
+        light: `ModelConfig.light`.
 
     Attributes:
         size: q.
@@ -140,14 +141,15 @@ class MomentMap:
         self.dimensions = count_moments(image_shape, latent_dim, shape, symmetric=symmetric, light=light)
         odd = _odd(image_shape, latent_dim, shape) & symmetric
         contrasts = torch.zeros(self.size - len(odd), dtype=torch.float64)
-        self.odd = torch.cat([odd, contrasts.bool()])
+        texts = len(odd) - 2 * shape
+        self.odd = torch.cat([odd[:texts], contrasts.bool(), odd[texts:]])
         self.light = light_of(self.image_shape, latent_dim) if light else None
         self.registration = Registration(image_shape, shape) if shape else None
         self.template: Tensor | None = None
         self.center: Tensor
         self.count_share, self._clip = count_share, clip
         texture = spectrum.variance * math.prod(image_shape) * contrast**2
-        self._prior = torch.cat([texture, shape_variance(shape), contrasts + VARIANCE])
+        self._prior = torch.cat([texture, contrasts + VARIANCE, shape_variance(shape)])
         self.set_public(torch.zeros(self.size, dtype=torch.float64), self._prior)
 
     def unregistered(self) -> MomentMap:
@@ -157,7 +159,9 @@ class MomentMap:
     def set_template(self, template: Tensor) -> None:
         """Take released templates, (T, C, H, W) or (C, H, W), onto which images are brought; m is their texture.
 
-        As a mean image it leaves less of u to be shortened than grey does, and costs nothing more.
+        As a mean image it leaves less of u to be shortened than grey does, and costs nothing more. With light m is that
+        of the template as it lies, at contrasts of 0 (their logarithms): at contrast 1 a mean image would be longer
+        than the mean of images at contrast 1.
         """
         self.template = template.view(-1, *self.image_shape)
         texture = self.template.flatten(1).double() @ self.basis
@@ -200,6 +204,7 @@ class MomentMap:
             raise RuntimeError("images are registered to a template, and none has been released yet.")
         shapes = self.registration(images, of_rows(self.template, rows).to(images.device))
         texture = displaced(images, shapes).flatten(1).double() @ self.basis.to(images.device)
+        texture = texture if self.light is None else self.light.taken_out(texture)
         return torch.cat([texture, shapes.double()], dim=1)
 
     def __call__(self, images: Tensor, rows: Tensor | None = None) -> Tensor:

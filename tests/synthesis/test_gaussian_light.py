@@ -107,6 +107,34 @@ def test_no_vector_is_longer_than_one_and_one_reaches_it(symmetric):
     assert (1.1 * vectors).norm(dim=1).max() > 1  # control: the norm is no slack
 
 
+def placed(shape=3, **keys):
+    """Images in changing light and place, and the map that brings them into place on their mean image."""
+    images = in_changing_light(60)
+    images[::2] = images[::2].roll(1, 3)
+    moments = moment_map(shape=shape, **keys)
+    moments.set_template(to_float(images).mean(0))
+    return to_float(images), moments
+
+
+def test_in_place_too_no_vector_is_longer_than_one():
+    images, moments = placed()
+    vectors = moments(torch.cat([to_float(extreme_images()), images]))
+    assert vectors.shape[1] == moments.dimensions == count_moments(SHAPE, SIZE, 3, light=True)
+    assert 1 - 1e-6 < vectors.norm(dim=1).max() <= 1 + 1e-12
+
+
+def test_an_image_is_drawn_again_of_its_numbers_at_one_contrast_in_place():
+    images, moments = placed()
+    config = ModelConfig(generator="gaussian", latent_dim=SIZE, conditional=False, light=True, shape=3)
+    generator, errors = build_generator(config, SHAPE, 0), []
+    for image, numbers in zip(images, moments.coefficients(images), strict=True):
+        assert numbers[-6:].abs().max() > 0  # a displacement
+        smooth = (moments.basis @ (moments.basis.T @ image.flatten().double())).view(SHAPE)
+        generator.set_moments(numbers[None].float(), torch.zeros(1, len(numbers), 1))
+        errors.append((generator.sample(1, seed=0)[0] - smooth).square().mean() / smooth.square().mean())
+    assert torch.stack(errors).mean() < 0.1
+
+
 @pytest.mark.parametrize("relation", list(Relation))
 def test_no_neighbor_moves_the_sums_further_than_declared(relation):
     moments = moment_map()
@@ -164,15 +192,16 @@ def config_of(**model):
     return build_config(table, "a test")
 
 
-def test_a_run_ends_with_a_verified_release(tmp_path):
-    trainer.start(config_of(), tmp_path / "run")
+@pytest.mark.parametrize("shape", [0, 2])
+def test_a_run_ends_with_a_verified_release(tmp_path, shape):
+    trainer.start(config_of(shape=shape), tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     generator = load_generator(tmp_path / "run")
-    assert generator.latent_dim == 14
+    assert generator.latent_dim == 14 + 2 * shape
     assert generator.sample(20, seed=0).std() > 0.1
 
 
-@pytest.mark.parametrize("keys", [{"generator": "refined"}, {"shape": 2}, {"moved": 50}])
+@pytest.mark.parametrize("keys", [{"generator": "refined"}, {"moved": 50}])
 def test_what_has_no_such_law_is_refused(keys):
     with pytest.raises(ConfigError, match="light = true is for"):
         config_of(**keys)
