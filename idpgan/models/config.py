@@ -154,6 +154,8 @@ class ModelConfig(Section):
             simulator do.
         temperature: Factor on the latent numbers of images that are drawn, but not on those that choose; training
             has 1. Above 1 images vary more than in training; with a teacher those that leave their class are left out.
+        coolest: Images to train on have temperatures of their own, even between so much of `temperature` and all of it;
+            1 = all the same. Of many classes the cool images show what tells them apart, the warm ones how they vary.
         truncation: Takes the place of `temperature` in images that are drawn to be looked at; None: the same. Below 1
             images are cleaner and more alike (Brock, Donahue and Simonyan 2019): samples.png and `idpgan sample` are
             drawn so, and what others train on is not.
@@ -187,6 +189,7 @@ class ModelConfig(Section):
     origin: Origin | None = None
     variation: float = Field(default=0.2, ge=0, le=1)
     temperature: float = Field(default=1.0, ge=0, le=10)
+    coolest: float = Field(default=1.0, ge=0, le=1)
     truncation: float | None = Field(default=None, ge=0, le=10)
     shape: int = Field(default=0, ge=0, le=36)
     light: bool = False

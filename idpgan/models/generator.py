@@ -155,7 +155,7 @@ class Generator(nn.Module):
             seed: 0 .. 2^63 - 1; None = fresh entropy from the operating system.
             batch_size: Images per forward pass, >= 1; it bounds the memory.
             purpose: "looking" draws with `ModelConfig.truncation`, where it is set; "training", for what trains or
-                measures something, always with `ModelConfig.temperature`.
+                measures something, always with `ModelConfig.temperature`, and `ModelConfig.coolest`.
 
         Returns:
             (num, C, H, W) float32 in [-1, 1], on the CPU.
@@ -223,13 +223,16 @@ class Generator(nn.Module):
             rng.seed()
         else:
             rng.manual_seed(torch_seed(seed))
-        temperature = self.temperatures(purpose)
+        temperature, cooled = self.temperatures(purpose), self._cooled(purpose)
         for start in range(0, num, LATENT_BLOCK):  # blocks of fixed size, so that row i never depends on ``num``
             latent = torch.randn(LATENT_BLOCK, self.candidates * self.latent_dim, generator=rng)[: num - start]
+            factors = temperature.expand(len(latent), -1)
+            if cooled is not None:
+                factors = factors * (1 - cooled * torch.rand(LATENT_BLOCK, 1, generator=rng)[: num - start])
             for rows in torch.arange(start, start + len(latent)).split(max(batch_size // self.candidates, 1)):
                 each = latent[rows - start].view(len(rows), self.candidates, self.latent_dim)
                 each[:, :, self.shared] = each[:, :1, self.shared]
-                z = each.flatten(0, 1) * temperature
+                z = (each * factors[rows - start, None]).flatten(0, 1)
                 part = None if labels is None else labels[rows].repeat_interleave(self.candidates).to(device)
                 modes = [(module, module.training) for module in self.modules()]
                 self.eval()
@@ -246,6 +249,14 @@ class Generator(nn.Module):
         factors = torch.full((self.latent_dim,), self.config.temperature_for(purpose))
         factors[list(self.choosing)] = 1.0
         return factors
+
+    def _cooled(self, purpose: Purpose) -> Tensor | None:
+        """Return by how much of themselves the factors fall at most, (latent_dim,); None: each image has the same."""
+        if purpose != Purpose.TRAINING or self.config.coolest == 1:
+            return None
+        most = torch.full((self.latent_dim,), 1 - self.config.coolest)
+        most[list(self.choosing)] = 0.0
+        return most
 
     def _checked_labels(self, labels: Tensor | Sequence[int] | Sequence[str] | int | str, num: int) -> Tensor:
         """Return the positions of the classes that labels mean."""

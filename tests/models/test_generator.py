@@ -197,6 +197,32 @@ def test_what_is_looked_at_is_truncated_and_what_trains_is_not(family):
         drawn("selling", **both)
 
 
+def test_images_to_train_on_have_temperatures_of_their_own():
+    def drawn(num, purpose="training", candidates=1, **keys):
+        generator = build_generator(small(generator="gaussian", **keys), (1, 28, 28), 2, seed=0).eval()
+        generator.factor.data.copy_(torch.eye(generator.factor.shape[1]) / 200)  # nothing is clamped
+        generator.candidates = candidates
+        return torch.cat(list(generator._batches(num, generator.positions(num), 4, 512, purpose)))
+
+    even, mixed = drawn(LATENT_BLOCK), drawn(LATENT_BLOCK + 9, temperature=2.0, coolest=0.2)
+    factors = (mixed[:LATENT_BLOCK] / even).flatten(1).nanmedian(1).values
+    torch.testing.assert_close(mixed[:LATENT_BLOCK, 0], factors[:, None, None, None] * even[:, 0], atol=1e-5, rtol=1e-3)
+    spread = torch.quantile(factors, torch.tensor([0.0, 0.25, 0.5, 0.75, 1.0]))
+    torch.testing.assert_close(spread, torch.tensor([0.4, 0.8, 1.2, 1.6, 2.0]), atol=0.1, rtol=0)
+    torch.testing.assert_close(drawn(3, temperature=2.0, coolest=0.2), mixed[:3])
+    torch.testing.assert_close(drawn(6, "looking", coolest=0.2), drawn(6, "looking"))
+    ratios = (drawn(6, candidates=3, coolest=0.2) / drawn(6, candidates=3)).flatten(2).nanmedian(2).values
+    torch.testing.assert_close(ratios, ratios[:, :1].expand(-1, 3))  # candidates of an image are equally warm
+    assert ratios[:, 0].std() > 0.05
+
+
+def test_what_chooses_is_not_cooled():
+    generator = build_generator(small(generator="warp", codes=3, coolest=0.2), (1, 28, 28), 2, seed=0).eval()
+    assert generator._cooled("training")[list(generator.choosing)].abs().max() == 0
+    assert generator._cooled("training").max() > 0.7
+    assert generator._cooled("looking") is None
+
+
 @pytest.mark.parametrize("temperature", [-0.1, 10.1, float("nan")])
 def test_a_temperature_outside_its_range_is_refused(temperature):
     with pytest.raises(ValueError, match="temperature"):
