@@ -26,6 +26,7 @@ from idpgan.models.registration import displaced
 from idpgan.privacy import Noise
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.moments import MomentMap, of_rows, private_moments
+from idpgan.synthesis.shrinkage import shared
 
 ROUNDS, TEMPLATE_SHARE = 3, 0.04  # share of the budget, where a config does not say
 
@@ -45,6 +46,7 @@ class TemplateMap:
         if moments.registration is None:
             raise ValueError("the moments are those of images as they lie, and need no template.")
         self._texture, self._registration = moments.unregistered(), moments.registration
+        self._shared = moments.light is not None
         self.dimensions = self._texture.size + 1
         self.template: Tensor | None = None
 
@@ -54,10 +56,16 @@ class TemplateMap:
             images = displaced(images, self._registration(images, of_rows(self.template, rows).to(images.device)))
         return self._texture.parts(images)[0]
 
-    def read(self, sums: Tensor) -> Tensor:
-        """Return mean images (T, C, H, W) float32 of noisy sums (T, dimensions), symmetric where images are."""
-        constant, texture = self._texture.constant, self._texture
-        mean = sums[:, 1:] / (sums[:, :1] / constant).clamp(min=1) / texture.weight
+    def read(self, sums: Tensor, noise_std: float = 0.0) -> Tensor:
+        """Return mean images (T, C, H, W) float32 of noisy sums (T, dimensions), symmetric where images are.
+
+        With light, those of classes are shrunk towards each other by their noise of standard deviation ``noise_std``.
+        """
+        texture = self._texture
+        counts = (sums[:, :1] / texture.constant).clamp(min=1)
+        mean = sums[:, 1:] / counts / texture.weight
+        if self._shared:
+            mean = shared(mean, noise_std / texture.weight / counts[:, 0])
         mean = mean.masked_fill(texture.odd, 0.0)
         images = (texture.center + texture.scale * mean) @ texture.basis.T
         return images.view(-1, *texture.image_shape).clamp(-1, 1).float()
@@ -75,5 +83,5 @@ def release_template(sums: CellSums, moments: MomentMap, private: Images, cap: i
     found, template = TemplateMap(moments), Tensor()
     for _ in range(ROUNDS):
         vectors = private_moments(private, found, conditional=sums.num_cells > 1, cap=cap)
-        found.template = template = found.read(sums.release(vectors, noise))
+        found.template = template = found.read(sums.release(vectors, noise), sums.noise_std)
     return template

@@ -18,6 +18,7 @@ from idpgan.privacy import Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.moments import MomentMap, count_moments, estimate_normals, private_moments
 from idpgan.synthesis.shrinkage import shared
+from idpgan.synthesis.template import TemplateMap
 from idpgan.training.config import build_config
 
 SHAPE, SIZE = (3, 8, 8), 12
@@ -133,6 +134,20 @@ def test_an_image_is_drawn_again_of_its_numbers_at_one_contrast_in_place():
         generator.set_moments(numbers[None].float(), torch.zeros(1, len(numbers), 1))
         errors.append((generator.sample(1, seed=0)[0] - smooth).square().mean() / smooth.square().mean())
     assert torch.stack(errors).mean() < 0.1
+
+
+def test_templates_of_small_classes_take_more_of_the_others():
+    rng, rows, std = torch.Generator().manual_seed(0), 30, 8.0
+    counts = torch.linspace(20.0, 2000.0, rows, dtype=torch.float64)[:, None]
+    maps = {light: TemplateMap(MomentMap(SHAPE, SIZE, shape=2, light=light)) for light in (True, False)}
+    z = 0.2 * torch.randn(rows, maps[True].dimensions, generator=rng, dtype=torch.float64)
+    z[:, 0] = maps[True]._texture.constant
+    noisy = counts * z + std * torch.randn(z.shape, generator=rng, dtype=torch.float64)
+    true = maps[True].read(counts * z)
+    error = {light: (found.read(noisy, std) - true).square().mean((1, 2, 3)) for light, found in maps.items()}
+    assert error[True][0] < error[False][0] / 2
+    assert error[True][-1] < 1.2 * error[False][-1]
+    torch.testing.assert_close(true, maps[False].read(counts * z))
 
 
 @pytest.mark.parametrize("relation", list(Relation))
