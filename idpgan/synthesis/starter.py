@@ -22,6 +22,8 @@ from idpgan.synthesis.template import TEMPLATE_SHARE
 EPSILON = 3.0
 SHAPE = 12  # functions of a face's displacement in each direction: more add noise, fewer bend less
 _STROKES, _WRITTEN = 6, 1_000  # the same of writing, from so many images of a class on
+_SIGNS, _MEMBERS = 20, 300  # so many classes of so many images are brought into place in color
+_PLACED = 0.25  # of the budget, for that
 _MANY = 20_000  # private images from which on a teacher takes more steps
 _MOST_BYTES = 1 << 25  # of public images in a release
 TRUNCATION = 0.7  # of normal distributions of photos: 0.6 to 0.8 looked best in trials at epsilon 10
@@ -126,6 +128,10 @@ def _moments(
     if facts.handwriting and facts.num_classes > 1 and facts.per_class >= _WRITTEN:
         count = _coefficients(facts, share - TEMPLATE_SHARE, _STROKES)
         return {"latent_dim": count, "shape": _STROKED, "truncation": _LOOKED_AT}, {"templates": _OF_CLASSES}
+    if light and facts.num_classes >= _SIGNS and facts.per_class >= _MEMBERS:
+        count = _coefficients(facts, share - _PLACED, _STROKES, light=True)
+        drawn = {"shape": _IN_PLACE, "detail": _EDGES, "coolest": _COOLEST, "truncation": _LOOKED_AT}
+        return {"latent_dim": count, "light": _LIT, **drawn}, {"templates": _OF_CLASSES, "template_share": _ROUNDS}
     lit = {"light": _LIT} if light else {}
     return {"latent_dim": _coefficients(facts, share, light=light), **lit, "truncation": _LOOKED_AT}, {}
 
@@ -141,6 +147,10 @@ _STROKED = Setting(_STROKES, "strokes are brought into place on a noisy mean ima
 _OF_CLASSES = Setting("class", "each class has a mean image of its own to be brought into place on")
 _MIRRORED = Setting(True, "a face and its mirror image are taken as equally likely, which leaves less noise")
 _LIT = Setting(True, "the contrasts of an image are drawn by themselves")
+_IN_PLACE = Setting(_STROKES, "things are brought into place on a noisy mean image; drawn ones are bent back")
+_EDGES = Setting(True, "what no coefficient holds is that of dead leaves")
+_COOLEST = Setting(0.4, "images to train on vary by .4 to 1 of the spread: cool ones show what tells classes apart")
+_ROUNDS = Setting(_PLACED, "of the budget, for the mean images of classes, which are noisy where classes are small")
 _LOOKED_AT = Setting(TRUNCATION, "of the spread, in images to look at; those to train on have all of it")
 
 

@@ -97,6 +97,23 @@ def test_photos_in_color_are_drawn_with_their_contrasts():
     assert "light" not in proposed(20_000, 3, aligned=True)
 
 
+def test_many_classes_in_color_are_brought_into_place():
+    def proposed(classes, channels=3, **keys):
+        shape = DataShape(Sizes(0, 20_000, 0, 100), (channels, 32, 32), tuple(map(str, range(classes))))
+        facts = Facts(shape, None, False, **keys)
+        plan_run(made("folder", best(facts)), shape).check()
+        return best(facts).sections
+
+    many, few, grey, small = proposed(43), proposed(10), proposed(43, 1), proposed(100)
+    assert (many["model"]["shape"].value, many["method"]["templates"].value) == (6, "class")
+    assert many["model"]["light"].value
+    assert 0 < many["model"]["coolest"].value < 1
+    for other in (few, grey, small):
+        assert not {"shape", "coolest"} & set(other["model"])
+        assert "template_share" not in other["method"]
+    assert many["model"]["latent_dim"].value >= proposed(43, epsilon=0.3)["model"]["latent_dim"].value
+
+
 @pytest.mark.parametrize("choice", [best, lambda facts: alternatives(facts)[-1]])
 def test_a_method_that_trains_a_teacher_is_not_said_to_take_seconds(choice):
     chosen = choice(facts_of("faces_photos"))
