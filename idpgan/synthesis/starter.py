@@ -126,7 +126,7 @@ def _moments(
     if facts.handwriting and facts.num_classes > 1 and facts.per_class >= _WRITTEN:
         count = _coefficients(facts, share - TEMPLATE_SHARE, _STROKES)
         return {"latent_dim": count, "shape": _STROKED, "truncation": _LOOKED_AT}, {"templates": _OF_CLASSES}
-    lit = {"light": _LIT} if light else {}
+    lit = {"light": _LIT, "detail": _DETAILED} if light else {}
     return {"latent_dim": _coefficients(facts, share, light=light), **lit, "truncation": _LOOKED_AT}, {}
 
 
@@ -141,6 +141,7 @@ _STROKED = Setting(_STROKES, "strokes are brought into place on a noisy mean ima
 _OF_CLASSES = Setting("class", "each class has a mean image of its own to be brought into place on")
 _MIRRORED = Setting(True, "a face and its mirror image are taken as equally likely, which leaves less noise")
 _LIT = Setting(True, "the contrasts of an image are drawn by themselves")
+_DETAILED = Setting(True, "what is finer than the coefficients comes from drawn shapes")
 _LOOKED_AT = Setting(TRUNCATION, "of the spread, in images to look at; those to train on have all of it")
 
 
