@@ -299,8 +299,8 @@ def check_pools(public: Images, model: ModelConfig, rows: int) -> None:
         if (found := len(pool_of(public, row))) < least:
             name = f"of class '{public.classes[row]}'" if public.classes else "in all"
             raise ConfigError(
-                f"model.{key} = {getattr(model, key):,} needs at least {least:,} public images of each class, and there "
-                f"are {found:,} {name}. Lower it, or give more of them."
+                f"model.{key} = {getattr(model, key):,} needs at least {least:,} public images of each class, and "
+                f"there are {found:,} {name}. Lower it, or give more of them."
             )
 
 
