@@ -225,8 +225,8 @@ def build_described(described: Any, path: Path) -> Generator:
         else:
             with without_weights():
                 generator = build_generator(config, shape, len(classes))
-                if config.moved:
-                    generator = MovedGenerator(generator, config.moved)
+                if held := config.moved or config.agreed:
+                    generator = MovedGenerator(generator, held)
         if len(classes) != generator.num_classes:
             raise InputError(f"an unconditional generator has no classes, but {len(classes)} are named. {_AGAIN}.")
         check_class_names(classes)

@@ -168,13 +168,15 @@ class ModelConfig(Section):
         moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
             released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these. With a ``simulator``
             of your own, or "generator", what that draws is moved.
+        agreed: Public images of each class that are drawn beside the law's as they are and released with it: those that
+            the teacher finds to be of their class (`idpgan.synthesis.agreed`); 0: none.
         trained: Of a run that adapts what ``data.public_generator`` names, a released "diffusion" generator or a folder
             of `diffusers`: which of its weights the steps move, one or several of "labels", "biases", "lora:R",
             "tangent:R", either with ":PATTERN" behind it, and patterns of names; see `idpgan.models.adapters`. Empty:
             nothing is adapted.
         pipeline: That folder; written by `idpgan train`, which reads it.
         prompts: What the frozen text encoder of that folder is told of each class, in their order, or of all images.
-        plain_share: Of the images to train on, the share that is drawn by the law as without `moved`.
+        plain_share: Of the images to train on, the share that is drawn by the law as without `moved` or `agreed`.
     """
 
     latent_dim: int = Field(default=64, ge=1, le=4096)
@@ -195,6 +197,7 @@ class ModelConfig(Section):
     light: bool = False
     detail: bool = False
     moved: int = Field(default=0, ge=0, le=65536)
+    agreed: int = Field(default=0, ge=0, le=65536)
     trained: Annotated[tuple[TrainedPart, ...], BeforeValidator(_several), Field(max_length=64)] = ()
     pipeline: PipelineConfig | None = None
     prompts: Annotated[tuple[TrainedPart, ...], BeforeValidator(_several), Field(max_length=1000)] = ()
@@ -227,6 +230,8 @@ class ModelConfig(Section):
                 raise ConfigError(
                     f'{key} = true is for generator = "gaussian" with moved = 0. Set them, or {key} = false.'
                 )
+        if self.agreed and self.moved:
+            raise ConfigError(f"moved = {self.moved} and agreed = {self.agreed} exclude each other. Set one to 0.")
         if self.moved and self.generator not in _LAWS:
             raise ConfigError(
                 f"moved = {self.moved} moves public images onto a normal distribution, that of the generators "

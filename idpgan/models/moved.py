@@ -1,7 +1,7 @@
-"""A generator that draws by a released law, and public pictures that were moved onto that law.
+"""A generator that draws by a released law, and public pictures that were moved onto that law, or agreed with.
 
-What moves them is `idpgan.synthesis.move`; this generator holds the moved pictures, so that whoever receives it needs
-neither the public images nor their source.
+What moves them is `idpgan.synthesis.move`, and a teacher chooses in `idpgan.synthesis.agreed`. This generator holds the
+pictures, so that whoever receives it needs neither the public images nor their source.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from idpgan.models.simulators import uniform_of
 class MovedGenerator(Generator):
     """Draw one of the moved pictures of the image's class, with noise of its own, or an image by the law.
 
-    To be looked at, all images are moved pictures without that noise; of images to train on, a share
+    Pictures that were agreed with have no such noise. To be looked at, all images are moved pictures without it, but
+    of those that were agreed with a share; of images to train on, a share
     `ModelConfig.plain_share` is drawn by the law. The first latent number says which of both an image is, the second
     chooses the picture, the next are the noise on its coefficients, and the others are those of the law. The candidates
     of an image differ by the last alone, so that a teacher chooses among the law's images, never among moved pictures.
@@ -34,7 +35,7 @@ class MovedGenerator(Generator):
     """
 
     def __init__(self, law: Generator, pictures: int) -> None:
-        self._noise = basis_of(law.image_shape, law.config.latent_dim).shape[1]
+        self._noise = basis_of(law.image_shape, law.config.latent_dim).shape[1] if law.config.moved else 0
         super().__init__(law.config, law.image_shape, law.num_classes, 2 + self._noise + law.latent_dim)
         rows = max(self.num_classes, 1)
         self.law, self.classes = law, law.classes
@@ -44,8 +45,8 @@ class MovedGenerator(Generator):
         self.smear = nn.Buffer(torch.zeros(rows, self._noise))
 
     def temperatures(self, purpose: Purpose) -> Tensor:
-        """Return the factors on the latent numbers; those of the kind and of the noise are 0 in images to look at."""
-        own = torch.full((2 + self._noise,), float(purpose is Purpose.TRAINING))
+        """Return the factors on the latent numbers; of moved pictures kind and noise have 0 in images to look at."""
+        own = torch.full((2 + self._noise,), float(purpose is Purpose.TRAINING or not self.config.moved))
         own[1] = 1.0
         return torch.cat([own, self.law.temperatures(purpose)])
 
@@ -56,9 +57,12 @@ class MovedGenerator(Generator):
         rows = torch.zeros(len(z), dtype=torch.int64, device=z.device) if labels is None else labels
         moved = rows[~plain]
         chosen = (uniform_of(choice[~plain, 0]) * self.pictures.shape[1]).long().clamp(max=self.pictures.shape[1] - 1)
-        basis = basis_of(self.image_shape, self.config.latent_dim).to(z)
-        smeared = ((noise[~plain] * self.smear[moved]) @ basis.T).view(-1, *self.image_shape)
         images = z.new_empty(len(z), *self.image_shape)
-        images[~plain] = (to_float(self.pictures[moved, chosen]) + smeared).clamp(-1, 1)
+        pictures = to_float(self.pictures[moved, chosen])
+        if self._noise:
+            basis = basis_of(self.image_shape, self.config.latent_dim).to(z)
+            smeared = ((noise[~plain] * self.smear[moved]) @ basis.T).view(-1, *self.image_shape)
+            pictures = (pictures + smeared).clamp(-1, 1)
+        images[~plain] = pictures
         images[plain] = self.law.images(rest[plain], None if labels is None else labels[plain])
         return images

@@ -36,6 +36,7 @@ from idpgan.private.people import GaussianPrivacy, capped, check_people
 from idpgan.private.released_once import ReleasedOnce
 from idpgan.progress import counted
 from idpgan.synthesis import starter
+from idpgan.synthesis.agreed import check_agreed
 from idpgan.synthesis.moments import (
     CLIP,
     CONTRAST,
@@ -144,6 +145,7 @@ class GaussianPlan(SumsPlan):
         self.check_teacher()
         self.check_template()
         check_moved(self)
+        check_agreed(self)
         check_memory(needed, f"model.latent_dim = {model.latent_dim}", "Lower it.")
         check_people(self)
 

@@ -162,7 +162,7 @@ def move(
     device, q = next(generator.parameters()).device, coordinates.size
     mean_std, variance_std = noise.mean[:, : len(units)] / units, noise.variance[:, : len(units)] / units.square()
     result = MovedGenerator(generator, num).to(device)
-    pools = [_pool(public, row) for row in range(rows)]
+    pools = [pool_of(public, row) for row in range(rows)]
     x = [coordinates.of(to_float(pool), row) for row, pool in enumerate(pools)]
     means = torch.stack([each.mean(0) for each in x])
     drawn_std = (law.covariance.diagonal(dim1=1, dim2=2) / law.num).sqrt()
@@ -242,11 +242,10 @@ def draws_own(model: ModelConfig) -> bool:
 
 def assumed(model: ModelConfig) -> tuple[str, ...]:
     """Return what is taken as public where pictures are moved."""
-    if not model.moved:
+    if not (held := model.moved or model.agreed):
         return ()
-    shown = (
-        f"the {model.moved:,} public images of each class that were moved: whoever is on one is seen in what is drawn"
-    )
+    how = "were moved" if model.moved else "the teacher agreed with"
+    shown = f"the {held:,} public images of each class that {how}: whoever is on one is seen in what is drawn"
     if not is_own_code(model.simulator):
         return (shown,)
     stated = f"license {model.license}" if model.license else "no license was stated"
@@ -293,18 +292,19 @@ def check_moved(plan: RunPlan) -> None:
         )
 
 
-def check_pools(public: Images, moved: int, rows: int) -> None:
-    """Refuse a class with fewer public pictures than are moved."""
+def check_pools(public: Images, model: ModelConfig, rows: int) -> None:
+    """Refuse a class with fewer public pictures than are moved, or agreed with."""
+    key, least = ("agreed", model.agreed) if model.agreed else ("moved", max(model.moved, _PRIOR_CLASSES))
     for row in range(rows):
-        if (found := len(_pool(public, row))) < max(moved, _PRIOR_CLASSES):
+        if (found := len(pool_of(public, row))) < least:
             name = f"of class '{public.classes[row]}'" if public.classes else "in all"
             raise ConfigError(
-                f"model.moved = {moved:,} public images of each class are moved, at least {_PRIOR_CLASSES}, and there "
-                f"are {found:,} {name}. Lower it, or give more of them."
+                f"model.{key} = {getattr(model, key):,} needs at least {least:,} public images of each class, and "
+                f"there are {found:,} {name}. Lower it, or give more of them."
             )
 
 
-def _pool(public: Images, row: int) -> Tensor:
+def pool_of(public: Images, row: int) -> Tensor:
     """Return the public pictures that serve a class, uint8 (n, C, H, W)."""
     images = public.images.cpu()
     return images if public.labels is None else images[public.labels.cpu() == row]

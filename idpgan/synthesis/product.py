@@ -9,6 +9,7 @@ from idpgan.data.load import Split
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.release.generator import GeneratorArtifact
+from idpgan.synthesis.agreed import agreed
 from idpgan.synthesis.moments import NormalsNoise
 from idpgan.synthesis.move import check_pools, drawn_public, draws_own, move
 from idpgan.synthesis.teacher import balanced
@@ -31,9 +32,9 @@ class GivesGenerator(Method):
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
         self._to_move, model = split.public, self.plan.config.model
-        if model.moved and not draws_own(model):
+        if model.agreed or (model.moved and not draws_own(model)):
             classes = len(split.classes) if model.conditional else 0
-            check_pools(split.public, model.moved, max(classes, 1))
+            check_pools(split.public, model, max(classes, 1))
 
     @property
     def normals_noise(self) -> NormalsNoise:
@@ -57,14 +58,17 @@ class GivesGenerator(Method):
         return self.generator
 
     def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
-        """Return the generator, with public pictures moved onto its law, and with its teacher, where it has any."""
+        """Return the generator with public pictures, moved onto its law or agreed with, and its teacher, if any."""
         generator = law = self.generator
+        teacher = None if self.teacher is None else balanced(self.teacher, law, self.progress)
+        if generator.config.agreed and teacher is not None:
+            generator = agreed(law, self._to_move, teacher, seed=self.plan.config.training.seed)
         if generator.config.moved:
             seed, public = self.plan.config.training.seed, self._to_move
             if draws_own(generator.config):
                 data = self.plan.config.data
                 public = drawn_public(generator.config, data, generator.image_shape, generator.classes, seed)
             generator = move(generator, public, self.normals_noise, self.template, seed=seed)
-        if self.teacher is not None and self.candidates is not None:
-            generator = generator.taught_by(balanced(self.teacher, law, self.progress), self.candidates)
+        if teacher is not None and self.candidates is not None:
+            generator = generator.taught_by(teacher, self.candidates)
         return GeneratorArtifact(generator, config.samples)

@@ -128,11 +128,11 @@ def _moments(
     if facts.handwriting and facts.num_classes > 1 and facts.per_class >= _WRITTEN:
         count = _coefficients(facts, share - TEMPLATE_SHARE, _STROKES)
         return {"latent_dim": count, "shape": _STROKED, "truncation": _LOOKED_AT}, {"templates": _OF_CLASSES}
+    lit = {"light": _LIT, "detail": _DETAILED} if light else {}
     if light and facts.num_classes >= _SIGNS and facts.per_class >= _MEMBERS:
         count = _coefficients(facts, share - _PLACED, _STROKES, light=True)
-        drawn = {"shape": _IN_PLACE, "detail": _EDGES, "coolest": _COOLEST, "truncation": _LOOKED_AT}
-        return {"latent_dim": count, "light": _LIT, **drawn}, {"templates": _OF_CLASSES, "template_share": _ROUNDS}
-    lit = {"light": _LIT} if light else {}
+        drawn = {**lit, "shape": _IN_PLACE, "coolest": _COOLEST, "truncation": _LOOKED_AT}
+        return {"latent_dim": count, **drawn}, {"templates": _OF_CLASSES, "template_share": _ROUNDS}
     return {"latent_dim": _coefficients(facts, share, light=light), **lit, "truncation": _LOOKED_AT}, {}
 
 
@@ -147,8 +147,8 @@ _STROKED = Setting(_STROKES, "strokes are brought into place on a noisy mean ima
 _OF_CLASSES = Setting("class", "each class has a mean image of its own to be brought into place on")
 _MIRRORED = Setting(True, "a face and its mirror image are taken as equally likely, which leaves less noise")
 _LIT = Setting(True, "the contrasts of an image are drawn by themselves")
+_DETAILED = Setting(True, "what is finer than the coefficients comes from drawn shapes")
 _IN_PLACE = Setting(_STROKES, "things are brought into place on a noisy mean image; drawn ones are bent back")
-_EDGES = Setting(True, "what no coefficient holds is that of dead leaves")
 _COOLEST = Setting(0.4, "images to train on vary by .4 to 1 of the spread: cool ones show what tells classes apart")
 _ROUNDS = Setting(_PLACED, "of the budget, for the mean images of classes, which are noisy where classes are small")
 _LOOKED_AT = Setting(TRUNCATION, "of the spread, in images to look at; those to train on have all of it")

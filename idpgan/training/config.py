@@ -178,6 +178,11 @@ class RunConfig(Section):
                 f"model.moved = {model.moved} needs a method that releases a normal distribution, gaussian, "
                 f"idp-gan-aggregate or hybrid, and this is {method.name}. Set model.moved = 0."
             )
+        if model.agreed and not getattr(method, "teacher_share", 0):
+            raise ConfigError(
+                f"model.agreed = {model.agreed} public images of each class are chosen by a teacher, which the methods "
+                "gaussian and idp-gan-aggregate have with method.teacher_share above 0. Set it, or model.agreed = 0."
+            )
         if model.trained and not method.ADAPTS:
             raise ConfigError(
                 f"model.trained = {list(model.trained)} adapts a public network by method diffusion, and this is "

@@ -16,6 +16,7 @@ from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
 from idpgan.private.people import AggregatePrivacy, capped, check_people
 from idpgan.synthesis.aggregate.vectors import PhotoFeatures
+from idpgan.synthesis.agreed import check_agreed
 from idpgan.synthesis.move import assumed, check_moved
 from idpgan.synthesis.sums_plan import SumsConfig, SumsPlan, SumsRun
 from idpgan.training.config import MOST_STEPS, TrainingConfig
@@ -187,6 +188,7 @@ class AggregatePlan(SumsPlan):
         self.check_teacher()
         self.check_template()
         check_moved(self)
+        check_agreed(self)
         if batch_size % self.rows:
             raise ConfigError(
                 f"training.batch_size = {batch_size} must be a multiple of the {self.rows} classes: "
