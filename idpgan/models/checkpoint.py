@@ -29,6 +29,7 @@ from idpgan.models.own import NETWORK, GeneratorOutline, outline_of, outlined
 from idpgan.models.pipeline import PipelineOutline
 from idpgan.models.private_classifier import described_classifier
 from idpgan.models.simulators import PopulationGenerator
+from idpgan.models.varied import VariedGenerator
 from idpgan.own_code import is_own_code
 
 WEIGHTS = "generator.safetensors"
@@ -225,6 +226,8 @@ def build_described(described: Any, path: Path) -> Generator:
         else:
             with without_weights():
                 generator = build_generator(config, shape, len(classes))
+                if config.varied:
+                    generator = VariedGenerator(generator)
                 if held := config.moved or config.agreed:
                     generator = MovedGenerator(generator, held)
         if len(classes) != generator.num_classes:
@@ -312,5 +315,7 @@ def origin_weights(path: Path | None, origin: Origin) -> dict[str, Tensor]:
             "run began with, or leave model.origin out of the config, so that it is read anew."
         )
     put_weights(generator, content, weights)
-    law = generator.law if isinstance(generator, MovedGenerator) else generator
+    law = generator
+    while isinstance(law, MovedGenerator | VariedGenerator):
+        law = law.law
     return {name: tensor for name, tensor in law.state_dict().items() if not name.startswith("teacher.")}

@@ -53,6 +53,7 @@ PIPELINE_PARTS = {  # classes of `diffusers` that are known
 _LONGEST_SETTINGS = 50_000  # characters
 _BENT = ("gaussian", "refined", "diffusion")  # draw texture and shape
 _LAWS = ("gaussian", "refined")  # onto which public images are moved
+_VARIED = ("warp", "gaussian")  # whose images to train on may be varied
 _CRITICS = ("dcgan",)
 _SIMULATORS = ("faces", "fonts", "people", "public", "generator")
 _DROPPED = {"generator_norm": "batch", "critic_norm": "none"}  # keys of earlier versions, with all that is left
@@ -168,6 +169,8 @@ class ModelConfig(Section):
         moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
             released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these. With a ``simulator``
             of your own, or "generator", what that draws is moved.
+        varied: Strength of the motions of images of handwriting that are drawn to train on, which are sharpened too
+            (`idpgan.models.varied`): 1 is that of `warp`, 0 leaves all as it was drawn. It costs no budget.
         agreed: Public images of each class that are drawn beside the law's as they are and released with it: those that
             the teacher finds to be of their class (`idpgan.synthesis.agreed`); 0: none.
         trained: Of a run that adapts what ``data.public_generator`` names, a released "diffusion" generator or a folder
@@ -197,6 +200,7 @@ class ModelConfig(Section):
     light: bool = False
     detail: bool = False
     moved: int = Field(default=0, ge=0, le=65536)
+    varied: float = Field(default=0.0, ge=0, le=3)
     agreed: int = Field(default=0, ge=0, le=65536)
     trained: Annotated[tuple[TrainedPart, ...], BeforeValidator(_several), Field(max_length=64)] = ()
     pipeline: PipelineConfig | None = None
@@ -230,6 +234,10 @@ class ModelConfig(Section):
                 raise ConfigError(
                     f'{key} = true is for generator = "gaussian" with moved = 0. Set them, or {key} = false.'
                 )
+        if self.varied and (self.generator not in _VARIED or self.moved):
+            raise ConfigError(
+                f"varied = {self.varied:g} is for the generators {', '.join(_VARIED)} with moved = 0. Set varied = 0."
+            )
         if self.agreed and self.moved:
             raise ConfigError(f"moved = {self.moved} and agreed = {self.agreed} exclude each other. Set one to 0.")
         if self.moved and self.generator not in _LAWS:

@@ -8,6 +8,7 @@ from torch import Tensor
 from idpgan.data.load import Split
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
+from idpgan.models.varied import VariedGenerator
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis.agreed import agreed
 from idpgan.synthesis.moments import NormalsNoise
@@ -60,6 +61,8 @@ class GivesGenerator(Method):
     def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
         """Return the generator with public pictures, moved onto its law or agreed with, and its teacher, if any."""
         generator = law = self.generator
+        if generator.config.varied:
+            generator = law = VariedGenerator(generator)
         teacher = None if self.teacher is None else balanced(self.teacher, law, self.progress)
         if generator.config.agreed and teacher is not None:
             generator = agreed(law, self._to_move, teacher, seed=self.plan.config.training.seed)
