@@ -278,6 +278,7 @@ def _handwriting(facts: Facts) -> Sections:
     wide = {
         "temperature": Setting(2.5, "draws more widely than trained; the classifier keeps the classes"),
         "truncation": Setting(1.0, "of images to look at, which vary as in training"),
+        "varied": Setting(0.5, "images to train on are moved and sharpened before the classifier chooses"),
     }
     return {
         "model": {
