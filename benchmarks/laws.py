@@ -1,10 +1,11 @@
 """What the normal laws of `gaussian` know of classes, from exact sums and noise of floats: settings are chosen by it.
 
-Linear discriminants of the law, and with --cnn N the small ResNet of DPImageBench on N drawn images, both asked about
-training images that are kept for choosing. Nothing is released here: no ledger is charged, and no figure is private.
+Linear discriminants of the law as images lie, and with --cnn N the small ResNet of DPImageBench on N drawn images, both
+asked about training images that are kept for choosing. Nothing is released here: no ledger is charged, and no figure is
+private.
 
 python benchmarks/laws.py --images FOLDER [--choose 2500] [--epsilons 1 10] [--share 1] [--cnn 10000]
-    [model.key=value ...]
+    [model.key=value ... method.template_share=0.25]
 """
 
 from __future__ import annotations
@@ -25,8 +26,11 @@ from idpgan.metrics.dpimagebench import SMALL
 from idpgan.models.classifier import build_residual
 from idpgan.models.config import ModelConfig
 from idpgan.models.gaussian import GaussianGenerator
-from idpgan.privacy import Event, Relation, Unit, calibrate
+from idpgan.privacy import Event, Noise, Relation, Unit, calibrate
+from idpgan.privacy.sums import CellSums
+from idpgan.private.shares import noise_on
 from idpgan.synthesis.moments import MomentMap, Normals, estimate_normals, private_moments
+from idpgan.synthesis.template import ROUNDS, TemplateMap, release_template
 from idpgan.training.config import build_config
 from idpgan.training.fit import fit_classifier
 
@@ -48,14 +52,25 @@ def main() -> None:
     images = load(config.data).private
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(7))
     judge, private = images.select(order[: options.choose]), images.select(order[options.choose :])
-    moments = MomentMap(images.images.shape[1:], config.model.latent_dim, light=config.model.light)
-    sums = exact(private, moments)
     for epsilon in options.epsilons:
-        normals = estimated(sums, moments, epsilon, options.share)
-        found: dict[str, Any] = {"epsilon": epsilon, "discriminants": discriminants(normals, moments, judge)}
-        if options.cnn:
-            found["cnn"] = network(normals, config.model, judge, options.cnn)
+        found = asked(config, private, judge, epsilon, options)
         print(config.model.latent_dim, config.model.light, found, flush=True)
+
+
+def asked(config: Any, private: Images, judge: Images, epsilon: float, options: argparse.Namespace) -> dict[str, Any]:
+    """Return what is found at one epsilon."""
+    model, share = config.model, options.share
+    moments = MomentMap(private.images.shape[1:], model.latent_dim, shape=model.shape, light=model.light)
+    if model.shape:
+        moments.set_template(template(private, moments, config.method, epsilon))
+        share -= config.method.template_share
+    normals = estimated(exact(private, moments), moments, epsilon, share)
+    found: dict[str, Any] = {"epsilon": epsilon}
+    if not model.shape:
+        found["discriminants"] = discriminants(normals, moments, judge)
+    if options.cnn:
+        found["cnn"] = network(normals, model, judge, options.cnn)
+    return found
 
 
 def exact(private: Images, moments: MomentMap) -> Tensor:
@@ -68,10 +83,23 @@ def exact(private: Images, moments: MomentMap) -> Tensor:
 
 def estimated(sums: Tensor, moments: MomentMap, epsilon: float, share: float) -> Normals:
     """Return the laws of sums with the noise of a share of the budget, of seed 0."""
-    multiplier = calibrate(lambda noise: [Event("gaussian", Unit.IMAGE, Relation.ZERO_OUT, noise)], epsilon, DELTA)
-    std = multiplier / math.sqrt(share)
+    std = multiplier_at(epsilon) / math.sqrt(share)
     noise = torch.randn(sums.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return estimate_normals(sums + std * noise, moments, std)
+
+
+def multiplier_at(epsilon: float) -> float:
+    """Return the noise multiplier of the whole budget."""
+    return calibrate(lambda noise: [Event("gaussian", Unit.IMAGE, Relation.ZERO_OUT, noise)], epsilon, DELTA)
+
+
+def template(private: Images, moments: MomentMap, method: Any, epsilon: float) -> Tensor:
+    """Return the templates that a config asks for, with the noise of its share of the budget, of seed 0."""
+    cells = len(private.classes) if method.templates == "class" else 1
+    noise = noise_on(method.template_share, multiplier_at(epsilon), ROUNDS)
+    size = TemplateMap(moments).dimensions
+    sums = CellSums(cells, size, "gaussian", noise, Unit.IMAGE, Relation.ZERO_OUT)
+    return release_template(sums, moments, private, None, Noise.fixed(0))
 
 
 def discriminants(normals: Normals, moments: MomentMap, judge: Images) -> float:

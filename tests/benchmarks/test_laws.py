@@ -1,5 +1,7 @@
 """benchmarks/laws.py: discriminants of laws find classes that differ, and guess where labels say nothing."""
 
+from types import SimpleNamespace
+
 import laws
 import torch
 
@@ -28,3 +30,11 @@ def test_discriminants_find_classes_and_guess_without_labels():
     )
     assert found > 90
     assert 20 < guessed < 80
+
+
+def test_a_template_of_each_class_has_what_the_class_shows():
+    moments = MomentMap((3, 8, 8), 12, shape=2, light=True)
+    method = SimpleNamespace(templates="class", template_share=0.25)
+    first, second = laws.template(images(4000, 0), moments, method, 10.0)
+    assert (second - first)[:, :, 4:].mean() > 0.2
+    assert (second - first)[:, :, :4].mean().abs() < 0.1
