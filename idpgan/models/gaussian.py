@@ -124,8 +124,8 @@ class GaussianGenerator(Generator):
         size = count_numbers(image_shape, config.latent_dim, config.shape, light=config.light)
         super().__init__(config, image_shape, num_classes, latent_dim=size + config.detail)
         rows = max(self.num_classes, 1)
-        if config.detail:  # all candidates of an image have the same: a teacher chooses by what was released
-            self.choosing = self.shared = (size,)
+        if config.detail:
+            self.choosing = (size,)
         self.mean = nn.Parameter(torch.zeros(rows, size))
         self.factor = nn.Parameter(torch.zeros(rows, size, size))
 

@@ -128,12 +128,18 @@ def _moments(
     if facts.handwriting and facts.num_classes > 1 and facts.per_class >= _WRITTEN:
         count = _coefficients(facts, share - TEMPLATE_SHARE, _STROKES)
         return {"latent_dim": count, "shape": _STROKED, "truncation": _LOOKED_AT}, {"templates": _OF_CLASSES}
-    lit = {"light": _LIT, "detail": _DETAILED} if light else {}
-    if light and facts.num_classes >= _SIGNS and facts.per_class >= _MEMBERS:
+    lit = {"light": _LIT} if light else {}
+    if light and not teacher and _in_place(facts):
         count = _coefficients(facts, share - _PLACED, _STROKES, light=True)
-        drawn = {**lit, "shape": _IN_PLACE, "coolest": _COOLEST, "truncation": _LOOKED_AT}
+        drawn = {**lit, "detail": _DETAILED, "shape": _IN_PLACE, "coolest": _COOLEST, "truncation": _LOOKED_AT}
         return {"latent_dim": count, **drawn}, {"templates": _OF_CLASSES, "template_share": _ROUNDS}
     return {"latent_dim": _coefficients(facts, share, light=light), **lit, "truncation": _LOOKED_AT}, {}
+
+
+def _in_place(facts: Facts) -> bool:
+    """Tell whether classes are so many that their things, signs say, are brought into place: photos in color."""
+    in_color = facts.shape.image_shape[0] == 3 and not (facts.aligned or facts.handwriting)
+    return in_color and facts.num_classes >= _SIGNS and facts.per_class >= _MEMBERS
 
 
 def _moved(facts: Facts) -> Setting:
@@ -325,15 +331,15 @@ _RULES = (  # the first that holds is the one: what it proposes, when, and why
     ),
     (
         functools.partial(gaussian, candidates=4),
-        lambda facts: facts.num_classes > 1 and facts.per_class >= SOME,
+        lambda facts: facts.num_classes > 1 and facts.per_class >= SOME and not _in_place(facts),
         f"classes of {SOME:,} images or more: a normal distribution a class, and a teacher (photos of faces: 79.6 and "
         "83.9 % at epsilon 1 and 10, 76.4 and 81.3 % without the teacher, aggregate 80.6 and 82.1 %)",
     ),
     (
         gaussian,
         lambda facts: True,
-        "few images of a class, or no classes: a normal distribution, whose noise is the least (digits of 8 x 8: 80.5 "
-        "and 89.7 % at epsilon 1 and 10, where aggregate has 69 and 89 %)",
+        "few images of a class, no classes, or many in color: a normal distribution, whose noise is the least (digits of "
+        "8 x 8: 80.5 and 89.7 % at epsilon 1 and 10, where aggregate has 69 and 89 %)",
     ),
 )
 

@@ -183,6 +183,11 @@ class RunConfig(Section):
                 f"model.agreed = {model.agreed} public images of each class are chosen by a teacher, which the methods "
                 "gaussian and idp-gan-aggregate have with method.teacher_share above 0. Set it, or model.agreed = 0."
             )
+        if model.detail and getattr(method, "teacher_share", 0):
+            raise ConfigError(
+                "model.detail = true draws edges that no private image has, and a teacher would choose by them. Set "
+                "method.teacher_share = 0, or model.detail = false."
+            )
         if model.trained and not method.ADAPTS:
             raise ConfigError(
                 f"model.trained = {list(model.trained)} adapts a public network by method diffusion, and this is "

@@ -6,6 +6,7 @@ import torch
 from idpgan.errors import ConfigError
 from idpgan.models.config import ModelConfig
 from idpgan.models.gaussian import GaussianGenerator, basis_of, detail_of
+from idpgan.training.config import build_config
 
 SHAPE, SIZE = (3, 16, 16), 40
 
@@ -51,16 +52,19 @@ def test_a_generator_draws_detail_by_one_number_more(light):
     assert (added.flatten(1).double() @ basis_of(SHAPE, SIZE)).abs().max() < 1e-4
 
 
-def test_candidates_of_an_image_have_one_detail_and_batches_do_not_matter():
+def test_the_size_of_batches_does_not_matter():
     made = generator(detail=True)
     many, few = (made.sample(30, seed=3, batch_size=size) for size in (30, 7))
     assert torch.allclose(many, few, atol=1e-5)
-    with torch.no_grad():
-        made.factor.zero_()  # all images of a class are its mean, but for their detail
-    made.candidates = 3
-    same = made.sample_candidates(6, seed=4)
-    assert (same[:, :1] == same).all()
-    assert (same[0] != same[2]).any()
+
+
+def test_no_teacher_chooses_by_drawn_edges():
+    table = {
+        "model": {"generator": "gaussian", "latent_dim": 20, "detail": True},
+        "method": {"name": "gaussian", "teacher_share": 0.5},
+    }
+    with pytest.raises(ConfigError, match="a teacher would choose by them"):
+        build_config(table, "a test")
 
 
 def test_it_is_for_normal_distributions_without_moved_pictures():

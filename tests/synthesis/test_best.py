@@ -98,8 +98,8 @@ def test_photos_in_color_are_drawn_with_their_contrasts():
 
 
 def test_many_classes_in_color_are_brought_into_place():
-    def proposed(classes, channels=3, **keys):
-        shape = DataShape(Sizes(0, 20_000, 0, 100), (channels, 32, 32), tuple(map(str, range(classes))))
+    def proposed(classes, channels=3, num=20_000, **keys):
+        shape = DataShape(Sizes(0, num, 0, 100), (channels, 32, 32), tuple(map(str, range(classes))))
         facts = Facts(shape, None, False, **keys)
         plan_run(made("folder", best(facts)), shape).check()
         return best(facts).sections
@@ -107,6 +107,9 @@ def test_many_classes_in_color_are_brought_into_place():
     many, few, grey, small = proposed(43), proposed(10), proposed(43, 1), proposed(100)
     assert (many["model"]["shape"].value, many["method"]["templates"].value) == (6, "class")
     assert many["model"]["light"].value
+    assert many["model"]["detail"].value
+    assert not {"teacher_share"} & set(proposed(43, num=80_000)["method"])  # no teacher was measured beside places
+    assert "teacher_share" in proposed(10, num=80_000)["method"]
     assert 0 < many["model"]["coolest"].value < 1
     for other in (few, grey, small):
         assert not {"shape", "coolest"} & set(other["model"])
