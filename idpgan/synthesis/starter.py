@@ -338,8 +338,8 @@ _RULES = (  # the first that holds is the one: what it proposes, when, and why
     (
         gaussian,
         lambda facts: True,
-        "few images of a class, no classes, or many in color: a normal distribution, whose noise is the least (digits of "
-        "8 x 8: 80.5 and 89.7 % at epsilon 1 and 10, where aggregate has 69 and 89 %)",
+        "few images of a class, no classes, or many in color: a normal distribution, whose noise is the least (digits "
+        "of 8 x 8: 80.5 and 89.7 % at epsilon 1 and 10, where aggregate has 69 and 89 %)",
     ),
 )
 
