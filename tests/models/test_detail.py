@@ -62,6 +62,7 @@ def test_no_teacher_chooses_by_drawn_edges():
     table = {
         "model": {"generator": "gaussian", "latent_dim": 20, "detail": True},
         "method": {"name": "gaussian", "teacher_share": 0.5},
+        "privacy": {"epsilon": 1.0, "delta": 1e-5},
     }
     with pytest.raises(ConfigError, match="a teacher would choose by them"):
         build_config(table, "a test")
