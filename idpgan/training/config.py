@@ -173,17 +173,18 @@ class RunConfig(Section):
     def _check_ability(self) -> Self:
         """Refuse what the method cannot do with a model."""
         model, method = self.model, self.method
+        taught = bool(getattr(method, "teacher_share", 0))
         if model.moved and not method.RELEASES_LAW:
             raise ConfigError(
                 f"model.moved = {model.moved} needs a method that releases a normal distribution, gaussian, "
                 f"idp-gan-aggregate or hybrid, and this is {method.name}. Set model.moved = 0."
             )
-        if model.agreed and not getattr(method, "teacher_share", 0):
+        if model.agreed and not taught:
             raise ConfigError(
                 f"model.agreed = {model.agreed} public images of each class are chosen by a teacher, which the methods "
                 "gaussian and idp-gan-aggregate have with method.teacher_share above 0. Set it, or model.agreed = 0."
             )
-        if model.detail and getattr(method, "teacher_share", 0):
+        if model.detail and taught:
             raise ConfigError(
                 "model.detail = true draws edges that no private image has, and a teacher would choose by them. Set "
                 "method.teacher_share = 0, or model.detail = false."
