@@ -16,7 +16,7 @@ from torch import Tensor
 from idpgan.data.images import to_uint8
 from idpgan.progress import Progress, silent
 
-_SMALLEST = 1 / 16  # radius as a share of the shorter side, and at least a pixel and a half
+_SMALLEST = 1 / 16  # radius as a share of the shorter side, and at least a pixel and a half, but in tiny pictures
 _LARGEST = 0.5
 _LAYERS = 5.0  # leaves on one another at a place, mean: less than a hundredth of the ground is seen
 _CHROMA = 0.2  # standard deviation of each color difference, the brightness being even on [-1, 1]
@@ -47,7 +47,7 @@ def draw(num: int, size: tuple[int, int], channels: int, *, seed: int, progress:
 def _fallen(num: int, size: tuple[int, int], channels: int, rng: torch.Generator) -> Tensor:
     """Let leaves fall on grey ground, float (num, channels, H, W)."""
     height, width = size
-    side, smallest = min(size), max(_SMALLEST, 1.5 / min(size))
+    side, smallest = min(size), min(max(_SMALLEST, 1.5 / min(size)), _LARGEST / 2)
     y, x = (torch.arange(length) + 0.5 for length in size)
     y, x = y[:, None] / side, x / side
     span_y, span_x = height / side + 2 * _MARGIN, width / side + 2 * _MARGIN

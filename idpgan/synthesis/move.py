@@ -241,12 +241,12 @@ def draws_own(model: ModelConfig) -> bool:
 
 
 def assumed(model: ModelConfig) -> tuple[str, ...]:
-    """Return what is taken as public where pictures are moved."""
+    """Return what is taken as public where pictures are moved, or agreed with."""
     if not (held := model.moved or model.agreed):
         return ()
     how = "were moved" if model.moved else "the teacher agreed with"
     shown = f"the {held:,} public images of each class that {how}: whoever is on one is seen in what is drawn"
-    if not is_own_code(model.simulator):
+    if not (model.moved and is_own_code(model.simulator)):
         return (shown,)
     stated = f"license {model.license}" if model.license else "no license was stated"
     seen = "whoever made this release says that it has seen no private image"

@@ -43,6 +43,13 @@ def test_a_seed_fixes_them_and_pictures_have_the_size_that_was_asked_for():
     assert not torch.equal(first, other)
 
 
+@pytest.mark.parametrize("size", [(1, 1), (2, 5), (3, 3)])
+def test_tiny_pictures_are_drawn_too(size):
+    drawn = dead_leaves.draw(20, size, 3, seed=0)
+    assert drawn.shape == (20, 3, *size)
+    assert drawn.float().std() > 10
+
+
 def test_they_serve_every_class_and_look_like_none():
     config = DataConfig(name="faces", num_images=40, image_size=24, public="dead-leaves", public_images=7)
     found = draw_public(config, (3, 24, 24), ("neutral", "happiness"))
