@@ -33,8 +33,8 @@ class DataConfig(Section):
     that contradicts them. Other sources know them as constants of their format.
 
     Attributes:
-        name: A source of `idpgan.data.load.SOURCES`: "digits", "mnist", "svhn", "folder", "face-folder", "celeba",
-            "faces", "fonts", "arrays".
+        name: A source of `idpgan.data.load.SOURCES`: "digits", "mnist", "fashion-mnist", "svhn", "folder",
+            "face-folder", "celeba", "faces", "fonts", "arrays".
         root: Where the files lie; None means the environment variable IDPGAN_DATA, else ./data. For "folder" it is the
             folder of images itself and must be given; for "arrays", the file that `idpgan.fit` wrote.
         public_share: Share, in [0, 1), of the training images that is made public. They get no protection at all.

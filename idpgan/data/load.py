@@ -46,6 +46,7 @@ SOURCES: Mapping[str, Source] = {
     "digits": digits,
     "face-folder": face_folder,
     "faces": faces,
+    "fashion-mnist": mnist,
     "folder": folder,
     "fonts": fonts,
     "mnist": mnist,

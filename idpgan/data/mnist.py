@@ -1,8 +1,9 @@
-"""`mnist`: LeCun's digits, 28 x 28, in IDX files, or any other set in the same four files.
+"""`mnist` and `fashion-mnist`: LeCun's digits and Zalando's clothes, 28 x 28, in IDX files of the same four names.
 
-The files, gzipped or not, lie in the data root, in its folder ``mnist``, or where torchvision puts them
-(``MNIST/raw``). If none is there, torchvision downloads them. The root may be read-only: files are unpacked in memory.
-Nothing is written beside them or into the temporary folder, where private images would remain if the process is killed.
+The files, gzipped or not, lie in the data root, in its folder of the source's name, or where torchvision puts them
+(``MNIST/raw``, ``FashionMNIST/raw``). If none is there, torchvision downloads them. The root may be read-only: files
+are unpacked in memory. Nothing is written beside them or into the temporary folder, where private images would remain if
+the process is killed.
 """
 
 from __future__ import annotations
@@ -29,9 +30,14 @@ from idpgan.errors import DataError
 from idpgan.memory import check_memory
 from idpgan.progress import Progress, silent
 
-CLASSES = tuple("0123456789")
+CLASSES = {
+    "mnist": tuple("0123456789"),
+    "fashion-mnist": (
+        "T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot",
+    ),
+}  # fmt: skip
+DOWNLOADED = {"mnist": "MNIST", "fashion-mnist": "FashionMNIST"}  # torchvision's name, and its folder's
 SIDE = 28  # px
-FOLDERS = (".", "mnist", "MNIST/raw", "mnist/MNIST/raw")
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 DOWNLOAD_TIMEOUT = 30  # seconds without a response
@@ -39,9 +45,9 @@ DOWNLOAD_TIMEOUT = 30  # seconds without a response
 
 def describe(config: DataConfig) -> Found:
     """Return the counts in the files' headers; before a download, the published ones."""
-    files = _locate(config.data_root)
+    files = _locate(config)
     train, test = (60_000, 10_000) if files is None else (_shape(files[part[0]], ndim=3)[0] for part in (TRAIN, TEST))
-    return Found(num_images=train, num_test=test, image_shape=(1, SIDE, SIDE), classes=CLASSES)
+    return Found(num_images=train, num_test=test, image_shape=(1, SIDE, SIDE), classes=CLASSES[config.name])
 
 
 def read(config: DataConfig, progress: Progress = silent) -> Read:
@@ -51,31 +57,34 @@ def read(config: DataConfig, progress: Progress = silent) -> Read:
         DataError: If a file is missing, truncated, not IDX, or of another shape, if images and labels differ in number,
             or if the download fails. An image whose label is out of range stands as a null record.
     """
-    files = _locate(config.data_root) or _download(config.data_root)
+    files = _locate(config) or _download(config)
     parts, refused = [], list[Refused]()
     for names in (TRAIN, TEST):
         image_file, label_file = (files[name] for name in names)
         images, labels = _read_idx(image_file, ndim=3), _read_idx(label_file, ndim=1).long()
         if len(images) != len(labels):
             raise DataError(f"{image_file} holds {len(images)} images, but {label_file} {len(labels)} labels.")
-        part, wrong = labeled(images.unsqueeze(1), labels, CLASSES, label_file)
+        part, wrong = labeled(images.unsqueeze(1), labels, CLASSES[config.name], label_file)
         parts.append(part)
         refused += wrong
     warn_of_null(refused, sum(map(len, parts)))
     return Read(parts[0], parts[1], tuple(refused))
 
 
-def _locate(root: Path) -> dict[str, Path] | None:
+def _locate(config: DataConfig) -> dict[str, Path] | None:
     """Return the four files by their unpacked names; None if no place holds any of them."""
-    for folder in FOLDERS:
-        place = root / folder
+    raw = f"{DOWNLOADED[config.name]}/raw"
+    for folder in (".", config.name, raw, f"{config.name}/{raw}"):
+        place = config.data_root / folder
         candidates = {name: (place / name, place / f"{name}.gz") for name in TRAIN + TEST}
         found = {name: next(filter(Path.is_file, paths), None) for name, paths in candidates.items()}
         missing = [name for name, path in found.items() if path is None]
         if not missing:
             return {name: path for name, path in found.items() if path is not None}
         if len(missing) < len(found):
-            raise DataError(f"{place} holds MNIST files, but not {', '.join(missing)} (or .gz). Put them there too.")
+            raise DataError(
+                f"{place} holds files of {config.name}, but not {', '.join(missing)} (or .gz). Put them there too."
+            )
     return None
 
 
@@ -117,26 +126,27 @@ def _opened(path: Path) -> Iterator[io.BufferedIOBase]:
         raise DataError(f"Cannot read {path}: {error}. Replace the file by the original.") from error
 
 
-def _download(root: Path) -> dict[str, Path]:
-    """Let torchvision download the set to `root`/MNIST, whole or not at all; return the files like `_locate`."""
-    from torchvision.datasets import MNIST
+def _download(config: DataConfig) -> dict[str, Path]:
+    """Let torchvision download the set below the root, whole or not at all; return the files like `_locate`."""
+    from torchvision import datasets
 
+    root, name = config.data_root, DOWNLOADED[config.name]
     is_new, timeout = not root.exists(), socket.getdefaulttimeout()
     socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)  # torchvision sets no timeout, and would hang behind a firewall
     try:
         root.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=root) as scratch:
-            MNIST(scratch, download=True)
-            (Path(scratch) / "MNIST").rename(root / "MNIST")
+            getattr(datasets, name)(scratch, download=True)
+            (Path(scratch) / name).rename(root / name)
     except (OSError, RuntimeError, http.client.HTTPException) as error:
         if is_new:
             with contextlib.suppress(OSError):
                 root.rmdir()
         names = ", ".join(f"{name}.gz" for name in TRAIN + TEST)
         raise DataError(
-            f"There are no MNIST files in {root}, and downloading them failed ({' '.join(str(error).split())}). "
-            f"Put {names} there, or say where they are: --data-root DIR, data.root or IDPGAN_DATA."
+            f"There are no files of {config.name} in {root}, and downloading them failed "
+            f"({' '.join(str(error).split())}). Put {names} there, or say where they are: --data-root DIR, data.root or IDPGAN_DATA."
         ) from error
     finally:
         socket.setdefaulttimeout(timeout)
-    return {name: root / "MNIST" / "raw" / name for name in TRAIN + TEST}
+    return {file: root / name / "raw" / file for file in TRAIN + TEST}

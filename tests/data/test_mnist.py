@@ -41,11 +41,20 @@ def write(folder, packed=False, **replaced):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize("place", [".", "mnist", "MNIST/raw"])
-def test_files_are_found_and_read_without_writing(tmp_path, place, packed):
+@pytest.mark.parametrize(
+    ("name", "place"),
+    [
+        ("mnist", "."),
+        ("mnist", "mnist"),
+        ("mnist", "MNIST/raw"),
+        ("fashion-mnist", "."),
+        ("fashion-mnist", "FashionMNIST/raw"),
+    ],
+)
+def test_files_are_found_and_read_without_writing(tmp_path, name, place, packed):
     write(tmp_path / place, packed)
     before = sorted(tmp_path.rglob("*"))
-    config = DataConfig(name="mnist", root=tmp_path)
+    config = DataConfig(name=name, root=tmp_path)
     images, test, _ = mnist.read(config)
     expected = contents()
     assert torch.equal(images.images, expected[IMAGES].unsqueeze(1))
@@ -53,6 +62,16 @@ def test_files_are_found_and_read_without_writing(tmp_path, place, packed):
     assert torch.equal(test.images[:, 0], expected[mnist.TEST[0]])
     assert sorted(tmp_path.rglob("*")) == before
     assert describe(config).sizes == (0, 36, 4, 8)  # from the headers
+
+
+def test_clothes_are_no_digits(tmp_path):
+    write(tmp_path / "mnist")
+    config = DataConfig(name="fashion-mnist", root=tmp_path)
+    assert load(write(tmp_path).model_copy(update={"name": "fashion-mnist"})).classes[9] == "ankle boot"
+    assert describe(config).classes[:2] == ("T-shirt", "trouser")
+    for left in tmp_path.glob("*-ubyte"):
+        left.unlink()
+    assert describe(config).sizes.test == 10_000  # the published count: the files in mnist/ are others
 
 
 def test_the_test_part_is_the_sets_own(tmp_path):
