@@ -152,7 +152,7 @@ def _template(source: str, options: InitOptions) -> Template:
         choice = Choice.of(adapters(facts, seen.settings, options.base, _config_of))
     else:
         choice = best(facts) if suggest is None else Choice(options.method, suggest(facts), "")
-    sections = {"data": seen.settings, **choice.sections}
+    sections = _whole(seen.settings, choice)
     _priced(sections, facts)
     counts = ", ".join(f"{name} {count:,}" for name, count in seen.counts.most_common())
     note = (
@@ -227,12 +227,19 @@ def _unused(seen: Shown) -> list[str]:
     return lines
 
 
+def _whole(settings: Mapping[str, Setting], choice: Choice) -> Sections:
+    """Return all sections, with the public images that a method draws for itself among those of [data]."""
+    return {**choice.sections, "data": {**settings, **choice.sections.get("data", {})}}
+
+
 def _priced(sections: Sections, facts: Facts) -> tuple[RunConfig, RunPlan]:
     """Return config and plan; raises `InputError` if such data do not suit the method."""
+    from idpgan.data.load import known_shape
     from idpgan.training.plan import plan_run
 
     config = _config_of(sections)
-    planned = plan_run(config, facts.shape)
+    shape = facts.shape if config.data.public is None else known_shape(config.data)
+    planned = plan_run(config, shape)
     planned.check()
     return config, planned
 
@@ -253,11 +260,11 @@ def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe:
     lines = [f"Method by rule: {choice.method}. Why: {choice.why}."] if choice.why else []
     for each in (choice, *(alternatives(facts) if choice.why else ())):
         try:
-            config, planned = _priced({"data": settings, **each.sections}, facts)
+            config, planned = _priced(_whole(settings, each), facts)
         except InputError:
             continue  # a method that such data does not suit is no alternative
         words = [each.method + (" with a teacher" if getattr(config.method, "teacher_share", 0) else "")]
-        words.append(estimate.in_words(config, facts.shape) if probe else _UNTRIED)
+        words.append(estimate.in_words(config, planned.shape) if probe else _UNTRIED)
         signal = planned.signal
         if signal is not None and signal.figure > 0:
             least = math.ceil(facts.shape.num_private / signal.figure)
@@ -296,7 +303,7 @@ def _text(called: str, sections: Sections, seen: Shown, shape: DataShape, why: s
         *textwrap.wrap(f"# Method by rule. {why}", _LONGEST, subsequent_indent="# ")[: None if why else 0],
         "",
     ]
-    for name, keys in sections.items():
+    for name, keys in {"data": sections["data"], **sections}.items():
         if name == "data" and "num_images" in keys:
             lines += [
                 "# init counted these in the folder. They will be public, and the guarantee holds for data sets that",

@@ -2,8 +2,8 @@
 
 The files, gzipped or not, lie in the data root, in its folder of the source's name, or where torchvision puts them
 (``MNIST/raw``, ``FashionMNIST/raw``). If none is there, torchvision downloads them. The root may be read-only: files
-are unpacked in memory. Nothing is written beside them or into the temporary folder, where private images would remain if
-the process is killed.
+are unpacked in memory. Nothing is written beside them or into the temporary folder, where private images would remain
+if the process is killed.
 """
 
 from __future__ import annotations
@@ -145,7 +145,8 @@ def _download(config: DataConfig) -> dict[str, Path]:
         names = ", ".join(f"{name}.gz" for name in TRAIN + TEST)
         raise DataError(
             f"There are no files of {config.name} in {root}, and downloading them failed "
-            f"({' '.join(str(error).split())}). Put {names} there, or say where they are: --data-root DIR, data.root or IDPGAN_DATA."
+            f"({' '.join(str(error).split())}). Put {names} there, or say where they are: --data-root DIR, data.root or "
+            "IDPGAN_DATA."
         ) from error
     finally:
         socket.setdefaulttimeout(timeout)

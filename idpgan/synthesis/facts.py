@@ -23,7 +23,7 @@ from idpgan.files import pasted
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
 from idpgan.synthesis.starter import Facts, Sections, Setting
 
-HANDWRITING = ("digits", "mnist")
+DIGITS = ("digits", "mnist")  # written by hand
 _SMILES = ("smiling", "smile", "happy", "happiness", "joy")  # classes that are known by their names
 UNLABELED = "none"  # instead of a column
 MOST_CLASSES, LEAST_PER_CLASS = 64, 20  # no classes: a column of more values, or of fewer images of each
@@ -91,7 +91,7 @@ def facts_of(
     if aligned and (portraits := _portraits(shape)):
         settings = settings | portraits
         shape = known_shape(_config(settings))
-    return seen._replace(settings=settings), Facts(shape, mean, source in HANDWRITING, aligned)
+    return seen._replace(settings=settings), Facts(shape, mean, source in DIGITS, aligned, digits=source in DIGITS)
 
 
 def _portraits(shape: DataShape) -> dict[str, Setting]:

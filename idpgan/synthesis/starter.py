@@ -24,7 +24,7 @@ SHAPE = 12  # functions of a face's displacement in each direction: more add noi
 _STROKES, _WRITTEN = 6, 1_000  # the same of writing, from so many images of a class on
 _SIGNS, _MEMBERS = 20, 300  # so many classes of so many images are brought into place in color
 _PLACED = 0.25  # of the budget, for that
-_MANY = 20_000  # private images from which on a teacher takes more steps
+_MANY = 20_000  # private images from which on a teacher takes more steps, and grey ones have light
 _MOST_BYTES = 1 << 25  # of public images in a release
 TRUNCATION = 0.7  # of normal distributions of photos: 0.6 to 0.8 looked best in trials at epsilon 10
 
@@ -49,6 +49,7 @@ class Facts:
         handwriting: Whether images are strokes, as the source says; else photographs.
         aligned: Whether the eyes of all faces are in the same places, as the source or `idpgan prepare` says.
         epsilon: That is asked for: how many numbers of an image stand above the noise depends on it.
+        digits: Whether these are ten digits, as the source says: numbers as names of classes do not say so.
     """
 
     shape: DataShape
@@ -56,6 +57,7 @@ class Facts:
     handwriting: bool
     aligned: bool = False
     epsilon: float = EPSILON
+    digits: bool = False
 
     @property
     def num_classes(self) -> int:
@@ -96,7 +98,7 @@ def _coefficients(
     ``1 / q = sqrt(2 q R) s / N`` for R classes, N records and noise of standard deviation s on a second moment
     (`synthesis.shrinkage`); two blocks of q / 2 under mirror symmetry have an edge sqrt(2) lower. On a group of photos
     kept for choosing, Wasserstein errors were least, and flat, at 1.3 to 1.5 times as many. In 40 to 240 by 40s. At one
-    contrast twice as many are of use, and not more than 120 (benchmarks/RESULTS.md, "Many classes").
+    contrast twice as many are of use, in color not more than 120 (benchmarks/RESULTS.md, "Many classes", "Clothes").
 
     Args:
         share: Of the budget, for the sums.
@@ -109,7 +111,7 @@ def _coefficients(
     noise = calibrate(lambda multiplier: [Event("gaussian", Unit.IMAGE, Relation.ZERO_OUT, multiplier)], epsilon, delta)
     records = facts.shape.num_private / (facts.per_person or 1)
     scale = math.sqrt((1 if symmetric else 2) * facts.num_classes / share) / (1 - COUNT_SHARE)
-    more, most = (2.5, 120) if light else (1.25, 240)
+    more, most = 2.5 if light else 1.25, 120 if light and facts.shape.image_shape[0] == 3 else 240
     count = more * (noise * scale / records) ** (-2 / 3) - 2 * shape
     return Setting(
         min(max(int(count) // 40 * 40, 40), most, pixels * 5 // 8), "fewer coefficients, less noise, more blur"
@@ -134,6 +136,11 @@ def _moments(
         drawn = {**lit, "detail": _DETAILED, "shape": _IN_PLACE, "coolest": _COOLEST, "truncation": _LOOKED_AT}
         return {"latent_dim": count, **drawn}, {"templates": _OF_CLASSES, "template_share": _ROUNDS}
     return {"latent_dim": _coefficients(facts, share, light=light), **lit, "truncation": _LOOKED_AT}, {}
+
+
+def _lit(facts: Facts) -> bool:
+    """Tell whether contrasts are drawn by themselves: in color, and of many images in grey."""
+    return facts.shape.image_shape[0] == 3 or (facts.shape.num_private >= _MANY and not facts.aligned)
 
 
 def _in_place(facts: Facts) -> bool:
@@ -166,7 +173,7 @@ def gaussian(facts: Facts, *, candidates: int = 0) -> Sections:
     With ``candidates`` above 0 half of the budget is for a teacher, which chooses among so many of them.
     """
     teacher = taught(facts, candidates) if candidates else {}
-    model, method = _moments(facts, teacher, light=facts.shape.image_shape[0] == 3)
+    model, method = _moments(facts, teacher, light=_lit(facts))
     trained = "minutes: its teacher is trained, no network draws" if teacher else "seconds; nothing is trained"
     return {
         "model": {
@@ -281,6 +288,7 @@ def _handwriting(facts: Facts) -> Sections:
     many, some = facts.per_class >= 5000, facts.per_class >= 500  # private images of a class
     moments, fourier = (48, 500) if many else (24, 200) if some else (12, 50)
     teaching = classes > 1 and many
+    pen = teaching and facts.digits and not facts.shape.sizes.public
     wide = {
         "temperature": Setting(2.5, "draws more widely than trained; the classifier keeps the classes"),
         "truncation": Setting(1.0, "of images to look at, which vary as in training"),
@@ -295,6 +303,7 @@ def _handwriting(facts: Facts) -> Sections:
             "warp": Setting(0.7, "1 is that of handwriting"),
             "width": Setting(16 if height * width <= 16 * 16 else 64),
             **(wide if teaching else {}),
+            **(_AGREED if pen else {}),
         },
         "method": {
             "name": Setting("idp-gan-aggregate", "one noisy release of sums, then training costs nothing"),
@@ -306,8 +315,10 @@ def _handwriting(facts: Facts) -> Sections:
             "level": Setting(0.1, "brightness of the ground: 0 black, 1 white"),
             "learning_rate": Setting(2e-3),
             **(taught(facts, 4) if teaching else {}),
+            **({"pretrain_steps": Setting(0, "the network learns from the sums alone")} if pen else {}),
         },
         "privacy": privacy(facts),
+        **({"data": _PEN} if pen else {}),
         "training": {
             "steps": Setting(
                 4000 if teaching else 3000 if numbers <= 1024 else 1500 if numbers <= 4096 else 1000,
@@ -318,6 +329,15 @@ def _handwriting(facts: Facts) -> Sections:
         },
     }
 
+
+_PEN = {
+    "public": Setting("fonts", "digits of a simulated pen: nobody's handwriting, and no budget"),
+    "public_images": Setting(15_000),
+}
+_AGREED = {
+    "agreed": Setting(1000, "of the pen's digits of each class, those that the classifier finds to be of it"),
+    "plain_share": Setting(0.75, "of the images to train on, as drawn from the release; the others are the pen's"),
+}
 
 # What is proposed ----------------------------------------------------------------------------------------------------
 

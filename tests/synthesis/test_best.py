@@ -1,5 +1,6 @@
 """What is proposed follows from public facts alone, and has the settings of the rows of the package's own tables."""
 
+import dataclasses
 import tomllib
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from idpgan.data.load import DataShape, Sizes
 from idpgan.errors import InputError
 from idpgan.estimate import Estimate
 from idpgan.synthesis import starter
-from idpgan.synthesis.facts import HANDWRITING
+from idpgan.synthesis.facts import DIGITS
 from idpgan.synthesis.starter import Facts, alternatives, best
 from idpgan.trainer import load_config
 from idpgan.training.config import build_config
@@ -33,7 +34,7 @@ ROWS = {  # the best row of a table that needs no public image, and draws images
 
 
 def facts_of(name):
-    return Facts(DataShape(*SPLITS[name]), None, name in HANDWRITING)
+    return Facts(DataShape(*SPLITS[name]), None, name in DIGITS)
 
 
 def made(name, choice, data=None):
@@ -85,6 +86,17 @@ def test_more_records_bear_more_coefficients_and_people_are_the_records_of_unit_
     assert at[0] < at[2] == proposed(8_000) < at[3]
 
 
+def test_ten_digits_get_the_digits_of_a_pen_and_others_do_not(tmp_path):
+    options = InitOptions(no_probe=True, data_root=tmp_path)
+    digits, clothes = (config_for(name, options).table for name in ("mnist", "fashion-mnist"))
+    assert (digits["data"]["public"], digits["model"]["agreed"]) == ("fonts", 1000)
+    assert digits["method"]["pretrain_steps"] == 0
+    assert clothes["method"]["name"] == "gaussian"  # not handwriting
+    assert "public" not in clothes["data"]
+    assert "agreed" not in clothes["model"]
+    assert "public" not in config_for("mnist", dataclasses.replace(options, method="gaussian")).table["data"]
+
+
 def test_photos_in_color_are_drawn_with_their_contrasts():
     def proposed(num, channels, **keys):
         shape = DataShape(Sizes(0, num, 0, 100), (channels, 32, 32), tuple(map(str, range(10))))
@@ -92,8 +104,9 @@ def test_photos_in_color_are_drawn_with_their_contrasts():
 
     lit, grey = proposed(20_000, 3, epsilon=1.0), proposed(20_000, 1, epsilon=1.0)
     assert lit["light"].value
-    assert grey["latent_dim"].value < lit["latent_dim"].value <= proposed(10**6, 3)["latent_dim"].value == 120
-    assert "light" not in grey
+    assert 40 < lit["latent_dim"].value <= proposed(10**6, 3)["latent_dim"].value == 120
+    assert "light" not in proposed(19_999, 1)  # of few grey photos nothing was gained
+    assert grey["light"].value
     assert "light" not in proposed(20_000, 3, aligned=True)
 
 
