@@ -145,8 +145,8 @@ def _download(config: DataConfig) -> dict[str, Path]:
         names = ", ".join(f"{name}.gz" for name in TRAIN + TEST)
         raise DataError(
             f"There are no files of {config.name} in {root}, and downloading them failed "
-            f"({' '.join(str(error).split())}). Put {names} there, or say where they are: --data-root DIR, data.root or "
-            "IDPGAN_DATA."
+            f"({' '.join(str(error).split())}). Put {names} there, or say where they are: --data-root DIR, "
+            "data.root or IDPGAN_DATA."
         ) from error
     finally:
         socket.setdefaulttimeout(timeout)
