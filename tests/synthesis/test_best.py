@@ -110,7 +110,7 @@ def test_photos_in_color_are_drawn_with_their_contrasts():
     assert "light" not in proposed(20_000, 3, aligned=True)
 
 
-def test_many_classes_in_color_are_brought_into_place():
+def test_many_classes_are_brought_into_place():
     def proposed(classes, channels=3, num=20_000, **keys):
         shape = DataShape(Sizes(0, num, 0, 100), (channels, 32, 32), tuple(map(str, range(classes))))
         facts = Facts(shape, None, False, **keys)
@@ -119,12 +119,14 @@ def test_many_classes_in_color_are_brought_into_place():
 
     many, few, grey, small = proposed(43), proposed(10), proposed(43, 1), proposed(100)
     assert (many["model"]["shape"].value, many["method"]["templates"].value) == (6, "class")
-    assert many["model"]["light"].value
-    assert many["model"]["detail"].value
+    for placed in (many, grey):
+        assert {"shape", "light", "detail", "coolest"} <= set(placed["model"])
     assert not {"teacher_share"} & set(proposed(43, num=80_000)["method"])  # no teacher was measured beside places
     assert "teacher_share" in proposed(10, num=80_000)["method"]
+    assert proposed(10, 1, num=80_000)["model"]["temperature"].value > 1
+    assert "temperature" not in proposed(10, 3, num=80_000)["model"]
     assert 0 < many["model"]["coolest"].value < 1
-    for other in (few, grey, small):
+    for other in (few, small):
         assert not {"shape", "coolest"} & set(other["model"])
         assert "template_share" not in other["method"]
     assert many["model"]["latent_dim"].value >= proposed(43, epsilon=0.3)["model"]["latent_dim"].value
