@@ -49,6 +49,7 @@ class InitOptions:
     )
     label: str | None = option(None, "Column that makes the classes; none: no classes. Default: one with few values.")
     channels: int | None = option(None, "1 grey, 3 color. Default: as the images are.")
+    handwriting: bool = option(False, "Images are strokes on an even ground, as of a pen: digits, letters.")
     base: Path | None = option(None, "A public denoiser to adapt: a release of edm, say, or a folder of diffusers.")
     no_probe: bool = option(False, "Do not try each method for some seconds to say how long it takes.")
 
@@ -201,7 +202,10 @@ def _suggestion(method: str) -> Callable[[Facts], Sections]:
 
 
 def _wanted(facts: Facts, options: InitOptions) -> Facts:
-    """Return the facts of the budget and the unit that are wanted."""
+    """Return the facts of the images, the budget and the unit that are wanted."""
+    if options.handwriting:
+        digits = facts.digits or set(facts.shape.classes) == set("0123456789")
+        facts = dataclasses.replace(facts, handwriting=True, digits=digits)
     if options.epsilon is not None:
         facts = dataclasses.replace(facts, epsilon=options.epsilon)
     named = "image" if facts.per_person is None else "photo" if facts.shape.of_photos else "person"
@@ -289,7 +293,8 @@ def _called(source: str, options: InitOptions) -> str:
     """Return the command that was given, as it can be pasted."""
     names = [field.name for field in dataclasses.fields(options) if field.name != "no_probe"]
     asked = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names if given(options, name)}
-    return " ".join(["idpgan init", pasted(source), *(f"{flag} {pasted(str(asked[flag]))}" for flag in asked)])
+    words = (flag if value is True else f"{flag} {pasted(str(value))}" for flag, value in asked.items())
+    return " ".join(["idpgan init", pasted(source), *words])
 
 
 def _text(called: str, sections: Sections, seen: Shown, shape: DataShape, why: str) -> str:

@@ -283,6 +283,16 @@ def test_what_cannot_be_asked_for_is_one_line(run, tmp_path, name):
     assert expected in err
 
 
+def test_handwriting_is_said_on_the_line(run, tmp_path):
+    FOLDERS["classes"](tmp_path / "images")
+    asked = "init", tmp_path / "images", "--method", "idp-gan-aggregate", "--no-probe"
+    _, photos, _ = run(*asked)
+    code, writing, _ = run(*asked, "--handwriting")
+    found = [tomllib.loads(text)["model"]["generator"] for text in (photos, writing)]
+    assert (code, found) == (0, ["refined", "warp"])
+    assert writing.splitlines()[0].endswith("--handwriting")
+
+
 def test_a_method_of_unit_image_is_not_proposed_for_people(run, tmp_path):
     FOLDERS["people"](tmp_path / "images")
     code, _, err = run("init", tmp_path / "images", "--method", "diffusion", "--unit", "person")
