@@ -46,10 +46,10 @@ class Facts:
     Attributes:
         shape: Sizes, image shape, classes.
         per_person: Mean number of images of a person or photo; None where the data has no identities.
-        handwriting: Whether images are strokes, as the source says; else photographs.
+        handwriting: Whether images are strokes, as the source or the user says; else photographs.
         aligned: Whether the eyes of all faces are in the same places, as the source or `idpgan prepare` says.
         epsilon: That is asked for: how many numbers of an image stand above the noise depends on it.
-        digits: Whether these are ten digits, as the source says: numbers as names of classes do not say so.
+        digits: Whether they are the ten digits too; numbers as names of classes do not say so.
     """
 
     shape: DataShape
@@ -111,7 +111,8 @@ def _coefficients(
     noise = calibrate(lambda multiplier: [Event("gaussian", Unit.IMAGE, Relation.ZERO_OUT, multiplier)], epsilon, delta)
     records = facts.shape.num_private / (facts.per_person or 1)
     scale = math.sqrt((1 if symmetric else 2) * facts.num_classes / share) / (1 - COUNT_SHARE)
-    more, most = 2.5 if light else 1.25, 120 if light and facts.shape.image_shape[0] == 3 else 240
+    more = 2.5 if light else 1.25
+    most = 120 if light and facts.shape.image_shape[0] == 3 else 240
     count = more * (noise * scale / records) ** (-2 / 3) - 2 * shape
     return Setting(
         min(max(int(count) // 40 * 40, 40), most, pixels * 5 // 8), "fewer coefficients, less noise, more blur"

@@ -24,8 +24,8 @@ from idpgan.training.config import build_config
 SHAPE, SIZE = (3, 8, 8), 12
 
 
-def moment_map(**keys):
-    return MomentMap(SHAPE, SIZE, light=True, **{"contrast": 0.05} | keys)
+def moment_map(channels=3, **keys):
+    return MomentMap((channels, *SHAPE[1:]), SIZE, light=True, **{"contrast": 0.05} | keys)
 
 
 def extreme_images():
@@ -99,28 +99,31 @@ def test_means_are_shared_as_far_as_noise_hides_them():
     torch.testing.assert_close(shared(noisy[:1], std[:1]), noisy[:1])
 
 
+@pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_no_vector_is_longer_than_one_and_one_reaches_it(symmetric):
-    moments = moment_map(symmetric=symmetric)
-    vectors = moments(to_float(torch.cat([extreme_images(), in_changing_light(200)])))
-    assert vectors.shape[1] == moments.dimensions == count_moments(SHAPE, SIZE, symmetric=symmetric, light=True)
+def test_no_vector_is_longer_than_one_and_one_reaches_it(symmetric, channels):
+    moments = moment_map(channels, symmetric=symmetric)
+    vectors = moments(to_float(torch.cat([extreme_images(), in_changing_light(200)])[:, :channels]))
+    numbers = count_moments(moments.image_shape, SIZE, symmetric=symmetric, light=True)
+    assert vectors.shape[1] == moments.dimensions == numbers
     assert 1 - 1e-6 < vectors.norm(dim=1).max() <= 1 + 1e-12
     assert (1.1 * vectors).norm(dim=1).max() > 1  # control: the norm is no slack
 
 
-def placed(shape=3, **keys):
+def placed(shape=3, channels=3, **keys):
     """Images in changing light and place, and the map that brings them into place on their mean image."""
-    images = in_changing_light(60)
+    images = in_changing_light(60)[:, :channels]
     images[::2] = images[::2].roll(1, 3)
-    moments = moment_map(shape=shape, **keys)
+    moments = moment_map(channels, shape=shape, **keys)
     moments.set_template(to_float(images).mean(0))
     return to_float(images), moments
 
 
-def test_in_place_too_no_vector_is_longer_than_one():
-    images, moments = placed()
-    vectors = moments(torch.cat([to_float(extreme_images()), images]))
-    assert vectors.shape[1] == moments.dimensions == count_moments(SHAPE, SIZE, 3, light=True)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_in_place_too_no_vector_is_longer_than_one(channels):
+    images, moments = placed(channels=channels)
+    vectors = moments(torch.cat([to_float(extreme_images())[:, :channels], images]))
+    assert vectors.shape[1] == moments.dimensions == count_moments(moments.image_shape, SIZE, 3, light=True)
     assert 1 - 1e-6 < vectors.norm(dim=1).max() <= 1 + 1e-12
 
 
