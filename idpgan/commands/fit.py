@@ -57,7 +57,6 @@ from idpgan.trainer import start
 from idpgan.training.config import RunConfig, build_config, load_method
 
 AUTO = "auto"
-_DIGITS = tuple("0123456789")
 
 
 @functools.cache
@@ -206,6 +205,7 @@ def fit(
     progress: bool = True,
     classes: Sequence[str] | None = None,
     pixel_range: Range = None,
+    handwriting: bool = False,
     settings: Sequence[str] = (),
 ) -> FittedGenerator:
     """Train a private generator of images, and release it.
@@ -231,6 +231,8 @@ def fit(
         classes: Names of the classes; see `idpgan.data.intake.gathered`. They are public, and released.
         pixel_range: What black and white are in images that are not bytes: "unit", "symmetric", "bytes", or two
             numbers. It is never taken from the images.
+        handwriting: Whether images are strokes on an even ground, as of a pen: digits, letters. Names of classes do not
+            say so, since clothes are called 0 to 9 too.
         settings: Further settings of the config, each ``"section.key=value"``.
 
     Returns:
@@ -247,7 +249,7 @@ def fit(
         >>> made.sample(20, seed=1).shape, made.privacy.proven.epsilon <= 3.0
         (torch.Size([20, 1, 8, 8]), True)
     """
-    given = _Given(epsilon, delta, unit, people, public, out, device, classes, pixel_range, settings)
+    given = _Given(epsilon, delta, unit, people, public, out, device, classes, pixel_range, handwriting, settings)
     with shown(off=not progress) as show:
         about = _train(images, labels, method, "generator", given, show)
     return FittedGenerator(**about, generator=load_generator(about["release"]))
@@ -281,7 +283,7 @@ def fit_classifier(
         >>> bool((made.predict(digits.images[:20], pixel_range=(0, 16)) < 10).all())
         True
     """
-    given = _Given(epsilon, delta, unit, None, None, out, device, classes, pixel_range, settings)
+    given = _Given(epsilon, delta, unit, None, None, out, device, classes, pixel_range, False, settings)
     with shown(off=not progress) as show:
         about = _train(images, labels, method, "classifier", given, show)
     return FittedClassifier(**about, classifier=load_classifier(about["release"]))
@@ -303,6 +305,7 @@ class _Given:
     device: str
     classes: Sequence[str] | None
     pixel_range: Range
+    handwriting: bool
     settings: Sequence[str]
 
 
@@ -331,7 +334,7 @@ def _train(images: Any, labels: Any, method: str, family: str, given: _Given, pr
             held = intake.gathered(images, labels, progress=progress, **about)
             arrays.write(files[0], held)
             table, facts, records = *_of_images(held, files[0]), records_of(held)
-        table, facts = _with_public(table, facts, given, files[1])
+        table, facts = _with_public(table, facts.of_handwriting() if given.handwriting else facts, given, files[1])
         config = _config(method, family, table, facts, given)
         return _started(config, out, records, progress, files if given.out is None else ())
 
@@ -406,8 +409,7 @@ def _of_images(held: Images, file: Path) -> tuple[dict[str, Any], Facts]:
         counts = torch.unique(held.identities, return_counts=True)[1]
         per_person = len(held) / len(counts)
         table |= {"num_people": len(counts), "split_by": "identity"}
-    handwriting = channels == 1 and held.classes == _DIGITS
-    return table, Facts(known_shape(DataConfig.model_validate(table)), per_person, handwriting)
+    return table, Facts(known_shape(DataConfig.model_validate(table)), per_person, handwriting=False)
 
 
 def _with_public(table: dict[str, Any], facts: Facts, given: _Given, file: Path) -> tuple[dict[str, Any], Facts]:
@@ -438,6 +440,8 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
         facts = dataclasses.replace(facts, per_person=None)
     if isinstance(given.epsilon, int | float) and 0 < given.epsilon < math.inf:  # others are refused by the config
         facts = dataclasses.replace(facts, epsilon=float(given.epsilon))
+    if method == AUTO and not facts.handwriting and facts.of_handwriting().digits and facts.shape.image_shape[0] == 1:
+        warn_once("Classes called 0 to 9 may be anything: if these are digits, handwriting=True draws them better.")
     chosen = best(facts) if method == AUTO else None
     method = chosen.method if chosen else method
     if unit not in METHODS[method].units:
@@ -451,7 +455,7 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
         table["model"] = {"conditional": bool(facts.shape.classes)}
     delta = default_delta(facts.shape.num_private) if given.delta is None else given.delta
     table["privacy"] |= {"epsilon": given.epsilon, "delta": delta}
-    table["data"] = data
+    table["data"] = {**data, **table.get("data", {})}
     table["training"] = {**table.get("training", {}), "device": given.device}
     return build_config(with_releases(apply_overrides(table, given.settings)), "the call of idpgan.fit")
 

@@ -204,8 +204,7 @@ def _suggestion(method: str) -> Callable[[Facts], Sections]:
 def _wanted(facts: Facts, options: InitOptions) -> Facts:
     """Return the facts of the images, the budget and the unit that are wanted."""
     if options.handwriting:
-        digits = facts.digits or set(facts.shape.classes) == set("0123456789")
-        facts = dataclasses.replace(facts, handwriting=True, digits=digits)
+        facts = facts.of_handwriting()
     if options.epsilon is not None:
         facts = dataclasses.replace(facts, epsilon=options.epsilon)
     named = "image" if facts.per_person is None else "photo" if facts.shape.of_photos else "person"

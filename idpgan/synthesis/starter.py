@@ -8,6 +8,7 @@ costs no privacy.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Mapping
@@ -58,6 +59,11 @@ class Facts:
     aligned: bool = False
     epsilon: float = EPSILON
     digits: bool = False
+
+    def of_handwriting(self) -> Facts:
+        """Return the facts where somebody says that images are strokes; then classes called 0 to 9 are the digits."""
+        digits = self.digits or set(self.shape.classes) == set("0123456789")
+        return dataclasses.replace(self, handwriting=True, digits=digits)
 
     @property
     def num_classes(self) -> int:
@@ -218,7 +224,8 @@ def diffusion(facts: Facts) -> Sections:
 
 def evolution(facts: Facts) -> Sections:
     """Return the settings of evolution by size and number of private images."""
-    simulator, why = ("fonts", "digits of a pen") if facts.handwriting else ("faces", "drawn faces")
+    pen = "digits of a pen" if facts.digits else "digits of a pen, no letters: name public images in data.public_root"
+    simulator, why = ("fonts", pen) if facts.handwriting else ("faces", "drawn faces")
     if facts.shape.sizes.public:
         simulator, why = "public", "the public images, moved and bent"
     candidates = min(max(facts.per_class // 20, 20), 1000)  # 20 private images of the class for each

@@ -417,6 +417,22 @@ def test_a_tensor_dataset_without_labels_is_unlabeled_images():
     assert held.classes == ()
 
 
+def test_digits_are_handwriting_where_somebody_says_so(monkeypatch):
+    def begun(config, *_, **__):
+        raise InterruptedError(config)
+
+    monkeypatch.setattr("idpgan.commands.fit.start", begun)
+    images, labels = np.zeros((50_000, 8, 8), np.uint8), np.arange(50_000) % 10
+    found = []
+    for said in ({}, {"handwriting": True}, {"handwriting": True, "classes": tuple("abcdefghij")}):
+        with pytest.raises(InterruptedError) as stopped:
+            idpgan.fit(images, labels, epsilon=1.0, progress=False, **said)
+        (config,) = stopped.value.args
+        found.append((config.method.name, config.data.public, config.model.agreed))
+    writing = "idp-gan-aggregate"
+    assert found == [("gaussian", None, 0), (writing, "fonts", 1000), (writing, None, 0)]
+
+
 def test_errors_say_the_way_out():
     ten = np.zeros((10, 8, 8), np.uint8)
     with pytest.raises(InputError, match=r"holds no images"):
