@@ -215,8 +215,9 @@ def fit(
             paths, a torch or Hugging Face data set or a DataLoader of one, an npz file (its path; see
             `idpgan.data.intake.gathered`), or a folder of images (its path), which is read and split as `idpgan init`
             proposes: a part is held back for judging. Of the others all images are used.
-        labels: Classes of images in memory, N whole numbers or texts, or the name of a column of a data set; None =
-            those of a data set, or unlabeled.
+        labels: Classes of images in memory, N whole numbers or texts, or the name of a column of a data set or of a
+            folder's table ("subfolders": they are the classes, however many); None = those of a data set, those that
+            `idpgan init` proposes for a folder, or unlabeled.
         epsilon: Above 0; see `unit`.
         delta: Below 1/N; None = the smaller of 1e-5 and 1 / (10 N).
         unit: "image", or "person": all images of a person together. None is "image" where nobody is known; it must be
@@ -323,11 +324,13 @@ def _train(images: Any, labels: Any, method: str, family: str, given: _Given, pr
     with _kept_while_running(out, given.out is None) as files:
         source, about = _folder(images), {name: getattr(given, name) for name in ("people", "classes", "pixel_range")}
         if source is not None:
-            if extra := [name for name, value in {"labels": labels, **about}.items() if value is not None]:
+            column = labels if isinstance(labels, str) else None
+            arrays_of = {"labels": None if column else labels, **about}
+            if extra := [name for name, value in arrays_of.items() if value is not None]:
                 raise InputError(
                     f"{extra[0]} is for images in memory; a folder says it itself (idpgan prepare). Leave it out."
                 )
-            seen, facts = facts_of(str(source))
+            seen, facts = facts_of(str(source), label=column)
             table, records = {key: setting.value for key, setting in seen.settings.items()}, records_of(source)
         else:
             refuse_limited_paths(images)

@@ -47,7 +47,9 @@ class InitOptions:
     unit: str | None = option(
         None, "What is protected. Default: the widest that the data names.", metavar="image|person"
     )
-    label: str | None = option(None, "Column that makes the classes; none: no classes. Default: one with few values.")
+    label: str | None = option(
+        None, "Column that makes the classes; subfolders, or none: no classes. Default: one with few values."
+    )
     channels: int | None = option(None, "1 grey, 3 color. Default: as the images are.")
     handwriting: bool = option(False, "Images are strokes on an even ground, as of a pen: digits, letters.")
     base: Path | None = option(None, "A public denoiser to adapt: a release of edm, say, or a folder of diffusers.")

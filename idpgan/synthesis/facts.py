@@ -15,6 +15,7 @@ from idpgan.config import nearest_hint
 from idpgan.data import celeba, declared, eyes, face_folder, folder, people, people_mesh
 from idpgan.data.config import DataConfig
 from idpgan.data.images import names_people
+from idpgan.data.labels import MOST_CLASSES as MOST_LABELS
 from idpgan.data.labels import spelled, spellings
 from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape, per_person
 from idpgan.data.metadata import METADATA, PREPARED, bits, class_values, read_rows
@@ -25,7 +26,8 @@ from idpgan.synthesis.starter import Facts, Sections, Setting
 
 DIGITS = ("digits", "mnist")  # written by hand
 _SMILES = ("smiling", "smile", "happy", "happiness", "joy")  # classes that are known by their names
-UNLABELED = "none"  # instead of a column
+UNLABELED, SUBFOLDERS = "none", "subfolders"  # instead of a column
+_LABEL = "label"  # the column whose name says that it makes classes, as `idpgan prepare --folders label` writes it
 MOST_CLASSES, LEAST_PER_CLASS = 64, 20  # no classes: a column of more values, or of fewer images of each
 
 
@@ -58,7 +60,8 @@ def facts_of(
     Args:
         source: A folder, or a name of `idpgan.data.load.SOURCES`.
         data_root: Where the files of a built-in source lie.
-        label: The column that makes the classes, `UNLABELED` for no classes; None = one with few values.
+        label: The column that makes the classes, `UNLABELED` for no classes, `SUBFOLDERS` where they make them, however
+            many; None = one with few values.
         channels: 1 or 3; None = as the images are.
 
     Raises:
@@ -139,9 +142,12 @@ def _of_folder(root: Path, label: str | None) -> Shown:
     settings = {"name": Setting("folder"), "root": Setting(str(root), "the private images; only curators read them")}
     if (root / METADATA).is_file():
         return _of_metadata(root, settings, label)
-    if label is not None:
-        raise InputError(f"--label {label}: {root} has no {METADATA}, whose columns hold labels. Leave --label out.")
-    layout = face_folder.known_layout(root)
+    if label not in (None, SUBFOLDERS):
+        raise InputError(
+            f"--label {label}: {root} has no {METADATA}, whose columns hold labels. Leave --label out, or give --label "
+            f"{SUBFOLDERS}."
+        )
+    layout = None if label else face_folder.known_layout(root)
     if layout is not None:
         people = face_folder.scan(root, layout)
         paths = [path for files in people.values() for path in files]
@@ -153,10 +159,10 @@ def _of_folder(root: Path, label: str | None) -> Shown:
         }
         return Shown(settings | _looks(root, paths), Counter())
     train, test = folder.scan(root)
-    if len(train.classes) > MOST_CLASSES:
+    if len(train.classes) > MOST_CLASSES and not label:
         raise InputError(
-            f"{root} has {len(train.classes)} subfolders, too many to be classes. Say what they are: idpgan prepare "
-            f"{pasted(root)} NEW --size 48 --folders person (or label, or none)."
+            f"{root} has {len(train.classes)} subfolders, too many to be classes unless you say so: --label {SUBFOLDERS} "
+            f"(in Python labels). If they are people: idpgan prepare {pasted(root)} NEW --size 48 --folders person."
         )
     counts = Counter(train.classes[label] for label in train.labels)
     settings["num_images"] = Setting(len(train.paths), "N: files, empty ones too" + " (test/ not counted)" * bool(test))
@@ -186,7 +192,7 @@ def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None) ->
     fitting = {
         column: values
         for column, values in zip(columns, rows.values, strict=True)
-        if 1 < len(class_values(values)) <= min(MOST_CLASSES, len(values) // LEAST_PER_CLASS)
+        if 1 < len(class_values(values)) <= min(_most_classes(column), len(values) // LEAST_PER_CLASS)
     }
     unfit = tuple(column for column in columns if column not in (*fitting, label))
     if label in columns or (fitting and label is None):
@@ -204,6 +210,11 @@ def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None) ->
         settings["classes"] = Setting(found, why)
     counts = Counter(spelled(value) or "(blank)" for value in values)
     return Shown(settings, counts, tuple(name for name in fitting if name != column), unfit)
+
+
+def _most_classes(column: str) -> int:
+    """Return from how many values on a column is taken for something else than classes."""
+    return MOST_LABELS if column == _LABEL else MOST_CLASSES
 
 
 def _looks(root: Path, paths: Sequence[Path]) -> dict[str, Setting]:

@@ -208,7 +208,7 @@ REFUSED = {
     "size": (lambda root: fill(root, (250, 250), ("{}.png",), num=3), "are 250 x 250 (height x width), and networks"),
     "many": (
         lambda root: fill(root, (28, 28), [f"n{i}/0.png" for i in range(65)], num=65),
-        "has 65 subfolders, too many",
+        "has 65 subfolders, too many to be classes unless you say so: --label subfolders",
     ),
     "gone": (lambda root: None, "is neither a folder nor a built-in source"),
     "empty": (lambda root: root.mkdir(), "holds no images"),
@@ -223,6 +223,18 @@ def test_what_it_cannot_begin_with_is_one_line(run, tmp_path, name):
     code, out, err = run("init", tmp_path / "images")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert expected in err
+
+
+def test_a_hundred_classes_are_classes_where_somebody_says_so(tmp_path):
+    """As subfolders, and in the column that `prepare --folders label` writes; else so many values are people or texts."""
+    names = [f"c{index // 20:02}" for index in range(1400)]
+    fill(tmp_path / "images", (28, 28), [f"{name}/{index}.png" for index, name in enumerate(names)], num=len(names))
+    said = config_for(str(tmp_path / "images"), InitOptions(label="subfolders", no_probe=True)).table
+    assert len(said["data"]["classes"]) == 70
+    assert said["model"]["conditional"]
+    for column, conditional in (("label", True), ("kind", False)):
+        table = metadata(tmp_path / column, f"file_name,{column}", lambda i: names[i], num=len(names))
+        assert config_for(str(table)).table["model"]["conditional"] is conditional
 
 
 def test_a_config_of_the_package_is_repeated_with_its_comments():

@@ -345,6 +345,7 @@ def test_a_folder_named_as_text_is_what_init_proposes(tmp_path):
     assert made.num_private < NUM  # a part is kept for judging
     assert made.generator.classes == ("0", "1")
     assert idpgan.fit(tmp_path / "photos", **QUICK).together.total.counted == 2
+    assert idpgan.fit(tmp_path / "photos", "subfolders", **QUICK).generator.classes == ("0", "1")
     with pytest.raises(InputError, match="labels is for images in memory"):
         idpgan.fit(tmp_path / "photos", LABELS, **QUICK)
 
