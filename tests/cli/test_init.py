@@ -226,7 +226,7 @@ def test_what_it_cannot_begin_with_is_one_line(run, tmp_path, name):
 
 
 def test_a_hundred_classes_are_classes_where_somebody_says_so(tmp_path):
-    """As subfolders, and in the column that `prepare --folders label` writes; else so many values are people or texts."""
+    """As subfolders, and in the column that `prepare --folders label` writes; else so many are people or texts."""
     names = [f"c{index // 20:02}" for index in range(1400)]
     fill(tmp_path / "images", (28, 28), [f"{name}/{index}.png" for index, name in enumerate(names)], num=len(names))
     said = config_for(str(tmp_path / "images"), InitOptions(label="subfolders", no_probe=True)).table
