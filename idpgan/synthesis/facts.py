@@ -162,7 +162,8 @@ def _of_folder(root: Path, label: str | None) -> Shown:
     if len(train.classes) > MOST_CLASSES and not label:
         raise InputError(
             f"{root} has {len(train.classes)} subfolders, too many to be classes unless you say so: --label "
-            f"{SUBFOLDERS} (in Python labels). If they are people: idpgan prepare {pasted(root)} NEW --size 48 --folders person."
+            f"{SUBFOLDERS} (in Python labels). If they are people: idpgan prepare {pasted(root)} NEW --size 48 "
+            "--folders person."
         )
     counts = Counter(train.classes[label] for label in train.labels)
     settings["num_images"] = Setting(len(train.paths), "N: files, empty ones too" + " (test/ not counted)" * bool(test))
