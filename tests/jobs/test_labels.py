@@ -92,7 +92,7 @@ def said(images):
 def fitted(case, monkeypatch, **more):
     """What a call of fit would train on."""
     monkeypatch.setattr(fit_module, "_started", lambda config, *_: load(config.data))
-    given = fit_module._Given(1.0, None, "image", None, more.get("public"), None, "cpu", None, None, ())
+    given = fit_module._Given(1.0, None, "image", None, more.get("public"), None, "cpu", None, None, False, ())
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fit_module.tempfile, "mkdtemp", lambda **_: str(case.tmp))
         return fit_module._train(case.X, case.y, "gaussian", "generator", given, lambda *_: None)
