@@ -325,8 +325,8 @@ def _train(images: Any, labels: Any, method: str, family: str, given: _Given, pr
         source, about = _folder(images), {name: getattr(given, name) for name in ("people", "classes", "pixel_range")}
         if source is not None:
             column = labels if isinstance(labels, str) else None
-            arrays_of = {"labels": None if column else labels, **about}
-            if extra := [name for name, value in arrays_of.items() if value is not None]:
+            in_memory = {"labels": None if column else labels, **about}
+            if extra := [name for name, value in in_memory.items() if value is not None]:
                 raise InputError(
                     f"{extra[0]} is for images in memory; a folder says it itself (idpgan prepare). Leave it out."
                 )
@@ -443,9 +443,10 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
         facts = dataclasses.replace(facts, per_person=None)
     if isinstance(given.epsilon, int | float) and 0 < given.epsilon < math.inf:  # others are refused by the config
         facts = dataclasses.replace(facts, epsilon=float(given.epsilon))
-    if method == AUTO and not facts.handwriting and facts.of_handwriting().digits and facts.shape.image_shape[0] == 1:
-        warn_once("Classes called 0 to 9 may be anything: if these are digits, handwriting=True draws them better.")
     chosen = best(facts) if method == AUTO else None
+    written = facts.of_handwriting()
+    if chosen and written.digits and facts.shape.image_shape[0] == 1 and best(written).sections != chosen.sections:
+        warn_once("Classes called 0 to 9 may be anything: if these are digits, handwriting=True draws them better.")
     method = chosen.method if chosen else method
     if unit not in METHODS[method].units:
         raise InputError(f'method = "{method}" protects one {METHODS[method].units[0]}. Set unit to that.')

@@ -165,6 +165,8 @@ def _of_folder(root: Path, label: str | None) -> Shown:
             f"{SUBFOLDERS} (in Python labels). If they are people: idpgan prepare {pasted(root)} NEW --size 48 "
             "--folders person."
         )
+    if label and not train.classes:
+        raise InputError(f"--label {label}: {root} has no subfolders. Leave --label out: its images are unlabeled.")
     counts = Counter(train.classes[label] for label in train.labels)
     settings["num_images"] = Setting(len(train.paths), "N: files, empty ones too" + " (test/ not counted)" * bool(test))
     why = "the subfolders; if they are people, begin with idpgan prepare --folders person" if counts else "unlabeled"
@@ -214,7 +216,7 @@ def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None) ->
 
 
 def _most_classes(column: str) -> int:
-    """Return from how many values on a column is taken for something else than classes."""
+    """Return how many values a column may have that is proposed for classes unasked."""
     return MOST_LABELS if column == _LABEL else MOST_CLASSES
 
 

@@ -225,7 +225,7 @@ def test_what_it_cannot_begin_with_is_one_line(run, tmp_path, name):
     assert expected in err
 
 
-def test_a_hundred_classes_are_classes_where_somebody_says_so(tmp_path):
+def test_more_than_64_classes_are_classes_where_somebody_says_so(tmp_path):
     """As subfolders, and in the column that `prepare --folders label` writes; else so many are people or texts."""
     names = [f"c{index // 20:02}" for index in range(1400)]
     fill(tmp_path / "images", (28, 28), [f"{name}/{index}.png" for index, name in enumerate(names)], num=len(names))
@@ -235,6 +235,8 @@ def test_a_hundred_classes_are_classes_where_somebody_says_so(tmp_path):
     for column, conditional in (("label", True), ("kind", False)):
         table = metadata(tmp_path / column, f"file_name,{column}", lambda i: names[i], num=len(names))
         assert config_for(str(table)).table["model"]["conditional"] is conditional
+    with pytest.raises(InputError, match="has no subfolders"):
+        config_for(str(FOLDERS["flat"](tmp_path / "flat")), InitOptions(label="subfolders"))
 
 
 def test_a_config_of_the_package_is_repeated_with_its_comments():

@@ -422,16 +422,23 @@ def test_digits_are_handwriting_where_somebody_says_so(monkeypatch):
     def begun(config, *_, **__):
         raise InterruptedError(config)
 
-    monkeypatch.setattr("idpgan.commands.fit.start", begun)
-    images, labels = np.zeros((50_000, 8, 8), np.uint8), np.arange(50_000) % 10
-    found = []
-    for said in ({}, {"handwriting": True}, {"handwriting": True, "classes": tuple("abcdefghij")}):
+    def proposed(num, **said):
         with pytest.raises(InterruptedError) as stopped:
-            idpgan.fit(images, labels, epsilon=1.0, progress=False, **said)
+            idpgan.fit(images[:num], labels[:num], epsilon=1.0, progress=False, **said)
         (config,) = stopped.value.args
-        found.append((config.method.name, config.data.public, config.model.agreed))
-    writing = "idp-gan-aggregate"
-    assert found == [("gaussian", None, 0), (writing, "fonts", 1000), (writing, None, 0)]
+        return config.method.name, config.data.public, config.model.agreed
+
+    asked = []
+    monkeypatch.setattr("idpgan.commands.fit.start", begun)
+    monkeypatch.setattr("idpgan.commands.fit.warn_once", asked.append)
+    images, labels = np.zeros((50_000, 8, 8), np.uint8), np.arange(50_000) % 10
+    assert proposed(50_000, handwriting=True) == ("idp-gan-aggregate", "fonts", 1000)
+    letters = tuple("abcdefghij")
+    assert proposed(50_000, handwriting=True, classes=letters) == ("idp-gan-aggregate", None, 0)
+    assert proposed(50_000, classes=letters) == proposed(2_000) == ("gaussian", None, 0)
+    assert not any("handwriting=True" in line for line in asked)  # of so few the proposal is the same
+    assert proposed(50_000) == ("gaussian", None, 0)
+    assert any("handwriting=True" in line for line in asked)
 
 
 def test_errors_say_the_way_out():
