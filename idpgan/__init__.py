@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from idpgan.release.dataset import SyntheticDataset
     from idpgan.release.generator import load_generator
 
-__version__ = "0.3.0"
+__version__ = "0.4.0"
 _NAMES = {
     "evaluate": "idpgan.commands.one_call",
     "fit": "idpgan.commands.fit",

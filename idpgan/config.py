@@ -29,6 +29,7 @@ import tomli_w
 from pydantic_core import ErrorDetails
 
 from idpgan.errors import ConfigError
+from idpgan.removed import gone
 
 T = TypeVar("T", bound=pydantic.BaseModel)
 
@@ -298,6 +299,8 @@ def _explain(cls: type[pydantic.BaseModel], details: ErrorDetails, where: str) -
     *parents, last = details["loc"] or ("",)
     key = ".".join(str(part) for part in details["loc"])
     if details["type"] == "extra_forbidden":
+        if went := gone(key):
+            return f"In {where}: {went}"
         return f"Unknown key '{key}' in {where}. {nearest_hint(str(last), _section_of(cls, parents).model_fields)}"
     if details["type"] == "missing":
         field = _section_of(cls, parents).model_fields.get(str(last))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 @functools.cache
 def made_with() -> str:
-    """Return the version of the package and a hash of its code, such as "0.3.0+3fa94b2c91aa".
+    """Return the version of the package and a hash of its code, such as "0.4.0+3fa94b2c91aa".
 
     Sentences of reports and cards change between versions. Those of a release that names this very code are compared
     word for word, those of any other by their fields (see `idpgan.release.verify`).

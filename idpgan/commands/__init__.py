@@ -29,6 +29,7 @@ from idpgan.commands.faults import (
 )
 from idpgan.errors import InputError
 from idpgan.host import own_state
+from idpgan.removed import gone_arguments
 
 
 def _print_version(wanted: bool) -> None:
@@ -92,6 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for argument in given:
             if argument.encode("utf-8", "ignore").decode() != argument:
                 raise InputError(f"{argument!a} is not UTF-8 text. Rename the file or folder.")
+        if went := gone_arguments(given):
+            raise InputError(went)
         with sigterm_raises(), own_state():  # PYTHONWARNINGS=error ends no run
             code = _group()(given, standalone_mode=False) or 0
     except _UsageError as error:  # an unknown command or option

@@ -15,6 +15,7 @@ from idpgan.device import check_device
 from idpgan.errors import ConfigError
 from idpgan.methods import METHODS, load, methods_of, names_of
 from idpgan.models.config import ModelConfig
+from idpgan.removed import gone
 
 if TYPE_CHECKING:
     from idpgan.privacy.totals import Part
@@ -237,6 +238,8 @@ def load_method(name: str) -> Any:
     """
     known = methods_of("generator", "classifier")
     if name not in known:
+        if went := gone(f'method.name = "{name}"'):
+            raise ConfigError(went)
         by_family = names_of("generator", "classifier")
         raise ConfigError(f"method.name = '{name}' is not a known method. {nearest_hint(name, known, by_family)}")
     return load(name)

@@ -1,0 +1,31 @@
+"""What earlier versions had and this one refuses: one list, which every door asks and the CHANGELOG's table repeats."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+SINCE = "0.4.0"
+
+#: What a user wrote -> what to do instead, a sentence. A config's key stands as "section.key", a value of it as
+#: 'section.key = "value"', a command as "idpgan NAME", its option as "idpgan NAME --option", a name of Python in full.
+REMOVED = MappingProxyType(
+    {
+        # keys and values of configs
+        # commands and options
+        # names of Python
+    }
+)
+
+
+def gone(name: str) -> str | None:
+    """Return the line that refuses what was there before `SINCE`; None where it never was there."""
+    instead = REMOVED.get(name)
+    return None if instead is None else f"{name} went with idpgan {SINCE}. {instead}"
+
+
+def gone_arguments(arguments: list[str]) -> str | None:
+    """Return the line that refuses a command line, if its command or one of its options went."""
+    command = f"idpgan {arguments[0]}" if arguments else ""
+    options = [argument.partition("=")[0] for argument in arguments[1:] if argument.startswith("--")]
+    lines = map(gone, (command, *(f"{command} {option}" for option in options)))
+    return next((line for line in lines if line is not None), None)
