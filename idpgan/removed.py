@@ -12,6 +12,8 @@ REMOVED = MappingProxyType(
     {
         # keys and values of configs
         # commands and options
+        "idpgan sample --papers": "Card and manifest say what protects the images; `datasets` and the Hub make "
+        "Croissant of the folder.",
         # names of Python
     }
 )

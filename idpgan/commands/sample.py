@@ -34,9 +34,6 @@ def sample(
     no_mark: Annotated[
         bool, typer.Option("--no-mark", help="Do not say in the files that they are artificial; the card says so.")
     ] = False,
-    papers: Annotated[
-        bool, typer.Option("--papers", help="Also write Croissant metadata and an entry for a registry of deployments.")
-    ] = False,
     *,
     progress: Progress,
 ) -> Answer:
@@ -58,7 +55,6 @@ def sample(
         device=device,
         module=module,
         marked=not no_mark,
-        papers=papers,
         progress=progress,
     )
     card = "without a card: nothing says what protects the training images"

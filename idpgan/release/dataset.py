@@ -105,7 +105,7 @@ class SyntheticDataset(Dataset[Any]):
         try:
             import datasets
         except ImportError as error:
-            raise InputError('to_dataset needs the package datasets: pip install "idpgan[papers]"') from error
+            raise InputError('to_dataset needs the package datasets: pip install "idpgan[datasets]"') from error
         columns: dict[str, Any] = {"image": [{"bytes": png_bytes(image)} for image in self.images]}
         features: dict[str, Any] = {"image": datasets.Image()}
         if self.labels is not None:

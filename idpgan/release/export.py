@@ -9,7 +9,7 @@ import os
 import re
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +44,13 @@ from idpgan.release.generator import open_generator
 from idpgan.release.mark import KEY as MARK
 from idpgan.release.mark import DigitalSource, Mark
 from idpgan.release.outputs import refuse_closed
-from idpgan.release.papers import CROISSANT, DEPLOYMENT, croissant, deployment
 from idpgan.release.verify import Opened
 from idpgan.version import made_with
 
 MANIFEST = "manifest.json"
 SOFT_LABELS = "soft_labels.csv"  # in an export to a folder
 FORMAT = "idpgan samples 2"
-BESIDE = (MANIFEST, CARD, CROISSANT, DEPLOYMENT)  # beside an npz file, or in the folder
+BESIDE = (MANIFEST, CARD)  # beside an npz file, or in the folder
 _BATCH = 1000
 _BYTES_PER_NUMBER = 8  # float32, uint8, and what is made of it
 _FILE_SUFFIXES = frozenset(
@@ -72,7 +71,6 @@ class _Drawn:
     manifest: bytes
     card: bytes | None
     mark: Mark | None
-    papers: tuple[Opened, dict[str, Any]] | None = None  # what the images were drawn from, and their manifest
 
 
 @own_state()
@@ -88,7 +86,6 @@ def export_samples(
     device: str = "cpu",
     module: Any = None,
     marked: bool = True,
-    papers: bool = False,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Draw images from a released generator, write them, all of them or none, and return the manifest.
@@ -108,7 +105,6 @@ def export_samples(
         device: Where images are drawn.
         module: The code of a generator that is its makers' own; see `idpgan.load_generator`.
         marked: Whether files say in a form for machines that the images are artificial; see `idpgan.release.mark`.
-        papers: Whether Croissant metadata and an entry for a registry are written too; see `idpgan.release.papers`.
 
     Raises:
         InputError: If an argument cannot be used, the release was changed, or anything that is to be written exists;
@@ -122,8 +118,6 @@ def export_samples(
         raise InputError(f"--num {num} must be at least 1.")
     _refuse_place(out)
     generator, release = open_generator(source, module)
-    if papers and release is None:
-        raise InputError(f"--papers: {source} has no release, so there is nothing to say. Name a run or a release.")
     generator = generator.to(where)
     _refuse_memory(generator, num)
     chosen = _positions(generator, num, labels)
@@ -152,8 +146,6 @@ def export_samples(
     )
     told = generator.teacher.probabilities(pixels).cpu() if soft_labels and generator.teacher is not None else None
     drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card, mark)
-    if papers and release is not None:
-        drawn = replace(drawn, papers=(release, manifest))
     (_write_npz if _is_npz(out) else _write_folder)(out, drawn)
     return manifest
 
@@ -197,7 +189,7 @@ def purpose_of(source: Path) -> str:
 
 
 def _beside(out: Path, name: str) -> Path:
-    """Return where manifest, card or a paper lies: beside an npz file, or in the folder."""
+    """Return where manifest or card lies: beside an npz file, or in the folder."""
     return out.with_suffix(f".{name}") if _is_npz(out) else out / name
 
 
@@ -307,7 +299,7 @@ def _write_npz(out: Path, drawn: _Drawn) -> None:
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     try:
-        for name, content in _texts(drawn, out.name, buffer.getvalue()).items():
+        for name, content in _texts(drawn).items():
             write_bytes_atomic(_beside(out, name), content)
         write_bytes_atomic(out, buffer.getvalue())  # written last: where the npz file exists, its manifest does
     finally:
@@ -316,14 +308,9 @@ def _write_npz(out: Path, drawn: _Drawn) -> None:
                 _beside(out, name).unlink(missing_ok=True)
 
 
-def _texts(drawn: _Drawn, listed: str, content: bytes) -> dict[str, bytes]:
-    """Return manifest, card and papers by name; ``listed`` is the name of the file of this content."""
-    texts = {MANIFEST: drawn.manifest} | ({} if drawn.card is None else {CARD: drawn.card})
-    if drawn.papers is not None:
-        release, manifest = drawn.papers
-        texts[CROISSANT] = json_text(croissant(release, manifest, listed, content)).encode()
-        texts[DEPLOYMENT] = json_text(deployment(release, manifest)).encode()
-    return texts
+def _texts(drawn: _Drawn) -> dict[str, bytes]:
+    """Return manifest and card by name."""
+    return {MANIFEST: drawn.manifest} | ({} if drawn.card is None else {CARD: drawn.card})
 
 
 def _write_folder(out: Path, drawn: _Drawn) -> None:
@@ -348,7 +335,7 @@ def _write_folder(out: Path, drawn: _Drawn) -> None:
             shares = [[f"{share:.6g}" for share in row] for row in drawn.probabilities.tolist()]
             rows = [["file_name", *drawn.classes], *([name, *row] for name, row in zip(names, shares, strict=True))]
             _write_rows(part / SOFT_LABELS, rows, end="\r\n")
-        for name, content in _texts(drawn, METADATA, (part / METADATA).read_bytes()).items():
+        for name, content in _texts(drawn).items():
             (part / name).write_bytes(content)
 
 

@@ -307,7 +307,7 @@ def test_the_parts_of_a_hugging_face_data_set_are_named():
 @pytest.mark.filterwarnings("ignore")  # of the library's own
 def test_the_real_hugging_face_data_set_is_taken(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    datasets = pytest.importorskip("datasets", reason="the extra idpgan[papers] is not installed")
+    datasets = pytest.importorskip("datasets", reason="the extra idpgan[datasets] is not installed")
     label = datasets.ClassLabel(names=["cat", "dog"])
     features = datasets.Features({"img": datasets.Image(), "label": label, "who": datasets.Value("string")})
     who = [str(index // 2) for index in range(NUM)]

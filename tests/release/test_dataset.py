@@ -62,19 +62,30 @@ def test_a_hugging_face_data_set_is_made_of_a_generator(release, monkeypatch):
     assert "trainedAlgorithmicMedia" in made.info.description
     assert "proven epsilon = 10" in made.info.description
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(InputError, match=r'pip install "idpgan\[papers\]"'):
+    with pytest.raises(InputError, match=r'pip install "idpgan\[datasets\]"'):
         data.to_dataset()
 
 
 @pytest.mark.filterwarnings("ignore")  # of the library's own
 def test_the_real_hugging_face_data_set_has_its_classes(release, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    pytest.importorskip("datasets", reason="the extra idpgan[papers] is not installed")
+    pytest.importorskip("datasets", reason="the extra idpgan[datasets] is not installed")
     data = idpgan.SyntheticDataset(release, num=20, seed=1)
     made = data.to_dataset()
     assert (str(made.split), made.features["label"].names) == ("train", list(data.classes))
     assert np.array_equal(np.asarray(made[3]["image"]), data.images[3, 0].numpy())
     assert "proven epsilon = 10" in made.info.description
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_hub_reads_card_and_labels(release, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    datasets = pytest.importorskip("datasets", reason="the extra idpgan[datasets] is not installed")
+    hub = pytest.importorskip("huggingface_hub", reason="the extra idpgan[datasets] is not installed")
+    export_samples(release, 20, tmp_path / "drawn", seed=1)
+    read = datasets.load_dataset(str(tmp_path / "drawn"), split="train", cache_dir=str(tmp_path / "cache"))
+    assert read.features["label"].names == [str(digit) for digit in range(10)]
+    assert hub.DatasetCard.load(str(tmp_path / "drawn" / "README.md")).data.task_categories == ["image-classification"]
 
 
 def test_a_report_does_not_speak_for_a_teacher_from_elsewhere(release):
