@@ -22,7 +22,6 @@ from scipy.optimize import minimize
 from torch import Tensor
 
 from idpgan.continual import fenwick
-from idpgan.continual.running_sums import square_root_coefficients
 from idpgan.errors import InputError
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.event import Event
@@ -240,6 +239,18 @@ def _subtraction(n: int, norm: int) -> Factorization:
 
 
 # Toeplitz -----------------------------------------------------------------------------------------------------------
+
+
+def square_root_coefficients(n: int) -> Tensor:
+    """Return the first n coefficients of ``1 / sqrt(1 - x)``, float64: ``f_k = f_(k-1) (1 - 1 / (2 k))``, f_0 = 1.
+
+    Example:
+        >>> square_root_coefficients(4).tolist()
+        [1.0, 0.5, 0.375, 0.3125]
+    """
+    ratios = 1 - 0.5 / torch.arange(n, dtype=torch.float64)
+    ratios[0] = 1.0
+    return ratios.cumprod(0)
 
 
 def _square_root(n: int, norm: int) -> Factorization:

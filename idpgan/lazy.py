@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from idpgan.removed import gone
+
 
 def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a package's ``__getattr__``, and let ``dir`` list the names.
@@ -16,7 +18,7 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
 
     def import_name(name: str) -> Any:
         if name not in modules:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(gone(f"{package}.{name}") or f"module {package!r} has no attribute {name!r}")
         module = modules[name]
         return getattr(importlib.import_module(module if "." in module else f"{package}.{module}"), name)
 

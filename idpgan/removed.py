@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import MappingProxyType
 
 SINCE = "0.4.0"
+_SUMS = "Of a stream only counts are released: `idpgan.continual.ContinualCounter` or `idpgan stream`."
 
 #: What a user wrote -> what to do instead, a sentence. A config's key stands as "section.key", a value of it as
 #: 'section.key = "value"', a command as "idpgan NAME", its option as "idpgan NAME --option", a name of Python in full.
@@ -15,6 +16,8 @@ REMOVED = MappingProxyType(
         "idpgan sample --papers": "Card and manifest say what protects the images; `datasets` and the Hub make "
         "Croissant of the folder.",
         # names of Python
+        "idpgan.continual.RunningSums": _SUMS,
+        "idpgan.continual.SumsStream": _SUMS,
     }
 )
 

@@ -117,9 +117,9 @@ def test_code_that_a_page_names_is_there(page):
 
 
 def test_code_that_moved_is_found():
-    there = "`idpgan.synthesis.follow.Follower`, `trainer:start`, `commands/command`, `data.root`, `audit.json`"
-    gone = "`synthesis.aggregate.follow.Follower`, `commands/gone.py:start`"
-    assert missing_code(f"{there}, {gone}") == ["commands/gone.py:start", "synthesis.aggregate.follow.Follower"]
+    there = "`idpgan.synthesis.teacher.fit_teacher`, `trainer:start`, `commands/command`, `data.root`, `audit.json`"
+    gone = "`synthesis.aggregate.teacher.fit_teacher`, `commands/gone.py:start`"
+    assert missing_code(f"{there}, {gone}") == ["commands/gone.py:start", "synthesis.aggregate.teacher.fit_teacher"]
 
 
 def missing_scripts(text):

@@ -24,7 +24,6 @@ from idpgan.commands import process_ledger
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.privacy import Event, Noise, Relation, Unit, local_sensitivity, smooth_sensitivity
-from idpgan.privacy.sums import CellSums
 from idpgan.privacy.tiles import Tiles
 
 OURS = (Unit.IMAGE, Relation.ZERO_OUT)
@@ -86,13 +85,6 @@ def one_run():
     canaries = make_canaries(SPLIT, 20, "noise")
     score = {"mean": lambda trained, images: images.images.flatten(1).double().mean(1)}
     return audit.audit_one_run(SPLIT, canaries, lambda split: None, score)
-
-
-def running():
-    sums = continual.RunningSums(CellSums(2, 3, "gaussian", 0.5, *OURS), 4)
-    stream = continual.SumsStream(sums)
-    stream.push([(NUMBERS[None, :3], WHOLE[:1], None)])
-    return sums.noise_std(1), stream.answer(1)
 
 
 def counted():
@@ -171,8 +163,6 @@ def calls(folder):
         "idpgan.publish.Release": lambda: MADE.images.to_uint8(),
         "idpgan.publish.batched_svd": lambda: publish.batched_svd(MATRICES),
         "idpgan.continual.ContinualCounter": counted,
-        "idpgan.continual.SumsStream": running,
-        "idpgan.continual.RunningSums": running,
         "idpgan.continual.fast_diagonal": lambda: continual.fast_diagonal(9),
         "idpgan.continual.isotonic": lambda: continual.isotonic([3, 1, 2]),
         "idpgan.attacks.evaluate_scores": lambda: attacks.evaluate_scores([3.0, 4.0, 5.0], [0.0, 1.0, 2.0]),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
-from fractions import Fraction
 from typing import Literal
 
 import torch
@@ -124,23 +123,10 @@ class CellSums:
     @property
     def mechanism(self) -> RoundedGaussian | DiscreteLaplace:
         """The noise that is added to all sums at once."""
-        return self.noise_for(self.distance)
-
-    def noise_for(self, distance: float) -> RoundedGaussian | DiscreteLaplace:
-        """Return the noise for answers that neighbors move by at most ``distance`` grid steps, at this release's price.
-
-        Rounded up to whole steps, the release has more noise than `noise_multiplier` says, and was priced with that:
-        another distance gets more noise in the same ratio, or it would cost more than the calibrated price.
-        """
-        own = self.distance
-        scale = math.ceil(self.noise_multiplier * own)
+        scale = math.ceil(self.noise_multiplier * self.distance)
         if self.law == "laplace":
-            steps, own = math.ceil(distance), math.ceil(own)
-            scale = math.ceil(Fraction(scale * steps, own))
-            return DiscreteLaplace(steps, scale, self.unit, self.relation)
-        if distance != own:
-            scale = math.ceil(scale * (distance / own) * (1 + _NORM_SLACK))
-        return RoundedGaussian(distance, scale, self.unit, self.relation)
+            return DiscreteLaplace(math.ceil(self.distance), scale, self.unit, self.relation)
+        return RoundedGaussian(self.distance, scale, self.unit, self.relation)
 
     @property
     def event(self) -> Event:

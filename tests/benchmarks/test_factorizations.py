@@ -7,14 +7,20 @@ import math
 import numpy as np
 import pytest
 import torch
-from factorizations import MECHANISMS, error_table, factorization, sequential_quadratic, smooth_height
+from factorizations import (
+    MECHANISMS,
+    error_table,
+    factorization,
+    sequential_quadratic,
+    smooth_height,
+    square_root_coefficients,
+)
 from scipy.optimize import brentq
 from scipy.stats import norm as norm_law
 
 from idpgan.audit import audit
 from idpgan.audit.statistics import Nearness
 from idpgan.continual.fenwick import ADJACENCY, fast_diagonal
-from idpgan.continual.running_sums import square_root_coefficients
 from idpgan.errors import InputError
 from idpgan.privacy import Ledger, Noise
 

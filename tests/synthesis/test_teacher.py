@@ -24,7 +24,6 @@ from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.release.export import export_samples
 from idpgan.release.generator import SAMPLES, GeneratorArtifact
-from idpgan.synthesis.follow import running_sums
 from idpgan.synthesis.teacher import TeacherSteps, balanced
 from idpgan.trainer import train_on
 from idpgan.training.config import build_config
@@ -319,12 +318,6 @@ def test_a_run_is_audited_with_teacher_and_sums_together(tmp_path):
 def test_a_teacher_that_cannot_be_had_is_refused(changes, words):
     with pytest.raises(ConfigError, match=words):
         plan_run(config_of(**changes), load(config_of().data).shape).check()
-
-
-def test_a_stream_trains_no_teacher():
-    config = config_of(**AGGREGATE)
-    with pytest.raises(ConfigError, match="trains no teacher"):
-        running_sums(config, load(config.data), 4)
 
 
 def test_null_records_teach_nothing():

@@ -192,19 +192,6 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
 
     # What follows is post-processing of the released sums ------------------------------------------------------
 
-    def start_from(self, sums: Tensor, noise_std: float, features: FeatureMap) -> None:
-        """Set up the training on sums that other code has released (`synthesis.follow`), instead of `prepare`.
-
-        Args:
-            sums: Noisy sums of features, (cells, dimensions), float64.
-            noise_std: Standard deviation of the noise on each number.
-            features: Whose sums they are.
-        """
-        self.noise_std, self.features = noise_std, features
-        fixed = {f"{_FEATURES}{name}": tensor for name, tensor in features.state_dict().items()}
-        self._take_released({"sums": sums, **fixed})
-        self._pretrain()
-
     def _take_released(self, released: dict[str, Tensor]) -> None:
         """Take teacher and feature map, and make the critic from the sums."""
         super()._take_released(released)
