@@ -60,7 +60,7 @@ def unpacked(tar: Path, folder: Path) -> Path:
 
 def proposed(images: Path, epsilon: float, settings: list[str]) -> RunConfig:
     """Return what `idpgan init --epsilon` proposes, with settings."""
-    table = config_for(str(images), InitOptions(epsilon=epsilon, no_probe=True)).table
+    table = config_for(str(images), InitOptions(epsilon=epsilon)).table
     return build_config(apply_overrides(table, settings), "what init proposes")
 
 

@@ -1,4 +1,4 @@
-"""Ten minutes of a GPU, one JSON file: the GPU tests, `idpgan doctor --benchmark`, and methods on MNIST.
+"""Ten minutes of a GPU, one JSON file: the GPU tests, the clipped step (`clipped_step.py`), and methods on MNIST.
 
 Methods run at epsilon 1 and 10. Each part is a process of its own with what is left of the time. The file is written
 anew after every part, so that a machine that goes away leaves what was measured. A part that failed says so with
@@ -49,7 +49,7 @@ def main() -> None:
     measured = Parts(options.out / "gpu.json", options.device, time.monotonic() + 60 * options.minutes)
     measured.add("tests", pytest_command(options.quick))
     if not options.quick:
-        measured.add("doctor", [*idpgan("doctor"), "--benchmark", "--device", options.device, "--json"])
+        measured.add("clipped step", [sys.executable, "benchmarks/clipped_step.py", "--device", options.device])
     for epsilon, method in itertools.product(reversed(EPSILONS), options.methods):
         train_and_judge(measured, method, epsilon, options)
     raise SystemExit(0 if measured.good else 1)

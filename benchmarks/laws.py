@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--cnn", type=int, default=0, help="drawn images of a network; 0: none")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    table = config_for(str(options.images), InitOptions(no_probe=True)).table
+    table = config_for(str(options.images), InitOptions()).table
     config = build_config(apply_overrides(table, options.settings), "the laws of a benchmark")
     images = load(config.data).private
     order = torch.randperm(len(images), generator=torch.Generator().manual_seed(7))

@@ -93,14 +93,6 @@ def own_random_state(device: torch.device | str) -> AbstractContextManager[None]
     return torch.random.fork_rng(devices=[device] if is_gpu(torch.device(device)) else [])
 
 
-def synchronize(device: torch.device) -> None:
-    """Wait until a GPU has done what it was told."""
-    import torch
-
-    if is_gpu(device):
-        torch.cuda.synchronize(device)
-
-
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """Return a tensor of the CPU on a device; a GPU takes it from page-locked memory, while the host goes on."""
     return tensor.pin_memory().to(device, non_blocking=True) if is_gpu(device) else tensor.to(device)

@@ -15,6 +15,10 @@ REMOVED = MappingProxyType(
         # commands and options
         "idpgan sample --papers": "Card and manifest say what protects the images; `datasets` and the Hub make "
         "Croissant of the folder.",
+        "idpgan doctor --all": "Take --json, which has every check.",
+        "idpgan doctor --benchmark": "Run benchmarks/clipped_step.py of the source: the clipped step of DP-SGD.",
+        "idpgan doctor --device": "Leave it out: every device is examined.",
+        "idpgan init --no-probe": "Leave it out: no method is tried any more.",
         # names of Python
         "idpgan.continual.RunningSums": _SUMS,
         "idpgan.continual.SumsStream": _SUMS,

@@ -232,10 +232,8 @@ class InterruptedTrainingError(InputError):
 
 
 @own_state()
-def train_on(config: RunConfig, split: Split, progress: Progress = silent, *, whole: bool = False) -> Method:
-    """Train a run's method on a split of your own, in a folder that passes: for attacks, audits and estimates.
-
-    ``whole`` makes what ticks show and the release too, which pass as well.
+def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Method:
+    """Train a run's method on a split of your own, in a folder that passes: for attacks and audits.
 
     Raises:
         InputError: If config and images do not fit.
@@ -248,10 +246,7 @@ def train_on(config: RunConfig, split: Split, progress: Progress = silent, *, wh
     with passing_folder() as folder:  # of weights that were fitted to private images
         run = RunFolder.create(folder / "reference", dump_toml(config))
         ledger.path = run.ledger
-        if whole:
-            outcome = _train_and_release(split, method, run, ledger, progress, ALONE).outcome
-        else:
-            outcome = _steps(split, method, run, ledger, progress)
+        outcome = _steps(split, method, run, ledger, progress)
     if outcome.ended == "interrupted":
         raise InterruptedTrainingError("The training was interrupted, so that nothing was attacked.")
     return method

@@ -27,7 +27,6 @@ FLOORS = (  # from the ground up; no room imports one of its own floor
     ("report", "kinds"),
     ("origin",),
     ("trainer",),
-    ("estimate",),
     ("commands",),
     ("__main__", "__init__"),
 )

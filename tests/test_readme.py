@@ -40,7 +40,6 @@ NOT_RUN = {
     "pip install": "installs; see tests/test_wheel.py",
     "git clone": "needs a network",
     "torchrun": "needs several processes for minutes",
-    "idpgan doctor --benchmark": "minutes; see tests/test_benchmark.py",
     "idpgan train mnist": "needs MNIST and up to an hour",
     "idpgan train configs/mnist": "needs MNIST and up to an hour",
     "python benchmarks": "hours",
@@ -133,7 +132,7 @@ FROM = {  # what -> of what, by which command
     "faces48": ("photos", "idpgan prepare photos faces48 --size 48 --folders person"),
     "others48": ("others", "idpgan prepare others others48 --size 48 --folders person"),
     "consenting48": ("others", "idpgan prepare others consenting48 --size 48 --folders person"),
-    "config.toml": ("faces48", "idpgan init faces48 --no-probe > config.toml"),
+    "config.toml": ("faces48", "idpgan init faces48 > config.toml"),
     "run": ("config.toml", "idpgan train config.toml --out run"),
     "synthetic-faces": ("run", "idpgan sample run --num 200 --out synthetic-faces"),
 }

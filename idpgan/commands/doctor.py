@@ -1,4 +1,4 @@
-"""``idpgan doctor``: what a private release relies on, and what this machine does in which time."""
+"""``idpgan doctor``: what a private release relies on, and how to mend what is not as it was tested."""
 
 from __future__ import annotations
 
@@ -8,37 +8,31 @@ import math
 import os
 import platform
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+from packaging.requirements import Requirement
 
-from idpgan.commands.command import Answer, Device, command
+from idpgan.commands.command import Answer, command
 from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.memory import GIB, free_memory
-from idpgan.progress import Progress, silent
 
 _MODULES = {"pillow": "PIL", "scikit-learn": "sklearn", "tomli-w": "tomli_w"}  # that are named otherwise than packages
-_DIGITS, _FACES = tuple("0123456789"), ("neutral", "smiling")
-_TASKS = (  # what, N, (C, H, W), classes, config, settings
-    ("gaussian, 8,000 faces of 32 x 32", 8_000, (1, 32, 32), _FACES, "faces-wild-gaussian", ()),
-    ("the same with a teacher", 8_000, (1, 32, 32), _FACES, "faces-wild-gaussian", ("method.teacher_share=0.5",)),
-    ("idp-gan-aggregate, 54,000 digits of 28 x 28", 54_000, (1, 28, 28), _DIGITS, "mnist-aggregate-no-public", ()),
-    ("evolution, the same digits", 54_000, (1, 28, 28), _DIGITS, "mnist-evolution", ()),
-    ("scattering-linear, the same digits", 54_000, (1, 28, 28), _DIGITS, "mnist-scattering-linear", ()),
-)
+_SHOWN = ("device", "memory")
+_TOGETHER = ("torch", "torchvision")  # one build of both: a CPU torch beside a CUDA torchvision cannot be imported
+_ON_THEM = ("opacus", "torchmetrics", *_TOGETHER)
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One examined item, what was found, and whether that is as it should be."""
+    """One examined item, what was found, whether that is as it should be, and a command that mends it."""
 
     what: str
     found: str
     good: bool
+    mend: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -46,41 +40,40 @@ class Finding:
 
 
 @command
-def doctor(
-    benchmark: Annotated[
-        bool, typer.Option("--benchmark", help="Measure this machine instead, ours against libraries: minutes.")
-    ] = False,
-    device: Device = "auto",
-    every: Annotated[bool, typer.Option("--all", help="Print every check.")] = False,
-    *,
-    progress: Progress,
-) -> Answer:
-    """Say in ten lines whether all is as it was tested, and what this machine can do in which time.
+def doctor() -> Answer:
+    """Say in seconds whether all is as it was tested, how to mend what is not, and what this machine has.
 
-    Versions, devices, noise source and accountant are checked; a part of some runs is tried on random images.
+    Versions, devices, memory, noise source and accountant are checked; nothing is trained. --json has every check.
 
-    Example: idpgan doctor --benchmark
+    Example: idpgan doctor
     """
-    if benchmark:
-        from idpgan.commands import benchmark as bench
-        from idpgan.device import resolve_device
-
-        where = resolve_device(device, "--device")
-        rows = bench.benchmark(where, progress=progress)
-        return Answer(bench.to_json(rows, where), lambda: print(*rows, sep="\n"))
-    if device != "auto":
-        raise InputError(f"--device {device[:40]} belongs to --benchmark; without it all devices are examined.")
-    examined, times = examine(), capabilities(progress)
-    findings = [*examined, *times]
-    shown = findings if every else [*summary(examined), *times]
-    lines = [f"{'ok  ' if finding.good else 'BAD '} {finding.what}: {finding.found}" for finding in shown]
+    findings = examine()
     good = all(finding.good for finding in findings)
-    return Answer([finding.to_json() for finding in findings], lambda: print(*lines, sep="\n"), code=0 if good else 1)
+    return Answer(
+        [finding.to_json() for finding in findings], lambda: print(*_lines(findings), sep="\n"), int(not good)
+    )
+
+
+def _lines(findings: Sequence[Finding]) -> Iterator[str]:
+    """Yield what is not as it should be, with its mend, and what a user asks first; the rest is counted."""
+    for each in findings:
+        if not each.good:
+            yield f"BAD  {each.what}: {each.found}"
+            yield from [f"     mend: {each.mend}"] if each.mend else []
+    good = {each.what: each.found for each in findings if each.good}
+    sets = [what.removeprefix("data ") for what in good if what.startswith("data ") and "not here" not in good[what]]
+    counted = [what for what in good if what not in _SHOWN and not what.startswith("data ")]
+    yield f"ok   {len(counted)} checks: versions, noise source, accountant and networks as they were tested"
+    yield from (f"ok   {what}: {good[what]}" for what in _SHOWN if what in good)
+    yield f"ok   data sets: {', '.join(sets)}"
 
 
 @own_state()
 def examine() -> list[Finding]:
     """Examine versions, devices, noise, accounting, networks and data sets."""
+    versions = [Finding("python", platform.python_version(), True), *_versions()]
+    if any(each.what == "torch" and not each.good for each in versions):
+        return versions  # all else computes with it
     import torch
 
     from idpgan.data.load import BY_NAME
@@ -103,8 +96,7 @@ def examine() -> list[Finding]:
     except InputError as error:
         critic, mixes = str(error), True
     return [
-        Finding("python", platform.python_version(), True),
-        *_versions(),
+        *versions,
         _device(),
         Finding("memory", memory, free is None or free > GIB),
         Finding("noise", f"{noise.name}; std {std:.0f} for 1000", abs(std / 1000 - 1) < 0.04),  # 8 standard errors
@@ -114,64 +106,33 @@ def examine() -> list[Finding]:
     ]
 
 
-@own_state()
-def capabilities(progress: Progress = silent) -> list[Finding]:
-    """Say how long typical runs take here, by a probe of each on random images; nothing is kept."""
-    from idpgan import estimate
-    from idpgan.data.load import DataShape, Sizes
-    from idpgan.trainer import load_config
-
-    findings = []
-    for number, (what, num, image_shape, classes, name, settings) in enumerate(_TASKS):
-        shape = DataShape(Sizes(0, num, 0, 1), image_shape, classes)
-        config = load_config(Path(name), ['data.split_by="image"', *settings])
-        try:
-            findings.append(Finding(what, str(estimate.expected(config, shape)), True))
-        except InputError as error:
-            findings.append(Finding(what, str(error), False))
-        progress("methods tried", number + 1, len(_TASKS))
-    return findings
-
-
-def summary(findings: Sequence[Finding]) -> list[Finding]:
-    """Return what is not as it should be, and what a user asks first; the rest is counted."""
-    shown = {"device", "memory"}
-    good = [each for each in findings if each.good and each.what not in shown and not each.what.startswith("data ")]
-    here = [each for each in findings if each.what.startswith("data ") and "not here" not in each.found]
-    sets = Finding("data sets", ", ".join(each.what.removeprefix("data ") for each in here), True)
-    checks = Finding(f"{len(good)} checks", "versions, noise source, accountant and networks as they were tested", True)
-    bad = [each for each in findings if not each.good]
-    return [*bad, checks, *(each for each in findings if each.good and each.what in shown), sets]
-
-
 def _versions() -> list[Finding]:
     """Import every dependency, and compare it with the tested range in the package's own metadata."""
-    from packaging.requirements import Requirement
-
-    findings = []
     try:
         texts = importlib.metadata.requires("idpgan") or []
     except importlib.metadata.PackageNotFoundError:
-        return [Finding("idpgan", "not installed, so that nothing says which versions were tested", False)]
-    for text in texts:
-        requirement = Requirement(text)
-        if requirement.marker is not None:  # the requirement of an extra
-            continue
-        try:
-            version = importlib.metadata.version(requirement.name)
-            with warnings.catch_warnings(action="ignore"):  # of the libraries about themselves
-                importlib.import_module(_MODULES.get(requirement.name, requirement.name))
-        except importlib.metadata.PackageNotFoundError:
-            findings.append(Finding(requirement.name, f"not installed, tested {requirement.specifier}", False))
-            continue
-        except (ImportError, OSError, RuntimeError) as error:  # installed, but damaged or of another build
-            why = str(error).partition("\n")[0]
-            findings.append(Finding(requirement.name, f"{version}, which cannot be imported ({why})", False))
-            continue
-        good = requirement.specifier.contains(version, prereleases=True)
-        found = version if good else f"{version}, tested {requirement.specifier}"
-        findings.append(Finding(requirement.name, found, good))
-    return findings
+        what = "not installed, so that nothing says which versions were tested"
+        return [Finding("idpgan", what, False, "pip install -c constraints.txt . (in the folder of the source)")]
+    tested = {each.name: each for each in map(Requirement, texts) if each.marker is None}  # a marker: of an extra
+    return [_version(name, tested) for name in tested]
+
+
+def _version(name: str, tested: Mapping[str, Requirement]) -> Finding:
+    """Import one dependency, and compare its version with the tested ones."""
+    specifier, mend = tested[name].specifier, f'pip install "{tested[name]}"'
+    try:
+        version = importlib.metadata.version(name)
+        with warnings.catch_warnings(action="ignore"):  # of the libraries about themselves
+            importlib.import_module(_MODULES.get(name, name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, f"not installed, tested {specifier}", False, mend)
+    except (ImportError, OSError, RuntimeError) as error:  # installed, but damaged or of another build
+        both = dict.fromkeys((name, *(_TOGETHER if name in _ON_THEM else ())))
+        words = " ".join(f'"{tested[each]}"' for each in both if each in tested)
+        mend = f"pip install --force-reinstall {words} (in the folder of the source with -c constraints.txt)"
+        return Finding(name, f"{version}, which cannot be imported ({str(error).partition(chr(10))[0]})", False, mend)
+    good = specifier.contains(version, prereleases=True)
+    return Finding(name, version if good else f"{version}, tested {specifier}", good, None if good else mend)
 
 
 def _device() -> Finding:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from idpgan.training.plan import RunPlan
 
 BEST = "best"
-_UNTRIED = "how long is not known (--no-probe)"
 _WIDTH, _LONGEST = 30, 120  # where comments begin, and where lines end
 
 
@@ -53,7 +52,6 @@ class InitOptions:
     channels: int | None = option(None, "1 grey, 3 color. Default: as the images are.")
     handwriting: bool = option(False, "Images are strokes on an even ground, as of a pen: digits, letters.")
     base: Path | None = option(None, "A public denoiser to adapt: a release of edm, say, or a folder of diffusers.")
-    no_probe: bool = option(False, "Do not try each method for some seconds to say how long it takes.")
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and not 0 < self.epsilon < math.inf:
@@ -70,7 +68,7 @@ class Template:
         text: TOML with comments.
         table: The same without comments.
         private_notes: What only the curator should know: true counts of classes. They set nothing.
-        notes: What was chosen and why, how long it takes on this machine, and the alternatives.
+        notes: What was chosen and why, how long it takes, and the alternatives.
     """
 
     text: str
@@ -89,7 +87,7 @@ def init(
 ) -> Answer:
     """Print a commented config for your images, ready to train, or one of the package's; or write it to a new file.
 
-    Why this method, how long it takes on this machine, and the alternatives stand on stderr.
+    Why this method, how long it takes, and the alternatives stand on stderr.
 
     Example: idpgan init faces48 --epsilon 3 > config.toml && idpgan train config.toml
     """
@@ -116,7 +114,7 @@ def config_for(source: str, options: InitOptions | None = None) -> Template:
     Args:
         source: A folder, or a name of `idpgan.data.load.SOURCES` that needs none, or of `idpgan.config.config_names`;
             ``./faces`` is a folder.
-        options: What is wanted; None = all by rule, and no method is tried. A method is one that has suggestions;
+        options: What is wanted; None = all by rule. A method is one that has suggestions;
             "best" = by rule, see `synthesis.starter`.
 
     Raises:
@@ -125,14 +123,16 @@ def config_for(source: str, options: InitOptions | None = None) -> Template:
     from idpgan.config import config_names, load_table, packaged
     from idpgan.data.source import unsaid
 
-    options = options or InitOptions(no_probe=True)
+    options = options or InitOptions()
     if source in config_names():
-        if flags := given(options, *(field.name for field in dataclasses.fields(options) if field.name != "no_probe")):
+        if flags := given(options, *(field.name for field in dataclasses.fields(options))):
             raise InputError(
                 f"{source} is a config of its own: leave {', '.join(flags)} out. `idpgan train` takes --data-root and "
                 "every key as section.key=value."
             )
-        return Template(packaged(source), load_table(Path(source)), (), (_of_config(source, not options.no_probe),))
+        return Template(
+            packaged(source), load_table(Path(source)), (), _how_long(str(load_table(Path(source))["method"]["name"]))
+        )
     with unsaid():  # the comments say what is wrong with the data
         return _template(source, options)
 
@@ -162,7 +162,7 @@ def _template(source: str, options: InitOptions) -> Template:
         f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise: take "
         "them out of data.classes."
     )
-    notes = [*_notes(choice, facts, seen.settings, not options.no_probe), *_unused(seen)]
+    notes = [*_notes(choice, facts, seen.settings), *_unused(seen)]
     if options.base is not None and choice.method == "diffusion":
         notes.append(
             f"data.public_disjoint = true is your word that nobody of the private images is among what {options.base} "
@@ -257,9 +257,8 @@ def _config_of(sections: Sections) -> RunConfig:
     return build_config(with_releases(values_of(sections)), "what init has written")
 
 
-def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe: bool) -> list[str]:
-    """Say which method it is and why, how long it and the others take here, and from how many images on they serve."""
-    from idpgan import estimate
+def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting]) -> list[str]:
+    """Say which method it is and why, how long it takes, and from how many images on it and the others serve."""
     from idpgan.synthesis.starter import alternatives
 
     lines = [f"Method by rule: {choice.method}. Why: {choice.why}."] if choice.why else []
@@ -269,30 +268,25 @@ def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting], probe:
         except InputError:
             continue  # a method that such data does not suit is no alternative
         words = [each.method + (" with a teacher" if getattr(config.method, "teacher_share", 0) else "")]
-        words.append(estimate.in_words(config, planned.shape) if probe else _UNTRIED)
         signal = planned.signal
         if signal is not None and signal.figure > 0:
             least = math.ceil(facts.shape.num_private / signal.figure)
             words.append(f"below {least:,} images nothing but noise at epsilon {facts.epsilon:g}")
         lines.append(("" if each is choice else "Or --method ") + ", ".join(words))
-    return lines
+    return [*lines, *_how_long(choice.method)]
 
 
-def _of_config(name: str, probe: bool) -> str:
-    """Say the same of a config of the package, whose data may not be here."""
-    from idpgan import estimate
-    from idpgan.data.load import describe
-    from idpgan.trainer import load_config
+def _how_long(method: str) -> tuple[str, ...]:
+    """Say how long a method took where it was measured, if it was."""
+    from idpgan.methods import load
 
-    config = load_config(Path(name))
-    if (shape := describe(config.data)) is None:
-        return f"{config.method.name}, how long is not known ({config.data.name} is not here: idpgan doctor --all)"
-    return f"{config.method.name}, {estimate.in_words(config, shape) if probe else _UNTRIED}"
+    took = getattr(load(method), "took", None)
+    return (f"{method} took {took} (docs/guide/which-method.md); train shows the time left.",) if took else ()
 
 
 def _called(source: str, options: InitOptions) -> str:
     """Return the command that was given, as it can be pasted."""
-    names = [field.name for field in dataclasses.fields(options) if field.name != "no_probe"]
+    names = [field.name for field in dataclasses.fields(options)]
     asked = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names if given(options, name)}
     words = (flag if value is True else f"{flag} {pasted(str(value))}" for flag, value in asked.items())
     return " ".join(["idpgan init", pasted(source), *words])

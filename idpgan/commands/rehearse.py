@@ -138,7 +138,6 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
     """
     import torch
 
-    from idpgan import estimate
     from idpgan.data import load, stand_ins
     from idpgan.device import resolve_device
     from idpgan.files import check_writable, write_text_atomic
@@ -163,8 +162,6 @@ def rehearse_config(options: RehearseOptions, progress: Progress = silent) -> Re
         for unit in options.unit or _units(config, shape)
         for epsilon in options.epsilons
     ]
-    if progress is not silent:
-        progress("rehearsals", 0, len(plans), f"training: {estimate.in_words(config, shape)} each")
     portraits = "people" in (config.data.public, config.model.simulator)
     drawing: Any = {"portraits": portraits, "eyes": eyes_of(config.data), "per_person": per_person}
     split = stand_ins.stand_ins(shape, progress, **drawing)

@@ -163,6 +163,7 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
     Config: ClassVar[type[RunConfig]] = GaussianRun
     Plan: ClassVar[type[RunPlan]] = GaussianPlan
     suggest: ClassVar[Any] = staticmethod(starter.gaussian)
+    took = "7 seconds on one core for 7,620 faces of 48 x 48, 4 minutes with a teacher"
 
     generator: GaussianGenerator
 

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from idpgan.commands import main
-from idpgan.estimate import Estimate
 
 WGAN_GP = str(Path(__file__).parents[2] / "configs" / "digits-wgan-gp.toml")
 TINY = [
@@ -16,12 +15,6 @@ TINY = [
     "model.width=8",
     "release.samples=10",
 ]
-
-
-@pytest.fixture(autouse=True)
-def _no_probe(monkeypatch):
-    """`idpgan init`, `doctor` and `rehearse` try no method for some seconds."""
-    monkeypatch.setattr("idpgan.estimate.expected", lambda *_: Estimate.sure(100.0))
 
 
 @pytest.fixture

@@ -298,6 +298,10 @@ def test_doctor_and_rehearse_say_what_cannot_be_imported(run, monkeypatch):
     found = {finding["what"]: finding for finding in json.loads(out)}
     assert (code, found["torchvision"]["good"]) == (1, False)
     assert "cannot be imported" in found["torchvision"]["found"]
+    assert found["torchvision"]["mend"].startswith('pip install --force-reinstall "torchvision<')
+    assert '"torch<' in found["torchvision"]["mend"]  # one build of both
+    assert found["numpy"]["mend"] is None
+    assert f"     mend: {found['torchvision']['mend']}" in run("doctor")[1].splitlines()
     assert found["numpy"]["good"]
     monkeypatch.setattr("idpgan.data.stand_ins.stand_ins", lambda *_: pytest.fail("drawn"))
     assert one_line(run("rehearse", "digits-gaussian"), "torchmetrics cannot be imported", "idpgan doctor")
@@ -339,7 +343,16 @@ def test_doctor_says_what_is_not_installed(run, monkeypatch):
     code, out, _ = run("doctor", "--json")
     found = {finding["what"]: finding for finding in json.loads(out)}
     assert (code, found["safetensors"]["good"]) == (1, False)
+    assert found["safetensors"]["mend"] == 'pip install "safetensors>=0.5"'
     assert "GiB free" in found["memory"]["found"]
+
+
+def test_doctor_says_how_to_mend_pytorch_itself(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    code, out, _ = run("doctor")
+    assert code == 1
+    assert "BAD  torch: " in out
+    assert 'mend: pip install --force-reinstall "torch<' in out
 
 
 @pytest.mark.slow

@@ -324,7 +324,7 @@ def test_a_state_without_a_release_is_taken_up_again(base):
 def test_init_proposes_the_largest_part_and_a_clip_norm_that_its_own_images_meet_half_of_the_time(
     base, epsilon, expected
 ):
-    template = config_for("digits", InitOptions(base=base, epsilon=epsilon, no_probe=True))
+    template = config_for("digits", InitOptions(base=base, epsilon=epsilon))
     config = build_config(with_releases(template.table), "init")
     plan = plan_run(config, DataShape(Sizes(0, 1294, 0, 0), (1, 8, 8), tuple("0123456789")))
     assert [*config.model.trained] == expected
@@ -355,7 +355,7 @@ def test_init_proposes_the_largest_part_and_a_clip_norm_that_its_own_images_meet
 )
 def test_init_refuses_a_base_that_cannot_be_adapted(base, options, words):
     with pytest.raises(InputError, match=words):
-        config_for("digits", InitOptions(base=base, no_probe=True, **options))
+        config_for("digits", InitOptions(base=base, **options))
 
 
 def test_the_look_of_a_class_says_at_which_class_of_the_base_it_begins(base):

@@ -136,7 +136,7 @@ def test_votes_choose_among_the_layers_of_a_pipeline(tmp_path):
 
 def test_init_proposes_how_to_adapt_a_pipeline(tmp_path):
     folder = saved("unet", tmp_path / "pipeline")
-    template = config_for("digits", InitOptions(base=folder, no_probe=True))
+    template = config_for("digits", InitOptions(base=folder))
     config = build_config(with_releases(template.table), "init")
     assert config.method.start_share == 0
     assert config.model.trained == ("*",)  # of so small a network

@@ -248,6 +248,7 @@ class Evolution(GivesGenerator):
 
     Config, Plan = EvolutionRun, EvolutionPlan
     suggest = staticmethod(starter.evolution)
+    took = "4 minutes on one core for 54,000 digits of 28 x 28"
     NOISY_STEPS = True
     SAVED = ("members", "vectors", "shares", "rng", "noise")
 
