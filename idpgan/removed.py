@@ -20,6 +20,7 @@ REMOVED = MappingProxyType(
         "idpgan doctor --device": "Leave it out: every device is examined.",
         "idpgan init --no-probe": "Leave it out: no method is tried any more.",
         # names of Python
+        "idpgan.metrics.measure_fairness": "Take fairlearn's; `idpgan evaluate --predictions` writes rows for it.",
         "idpgan.continual.RunningSums": _SUMS,
         "idpgan.continual.SumsStream": _SUMS,
     }

@@ -184,7 +184,6 @@ def calls(folder):
         "idpgan.metrics.measure_utility": lambda: metrics.measure_utility(
             FEW, FEW, classifiers=["logistic"], seeds=[0]
         ),
-        "idpgan.metrics.measure_fairness": lambda: metrics.measure_fairness(BASE.labels, BASE.labels, BASE.labels),
         "idpgan.metrics.inception_score": lambda: metrics.inception_score(
             MATRICES.abs()[0] / MATRICES.abs()[0].sum(1, keepdim=True), 1
         ),

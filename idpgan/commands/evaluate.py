@@ -35,10 +35,12 @@ from idpgan.run import RunFolder, describe_environment
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
 
     from idpgan.data.config import DataConfig
     from idpgan.data.load import Split
     from idpgan.metrics.evaluation import Evaluation
+    from idpgan.metrics.predictions import Judges
     from idpgan.models.private_classifier import PrivateClassifier
 
 FORMAT = "idpgan evaluation 1"
@@ -63,7 +65,10 @@ class EvaluateOptions:
     ceiling: bool = option(False, "Also measure the real private images.")
     floor: bool = option(False, "Also the utility of the public images alone.")
     num: int | None = option(None, "Images to draw from a run; default: as many as are private, or as the protocol.")
-    by: str | None = option(None, "Also by group: a column of the curator's table, such as glasses.", metavar="COLUMN")
+    predictions: Path | None = option(None, "Also write what a classifier says of each real image.", metavar="FILE.csv")
+    by: str | None = option(
+        None, "Also how often that is right by a column, such as glasses, with fairlearn.", metavar="COLUMN"
+    )
     protocol: str = option("idpgan", "idpgan, or dpimagebench: the best of its three classifiers on 60,000 images.")
     full: bool = option(False, "dpimagebench in its published size: hours on a GPU, days on a CPU.")
     seeds: int | None = option(None, "Fits of each classifier; default: 3, and 1 by dpimagebench.")
@@ -96,7 +101,7 @@ class EvaluateOptions:
             )
         if self.protocol == "idpgan" and self.full:
             raise InputError("--full is for --protocol dpimagebench: give both, or leave it out.")
-        ours = given(self, "only", "ceiling", "floor", "classifiers", "splits", "features", "by")
+        ours = given(self, "only", "ceiling", "floor", "classifiers", "splits", "features", "by", "predictions")
         if self.protocol == "dpimagebench" and ours:
             raise InputError(
                 f"{ours[0]} is not for --protocol dpimagebench, which measures the utility of its own three "
@@ -122,8 +127,9 @@ def evaluate(
     With --protocol dpimagebench only utility is measured, by that benchmark's classifiers, and epsilon is stated at its
     delta of 1 / (n ln n): rows for its tables.
 
-    With --by COLUMN accuracy, coverage and share stand for each value of that column of metadata.csv too, with
-    intervals: who is served worse, and who is missing.
+    With --predictions FILE.csv a row is written for each real image that judges: its class, and the class that one
+    classifier trained on these images (or the released one) gives it. With --by COLUMN that classifier's accuracy
+    stands for each value of that column of metadata.csv too, with intervals: who is served worse.
 
     Example: idpgan evaluate synthetic.npz --data mnist --data-root ../shared/data --ceiling
     """
@@ -186,8 +192,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         InputError: If something cannot be measured; checked before the first computation where possible.
     """
     from idpgan import kinds, metrics
-    from idpgan.data.groups import load_groups
-    from idpgan.metrics import cache, dpimagebench
+    from idpgan.metrics import cache, dpimagebench, predictions
     from idpgan.metrics.accuracy import measure_accuracy
     from idpgan.metrics.features import RECIPES
     from idpgan.metrics.source import kind_of, read_images
@@ -198,6 +203,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
 
     options = options or EvaluateOptions()
     _check_names(options)
+    _check_predictions(options)
     device = resolve_device(options.device, "--device")
     if is_classifier(source):
         return _evaluate_classifier(source, options, device, progress)
@@ -209,7 +215,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         )
     started, under_test = time.monotonic(), kinds.opened(source, options.module)
     split, about = _loaded(config, options, progress), dict[str, Any]()
-    by = None if options.by is None else (options.by, load_groups(config, options.by, progress))
+    judges = _judges(config, split, options)
     num, wanted = split.num_private, _metrics(options, split.classes)
     if options.protocol == "dpimagebench":
         dpimagebench.check_benchmark(split.image_shape, split.classes, split.num_private)
@@ -219,6 +225,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
     told = renamed(progress, "images under test")
     read: Any = {"num": num, "device": device, "pixel_range": options.pixel_range, "progress": told}
     images = read_images(under_test, split.image_shape, split.classes, **read)
+    store = cache.Cache(options.cache or cache.default_folder())
     same: Any = {name: getattr(options, name) for name in ("part", "splits", "features", "weights", "full")}
     evaluation = metrics.evaluate_images(
         images,
@@ -227,8 +234,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         **same,
         num_seeds=options.seeds,
         classifiers=options.classifiers or tuple(RECIPES),
-        by=by,
-        cache=cache.Cache(options.cache or cache.default_folder()),
+        cache=store,
         device=device,
         progress=progress,
     )
@@ -236,6 +242,10 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         accuracy = {"classifier": measure_accuracy(beside, getattr(split, options.part))}
         evaluation = dataclasses.replace(evaluation, results={**evaluation.results, **accuracy})
         about["classifier_run"] = _guarantee(options.classifier_run, beside)
+    if judges is not None:
+        name = (options.classifiers or tuple(RECIPES))[0]
+        said = predictions.predicted_by_fit(images, judges.images, name, store, device, progress)
+        evaluation = _with_predictions(evaluation, judges, said, options)
     about |= {"num_images": len(images), "images_digest": images.digest()}
     about["drawn_for"] = Purpose.TRAINING if kind == "generator" else purpose_of(source) or None
     return Evaluated(evaluation, _facts(source, kind, config, about, device, started), out)
@@ -292,10 +302,8 @@ def _benchmark_privacy(source: Path, kind: str, num_private: int) -> dict[str, A
 
 def _evaluate_classifier(source: Path, options: EvaluateOptions, device: torch.device, progress: Progress) -> Evaluated:
     """Measure how often a released classifier is right about the real held-out images."""
-    from idpgan.data.groups import load_groups
     from idpgan.metrics.accuracy import measure_accuracy
     from idpgan.metrics.evaluation import CURATOR_NOTE, Evaluation
-    from idpgan.metrics.groups import Grouped, judged_groups
     from idpgan.release.classifier import load_classifier
 
     if unfit := given(options, "only", "num", "weights", "ceiling", "floor", "classifier_run", "protocol"):
@@ -305,15 +313,51 @@ def _evaluate_classifier(source: Path, options: EvaluateOptions, device: torch.d
     config, out = data_config(source, options), _checked_out(source, options.out)
     started, classifier = time.monotonic(), load_classifier(source).to(device)
     part: Any = options.part
-    judges = getattr(_loaded(config, options, progress), part)
-    accuracy = measure_accuracy(classifier, judges)
-    results: dict[str, Any] = {"classifier": accuracy}
-    if options.by is not None:
-        groups = getattr(load_groups(config, options.by, progress), part)
-        results["groups"] = judged_groups(classifier, Grouped.of(options.by, judges, groups))
-    evaluation = Evaluation(results, part, (CURATOR_NOTE,))
+    split = _loaded(config, options, progress)
+    judges = _judges(config, split, options)
+    accuracy = measure_accuracy(classifier, getattr(split, part))
+    evaluation = Evaluation({"classifier": accuracy}, part, (CURATOR_NOTE,))
+    if judges is not None:
+        said = classifier.logits(judges.images.images).argmax(1).cpu()
+        evaluation = _with_predictions(evaluation, judges, said, options)
     about = {"classifier_run": _guarantee(source, classifier), "num_images": accuracy.num_images}
     return Evaluated(evaluation, _facts(source, "classifier", config, about, device, started), out)
+
+
+def _judges(config: DataConfig, split: Split, options: EvaluateOptions) -> Judges | None:
+    """Return the real images that predictions are about, if any are asked for; refuse what cannot be done with them."""
+    from idpgan.metrics.predictions import Judges
+
+    wanted = options.predictions is not None or options.by is not None
+    part: Any = options.part
+    return Judges.of(config, split, part, options.by) if wanted else None
+
+
+def _with_predictions(evaluation: Evaluation, judges: Judges, said: Tensor, options: EvaluateOptions) -> Evaluation:
+    """Write the rows, and add what is measured by group."""
+    from idpgan.metrics.predictions import measure_groups, write_predictions
+
+    if options.predictions is not None:
+        write_predictions(options.predictions, judges, said)
+    if options.by is None:
+        return evaluation
+    by_group = measure_groups(options.by, judges, said)
+    return dataclasses.replace(evaluation, results={**evaluation.results, "by_group": by_group})
+
+
+def _check_predictions(options: EvaluateOptions) -> None:
+    """Refuse rows in a release or in the place of another file, and groups without the library that measures them."""
+    from idpgan.metrics.predictions import check_fairlearn
+    from idpgan.release.outputs import refuse_closed
+
+    path = options.predictions
+    if path is not None:
+        refuse_closed(path, f"--predictions {path}")
+        if path.exists() or path.suffix.lower() != ".csv":
+            raise InputError(f"--predictions {path} must be a new file that ends with .csv. Choose another name.")
+        check_writable(path)
+    if options.by is not None:
+        check_fairlearn()
 
 
 def _facts(

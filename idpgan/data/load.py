@@ -108,6 +108,7 @@ class Split:
             attribute j, so that ``labels[:, None] >> arange(A) & 1`` are the bits.
         refused: Files that became null records, with the reasons. Curator only.
         of_photos: Whether the identities are photos that the images were cut out of, and not people.
+        positions: Where the images of each part stand in the source; None of a set that is not read from one.
     """
 
     public: Images
@@ -117,6 +118,7 @@ class Split:
     label_attributes: tuple[str, ...] = ()
     refused: tuple[Refused, ...] = ()
     of_photos: bool = False
+    positions: Indices | None = None
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -208,6 +210,7 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
         label_attributes=config.attributes,
         refused=refused,
         of_photos=found is not None and found.of_photos,
+        positions=index,
     )
     classes = _released_classes(found if config.classes else None, split.classes, config)
     return split.each(lambda part: dataclasses.replace(part, classes=classes if part.classes else ()))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from idpgan.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from idpgan.metrics.accuracy import measure_fairness as measure_fairness
     from idpgan.metrics.evaluation import evaluate_images as evaluate_images
     from idpgan.metrics.inception import inception_score as inception_score
     from idpgan.metrics.utility import measure_utility as measure_utility
@@ -21,7 +20,6 @@ __getattr__ = lazy_names(
     {
         "evaluate_images": "evaluation",
         "inception_score": "inception",
-        "measure_fairness": "accuracy",
         "measure_utility": "utility",
     },
 )

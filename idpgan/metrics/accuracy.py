@@ -1,4 +1,4 @@
-"""How often a given classifier is right about real images, and how fairly decisions treat two groups."""
+"""How often a given classifier is right about real images."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from idpgan.checks import typed
 from idpgan.data.images import Images
@@ -132,60 +130,3 @@ def table(found: Mapping[str, Any]) -> MetricTable | None:
 def epsilon_text(epsilon: float | str) -> str:
     """Format an epsilon from a JSON file, which may be "inf"."""
     return epsilon if isinstance(epsilon, str) else f"{epsilon:.4g}"
-
-
-@dataclasses.dataclass(frozen=True)
-class Fairness(MetricResult):
-    """The accuracy of decisions, and how much they depend on the group. Curator only where the data are private.
-
-    Attributes:
-        accuracy: Share of decisions that are right, in [0, 1].
-        discrimination: |P(decided 1 | S = 1) - P(decided 1 | S = 0)|, in [0, 1]; 0 is fair (statistical parity).
-    """
-
-    accuracy: float
-    discrimination: float
-
-    @property
-    def delta(self) -> float:
-        """Accuracy minus discrimination, in [-1, 1]: the paper's criterion for choosing models."""
-        return self.accuracy - self.discrimination
-
-    def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
-        return {**super().to_json(), "delta": self.delta}
-
-
-@typed
-def measure_fairness(decided: Tensor, truth: Tensor, groups: Tensor) -> Fairness:
-    """Compare decisions about two groups.
-
-    Edwards and Storkey, "Censoring representations with an adversary" (ICLR 2016), arXiv:1511.05897, after Zemel et
-    al., "Learning fair representations" (ICML 2013): fair is ``P(decided 1 | S = 1) = P(decided 1 | S = 0)``.
-
-    Args:
-        decided: int64 (N,), 0 or 1; or float64 (N,) in [0, 1], the share of several classifiers that decide 1.
-        truth: int64 (N,), 0 or 1: the right decisions.
-        groups: int64 (N,), 0 or 1: the sensitive S; both occur.
-
-    Raises:
-        InputError: If shapes, types or values differ from these, or a group is empty.
-
-    Example:
-        >>> decided, groups = torch.tensor([1, 1, 1, 0]), torch.tensor([0, 0, 1, 1])
-        >>> measure_fairness(decided, decided, groups).to_json()
-        {'accuracy': 1.0, 'discrimination': 0.5, 'delta': 0.5}
-    """
-    for name, values in (("decided", decided), ("truth", truth), ("groups", groups)):
-        kinds = (torch.int64, torch.float64) if name == "decided" else (torch.int64,)
-        if values.dtype not in kinds or values.ndim != 1 or values.shape != groups.shape or len(values) == 0:
-            found = f"{values.dtype} {tuple(values.shape)}"
-            raise InputError(f"decided, truth and groups must be int64 of one shape (N,), N >= 1; {name} is {found}.")
-        low, high = (float(end) for end in values.aminmax())
-        if not (low >= 0 and high <= 1):  # also true for NaN
-            raise InputError(f"{name} must hold 0 and 1, found {low:g} to {high:g}.")
-    if int(torch.bincount(groups, minlength=2).min()) == 0:
-        raise InputError("groups holds one group only: there is nobody to be treated differently. Give both.")
-    rates = [float(decided[groups == group].double().mean()) for group in (0, 1)]
-    right = torch.where(truth == 1, decided.double(), 1 - decided.double())
-    return Fairness(float(right.mean()), abs(rates[1] - rates[0]))

@@ -15,7 +15,7 @@ from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
 from idpgan.errors import InputError
-from idpgan.metrics import accuracy, dpimagebench, fidelity, groups, inception, recognition, utility
+from idpgan.metrics import accuracy, dpimagebench, fidelity, inception, predictions, recognition, utility
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import RECIPES, Part
 from idpgan.metrics.metric import Features, Judging, Metric, MetricResult, MetricTable
@@ -43,7 +43,7 @@ class Evaluation:
 
     Attributes:
         results: Each result by its name in `METRICS`; "classifier" is that of a released classifier, which is under
-            test itself or stands beside the images; "groups" what was measured by a column of the curator's table.
+            test itself or stands beside the images; "by_group" the accuracy for each value of a column.
         part: Which real images judge utility and fidelity.
         notes: What a reader has to know.
     """
@@ -54,7 +54,7 @@ class Evaluation:
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values; what was not measured is None."""
-        measured = {name: self.results.get(name) for name in (*METRICS, "classifier", "groups")}
+        measured = {name: self.results.get(name) for name in (*METRICS, "classifier", "by_group")}
         values = {name: result and result.to_json() for name, result in measured.items()}
         return values | {"part": self.part, "notes": self.notes}
 
@@ -80,13 +80,13 @@ def metric_tables(found: Mapping[str, Any]) -> list[MetricTable]:
     Raises:
         KeyError, TypeError, ValueError, IndexError: If it is of another version.
     """
-    functions = dict.fromkeys([row.table for row in METRICS.values()] + [accuracy.table, groups.table])
+    functions = dict.fromkeys([row.table for row in METRICS.values()] + [accuracy.table, predictions.table])
     return [table for function in functions if (table := function(found)) is not None]
 
 
 def metric_notes(found: Mapping[str, Any]) -> list[str]:
     """Return what a reader of an evaluation.json has to know, each note once."""
-    results = [found.get(name) or {} for name in (*METRICS, "groups")]
+    results = [found.get(name) or {} for name in (*METRICS, "by_group")]
     return list(dict.fromkeys([*found["notes"], *(note for result in results for note in result.get("notes", ()))]))
 
 
@@ -103,7 +103,6 @@ def evaluate_images(
     features: Features = "auto",
     weights: Path | None = None,
     full: bool = False,
-    by: tuple[str, Split] | None = None,
     cache: Cache | None = None,
     device: torch.device | str = "cpu",
     progress: Progress = silent,
@@ -119,8 +118,6 @@ def evaluate_images(
         features: Network of the fidelity; "auto" is the classifier of the data set, or the autoencoder without labels.
         weights: File of "inception-v3".
         full: Networks and epochs of "dpimagebench" in their published size, for a GPU.
-        by: Name of a column, and the data set with its values as classes (`idpgan.data.groups.load_groups`), to be
-            measured by it as well.
         cache: Ceiling, floor, feature networks and features are the same for many sets of images.
 
     Raises:
@@ -129,7 +126,6 @@ def evaluate_images(
     """
     if num_seeds is not None:
         whole(num_seeds, "seeds", 1)
-    grouped = None if by is None else groups.Grouped.of(by[0], getattr(split, part), getattr(by[1], part))
     split = split.existing()
     if metrics is None:
         metrics = default_metrics(split.classes)
@@ -145,10 +141,7 @@ def evaluate_images(
     if not split.classes:
         judging.notes.append("the data set has no labels: there is neither utility nor an inception score")
     sources = {"images": place(images, device), "private": split.private, "public": split.public}
-    results: dict[str, MetricResult | None]
     results = {row.name: row.measure(judging, sources[row.source]) for row in chosen}
-    if by is not None and grouped is not None:
-        results["groups"] = groups.measure_groups(judging, grouped, by[1])
     return Evaluation(results, part, tuple(judging.notes))
 
 

@@ -19,7 +19,6 @@ import warnings
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -158,20 +157,6 @@ def nearest_scores(features: Tensor, real: Tensor) -> NearestScores:
     Raises:
         InputError: As `frechet_distance` raises it.
     """
-    precise, recalled, dense, covered = _nearest(features, real)
-    return NearestScores(
-        precision=float(precise.double().mean()),
-        recall=float(recalled.double().mean()),
-        density=float(dense.double().mean()) / _DENSITY_K,
-        coverage=float(covered.double().mean()),
-    )
-
-
-def _nearest(features: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return what the four scores are means of, in their order: of images (N,), of real ones (M,), and again.
-
-    Density counts balls, the others are bool.
-    """
     _check(features, real, LEAST)
     fake, true = features.double(), real.double().to(features.device)
     center = true.mean(0)  # cdist multiplies: far from the origin it would lose digits
@@ -189,16 +174,12 @@ def _nearest(features: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor, Te
         dense.append(inside.sum(1))
         covered |= inside.any(0)
         recalled |= (distances <= radii[:, None]).any(0)
-    return torch.cat(precise), recalled, torch.cat(dense), covered
-
-
-def covered_reals(
-    images: Images, real: Images, network: FeatureNetwork, cache: Cache | None = None, progress: Progress = silent
-) -> np.ndarray:
-    """Return whether an image lies in the k = 5 ball of each real one, bool (M,), as in `NearestScores.coverage`."""
-    fake, true = (extract_features(network, each, cache=cache, progress=progress) for each in (images, real))
-    num = min(len(fake), len(true), MOST_NEAREST)
-    return np.asarray(_nearest(_subset(fake, num), true)[3].cpu().numpy())
+    return NearestScores(
+        precision=float(torch.cat(precise).double().mean()),
+        recall=float(recalled.double().mean()),
+        density=float(torch.cat(dense).double().mean()) / _DENSITY_K,
+        coverage=float(covered.double().mean()),
+    )
 
 
 @typed

@@ -169,6 +169,10 @@ def test_evaluate_says_how_often_it_is_right_and_how_sure_that_is(finished, hold
     assert f"accuracy {right / len(holdout):.2%}" in out
     assert "always the majority" in out
     assert "epsilon 3" in out
+    said("evaluate", copy, "--part", "holdout", "--predictions", tmp_path / "said.csv", "--no-progress")
+    rows = [line.split(",") for line in (tmp_path / "said.csv").read_text().splitlines()]
+    assert (rows[0], len(rows) - 1) == (["index", "label", "predicted"], len(holdout))
+    assert sum(label == predicted for _, label, predicted in rows[1:]) == right
 
 
 @pytest.mark.trained

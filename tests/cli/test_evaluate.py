@@ -1,8 +1,11 @@
 """`idpgan evaluate` as a user meets it."""
 
+import csv
+import io
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 import typer
 from PIL import Image
 from scipy.stats import norm
+from sklearn.datasets import load_digits
 
 from idpgan.commands import main
 from idpgan.commands.evaluate import evaluate
@@ -330,24 +334,71 @@ def settings_of(config):
     return ["--data", "folder", "--data-root", config.root, *(f"data.{key}={value}" for key, value in given.items())]
 
 
-def test_groups_of_the_table_stand_beside_the_whole(run, table, tmp_path):
-    rng = np.random.default_rng(2)
-    drawn = {"images": rng.integers(0, 256, (60, 8, 8, 1), dtype=np.uint8), "labels": np.arange(60) % 2}
-    np.savez(tmp_path / "drawn.npz", **drawn)
-    options = (*settings_of(table), "--only", "utility", "--classifier", "logistic", "--seeds", 1)
-    told = json.loads(run(tmp_path / "drawn.npz", *options, "--by", "glasses", "--out", tmp_path / "x.json", "--json"))
-    groups = told["groups"]
-    assert [group["value"] for group in groups["groups"]] == ["no", "yes"]
-    judges = told["utility"]["num_test"]
-    assert sum(group["num_real"] for group in groups["groups"]) == groups["num_real"] == judges - groups["unknown"]
-    assert (tmp_path / "x.json").stat().st_mode & 0o777 == 0o600
-    for group in groups["groups"]:
-        assert all(group[name]["interval"][0] <= group[name]["value"] for name in ("accuracy", "share", "mistaken"))
-    text = run(tmp_path / "drawn.npz", *options, "--by", "glasses")
+@pytest.fixture
+def drawn(tmp_path, table):
+    """Images to put under test, and the options of a quick evaluation of them."""
+    arrays = {"images": np.random.default_rng(2).integers(0, 256, (60, 8, 8, 1), dtype=np.uint8)}
+    np.savez(tmp_path / "drawn.npz", **arrays, labels=np.arange(60) % 2)
+    limits = ("--only", "utility", "--classifier", "logistic", "--seeds", 1)
+    return tmp_path / "drawn.npz", *settings_of(table), *limits
+
+
+def rows_of(path):
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def test_what_a_classifier_says_of_each_real_image_is_written(run, table, drawn, tmp_path):
+    told = json.loads(run(*drawn, "--predictions", tmp_path / "said.csv", "--json"))
+    rows = rows_of(tmp_path / "said.csv")
+    photos = rows_of(table.data_root / "metadata.csv")
+    assert list(rows[0]) == ["index", "file_name", "label", "predicted"]
+    assert len({row["index"] for row in rows}) == len(rows) == told["utility"]["num_test"]
+    for row in rows:
+        photo = photos[int(row["index"])]
+        assert (row["file_name"], row["label"]) == (photo["file_name"], photo["label"])
+        assert row["predicted"] in "ab"
+    right = sum(row["label"] == row["predicted"] for row in rows) / len(rows)
+    assert right == pytest.approx(told["utility"]["scores"][0]["accuracies"][0])
+    assert (tmp_path / "said.csv").stat().st_mode & 0o777 == 0o600
+    for name in ("said.csv", "said.txt"):
+        with pytest.raises(InputError, match=r"must be a new file that ends with \.csv"):
+            run(*drawn, "--predictions", tmp_path / name)
+    (tmp_path / "release").mkdir()
+    (tmp_path / "release" / "privacy.json").write_text("{}")
+    with pytest.raises(InputError, match="is in a release"):
+        run(*drawn, "--predictions", tmp_path / "release" / "said.csv")
+
+
+def test_images_of_a_set_without_files_are_told_by_their_index(run, npz, tmp_path):
+    limits = ("--data", "digits", "--only", "utility", "--classifier", "logistic", "--seeds", 1)
+    run(npz, *limits, "--predictions", tmp_path / "said.csv")
+    rows, digits = rows_of(tmp_path / "said.csv"), load_digits().target
+    assert list(rows[0]) == ["index", "label", "predicted"]
+    assert [row["label"] for row in rows] == [str(digits[int(row["index"])]) for row in rows]
+
+
+@pytest.mark.filterwarnings("ignore")  # of the libraries
+def test_groups_of_the_table_stand_beside_the_whole(run, drawn, tmp_path):
+    pytest.importorskip("fairlearn", reason="the extra idpgan[fairness] is not installed")
+    told = json.loads(run(*drawn, "--by", "glasses", "--predictions", tmp_path / "said.csv", "--json"))
+    by, rows = told["by_group"], rows_of(tmp_path / "said.csv")
+    assert list(by["groups"]) == ["no", "yes"]
+    assert sum(group["num_real"] for group in by["groups"].values()) == told["utility"]["num_test"] - by["unknown"]
+    for value, group in by["groups"].items():
+        mine = [row["label"] == row["predicted"] for row in rows if row["group"] == value]
+        assert (len(mine), sum(mine) / len(mine)) == (group["num_real"], pytest.approx(group["accuracy"]))
+        assert group["interval"][0] <= group["accuracy"] <= group["interval"][1]
+    text = run(*drawn, "--by", "glasses")
     assert "never in release/" in text
     assert "By glasses" in text
-    for column, message in (("age", "has 120 values"), ("glases", "Did you mean 'glasses'")):
+    for column, message in (("age", "and groups are 2 to 20"), ("glases", "Did you mean 'glasses'")):
         with pytest.raises(InputError, match=message):
-            run(tmp_path / "drawn.npz", *options, "--by", column)
+            run(*drawn, "--by", column)
     with pytest.raises(InputError, match="by is not for --protocol dpimagebench"):
-        run(tmp_path / "drawn.npz", *settings_of(table), "--by", "glasses", "--protocol", "dpimagebench")
+        run(*drawn[:-6], "--by", "glasses", "--protocol", "dpimagebench")
+
+
+def test_without_fairlearn_groups_are_refused_in_one_line(run, drawn, monkeypatch):
+    monkeypatch.setitem(sys.modules, "fairlearn.metrics", None)
+    with pytest.raises(InputError, match=r'^--by needs the package fairlearn: pip install "idpgan\[fairness\]"$'):
+        run(*drawn, "--by", "glasses")

@@ -266,7 +266,7 @@ def test_no_private_image_is_read_for_a_tampered_release(aggregate_run, tmp_path
     def read(*_, **__):
         pytest.fail("private images were read")
 
-    for module in ("idpgan.data.groups", "idpgan.trainer", "idpgan.data.load"):  # imported in turn
+    for module in ("idpgan.trainer", "idpgan.data.load"):  # imported in turn
         monkeypatch.setattr(f"{module}.load", read)
     for module in ("idpgan.report.run", "idpgan.data.load"):
         monkeypatch.setattr(f"{module}.load_again", read)
