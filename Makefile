@@ -35,6 +35,7 @@ device: $(STAMP)
 
 # What the five papers describe, each thing once on small data: at most 15 minutes (benchmarks/results/rows.md).
 papers: $(STAMP)
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[test,dev,survey]"
 	$(BIN)/python benchmarks/papers/rows.py run
 
 # The suite as other machines would run it; takes hours, and goes on where it stopped.

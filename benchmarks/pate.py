@@ -4,7 +4,7 @@ python benchmarks/pate.py --data digits --epsilons 1 4 10 --seeds 0 1 2
 python benchmarks/pate.py --data mnist --data-root DIR --teachers 250 --questions 1000 --share 0.1
 
 T teachers learn from disjoint parts of the private images. The public images, whose own labels nobody looks at, are
-asked about; each gets the class with the most noisy votes (`privacy.literature.teacher_votes`); a student learns from
+asked about; each gets the class with the most noisy votes (`papers.literature.teacher_votes`); a student learns from
 them. Teachers and student are linear on scattering features, as `scattering-linear`, which stands beside them: it
 reads the same private images and no public ones. Epsilon is that of unit image, zero-out-one, and does not hang on the
 votes. "plurality" asks without noise: what is lost to the parts alone, not private; "real labels" is the student who
@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from papers.literature.teacher_votes import TeacherVotes
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
@@ -30,7 +31,6 @@ from idpgan.data.load import load
 from idpgan.metrics.accuracy import measure_accuracy
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Budget, Ledger, Noise, Relation, Unit
-from idpgan.privacy.literature.teacher_votes import TeacherVotes
 from idpgan.trainer import train_on
 from idpgan.training.config import RunConfig, build_config
 

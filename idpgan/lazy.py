@@ -17,8 +17,10 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
     """
 
     def import_name(name: str) -> Any:
+        if line := gone(f"{package}.{name}"):
+            raise ImportError(line)  # in place of an AttributeError ``from package import name`` says a line of its own
         if name not in modules:
-            raise AttributeError(gone(f"{package}.{name}") or f"module {package!r} has no attribute {name!r}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = modules[name]
         return getattr(importlib.import_module(module if "." in module else f"{package}.{module}"), name)
 

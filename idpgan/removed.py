@@ -23,6 +23,11 @@ REMOVED = MappingProxyType(
         "idpgan.metrics.measure_fairness": "Take fairlearn's; `idpgan evaluate --predictions` writes rows for it.",
         "idpgan.continual.RunningSums": _SUMS,
         "idpgan.continual.SumsStream": _SUMS,
+        "idpgan.privacy.literature": "What surveys list is shown by benchmarks/papers/survey.py.",
+        "idpgan.privacy.PermuteAndFlip": "Take `Exponential` or `NoisyMax`, or OpenDP's `make_noisy_max`.",
+        "idpgan.privacy.SmoothMedian": "It is in benchmarks/papers/literature/smooth_sensitivity.py.",
+        "idpgan.privacy.local_sensitivity": "It is in benchmarks/papers/literature/smooth_sensitivity.py.",
+        "idpgan.privacy.smooth_sensitivity": "It is in benchmarks/papers/literature/smooth_sensitivity.py.",
     }
 )
 

@@ -23,7 +23,7 @@ from idpgan.checks import typed
 from idpgan.commands import process_ledger
 from idpgan.data.images import Images
 from idpgan.data.load import Split
-from idpgan.privacy import Event, Noise, Relation, Unit, local_sensitivity, smooth_sensitivity
+from idpgan.privacy import Event, Noise, Relation, Unit
 from idpgan.privacy.tiles import Tiles
 
 OURS = (Unit.IMAGE, Relation.ZERO_OUT)
@@ -141,11 +141,7 @@ def calls(folder):
         "idpgan.privacy.RandomizedResponse": lambda: m.RandomizedResponse(9, 1.0)(WHOLE, noise),
         "idpgan.privacy.Exponential": lambda: m.Exponential(1.0, 1.0, *OURS)(NUMBERS, noise),
         "idpgan.privacy.NoisyMax": lambda: m.NoisyMax(1.0, 1.0, *OURS)(NUMBERS, noise),
-        "idpgan.privacy.PermuteAndFlip": lambda: m.PermuteAndFlip(1, 5, *OURS)(WHOLE, noise),
         "idpgan.privacy.SparseVector": lambda: m.SparseVector(1, 5, 5, 2, *OURS)(WHOLE, noise),
-        "idpgan.privacy.SmoothMedian": lambda: m.SmoothMedian(0.0, 1.0, 1.0, *OURS)(NUMBERS, noise),
-        "idpgan.privacy.local_sensitivity": lambda: local_sensitivity(NUMBERS, 0.0, 1.0),
-        "idpgan.privacy.smooth_sensitivity": lambda: smooth_sensitivity(NUMBERS, 0.0, 1.0, 0.1),
         "idpgan.privacy.Grid": lambda: m.Grid.fine(1.0, 9, norm=2).round(NUMBERS),
         "idpgan.privacy.Noise": lambda: (
             noise.laplace((3,)),

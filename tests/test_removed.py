@@ -65,8 +65,10 @@ def test_a_command_or_its_option_is_refused(name, capsys):
 @pytest.mark.parametrize("name", NAMES)
 def test_a_name_of_python_is_refused(name):
     room, _, attribute = name.rpartition(".")
-    with pytest.raises(AttributeError, match=re.escape(gone(name))):
+    with pytest.raises(ImportError, match=re.escape(gone(name))):
         getattr(importlib.import_module(room), attribute)
+    with pytest.raises(ImportError, match=re.escape(gone(name))):
+        exec(f"from {room} import {attribute}")
 
 
 def test_what_never_was_is_not_gone():

@@ -12,13 +12,14 @@ Words and symbols:
 | `clip_norm`        | C         | bound on one record's contribution                              |
 """
 
+from typing import TYPE_CHECKING
+
+from idpgan.lazy import lazy_names
 from idpgan.privacy.accounting import calibrate, compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
 from idpgan.privacy.ledger import Budget, BudgetError, Ledger
-from idpgan.privacy.literature.permute_and_flip import PermuteAndFlip
-from idpgan.privacy.literature.smooth_sensitivity import SmoothMedian, local_sensitivity, smooth_sensitivity
 from idpgan.privacy.matrix import MatrixMechanism
 from idpgan.privacy.mechanisms import (
     DiscreteLaplace,
@@ -51,12 +52,10 @@ __all__ = [
     "Mechanism",
     "Noise",
     "NoisyMax",
-    "PermuteAndFlip",
     "PrivacyReport",
     "RandomizedResponse",
     "Relation",
     "RoundedGaussian",
-    "SmoothMedian",
     "SparseVector",
     "Unit",
     "calibrate",
@@ -64,6 +63,7 @@ __all__ = [
     "compose_epsilon",
     "default_delta",
     "from_opacus",
-    "local_sensitivity",
-    "smooth_sensitivity",
 ]
+
+if not TYPE_CHECKING:  # a type checker shall find names that do not exist
+    __getattr__ = lazy_names(__name__, {})  # says what became of names that went

@@ -267,8 +267,7 @@ class NoisyMax(_Choice):
     """Report noisy max: the index of the largest ``score_i + Lap(2 sensitivity / epsilon)``.
 
     Formal guarantee: pure epsilon (Dwork and Roth 2014, Claim 3.9: Lap(sensitivity / epsilon) where all scores move in
-    one direction, twice that otherwise). The noisy maximum itself is not released. `PermuteAndFlip` is never
-    worse, and exact.
+    one direction, twice that otherwise). The noisy maximum itself is not released.
 
     Attributes:
         sensitivity: Bound on ``max_i |score_i(D) - score_i(D')|``.

@@ -1,8 +1,8 @@
 """Private selection: the first few answers above a threshold. Whole numbers only.
 
 Answers are whole grid steps (`Grid.round`), int64, and all randomness is exact. The privacy loss of a choice is known
-in closed form, so the event is "pure". For the largest of several scores see `literature.permute_and_flip`, and
-`Exponential` and `NoisyMax`, which choose among floating-point scores.
+in closed form, so the event is "pure". For the largest of several scores see `Exponential` and `NoisyMax`, which choose
+among floating-point scores.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from idpgan.privacy.noise import Noise
 
 NOT_ANSWERED = -1  # output of `SparseVector` after it stopped
 _MOST_STEPS = 1 << 60
-SAFE = 1 + 2.0**-50  # covers what a few floating-point operations may round down
+_SAFE = 1 + 2.0**-50  # covers what a few floating-point operations may round down
 
 
-def check_steps(steps: Tensor) -> None:
+def _check_steps(steps: Tensor) -> None:
     """Refuse what are no whole scores, or could wrap around 64 bits."""
     if steps.dtype != torch.int64 or steps.ndim < 1 or steps.shape[-1] < 1:
         raise ValueError(f"scores must be whole grid steps, int64 (..., K), got {steps.dtype} {tuple(steps.shape)}.")
@@ -34,14 +34,8 @@ def check_steps(steps: Tensor) -> None:
         raise ValueError("scores must be below 2^60 grid steps.")
 
 
-class Selection(Mechanism):
-    """A choice in whole numbers."""
-
-    whole = (1, MAX_SCALE, "a whole number of 1 .. 2^50.")
-
-
 @dataclass(frozen=True)
-class SparseVector(Selection):
+class SparseVector(Mechanism):
     """The sparse vector technique: which answers lie above their thresholds, until ``positives`` of them did.
 
     One noisy threshold for all (``threshold + rho``), fresh noise for every answer, no answer itself; then it stops:
@@ -71,6 +65,7 @@ class SparseVector(Selection):
     unit: Unit
     relation: Relation
     monotone: bool = False
+    whole = (1, MAX_SCALE, "a whole number of 1 .. 2^50.")
 
     @classmethod
     def of(
@@ -97,7 +92,7 @@ class SparseVector(Selection):
         """Price of one call."""
         moves = self.positives * (1 if self.monotone else 2)
         epsilon = self.sensitivity / self.threshold_scale + moves * self.sensitivity / self.answer_scale
-        return Event("pure", self.unit, self.relation, pure_epsilon=epsilon * SAFE)
+        return Event("pure", self.unit, self.relation, pure_epsilon=epsilon * _SAFE)
 
     @own_state()
     def __call__(self, answer: Tensor, noise: Noise, thresholds: Tensor | int = 0) -> Tensor:
@@ -105,9 +100,9 @@ class SparseVector(Selection):
 
         1 means above or equal, 0 below, `NOT_ANSWERED` after the stop.
         """
-        check_steps(answer)
+        _check_steps(answer)
         thresholds = torch.as_tensor(thresholds)
-        check_steps(thresholds.reshape(-1))
+        _check_steps(thresholds.reshape(-1))
         answers = answer.cpu().reshape(-1, answer.shape[-1])
         rho = discrete_laplace(self.threshold_scale, len(answers), noise)
         nu = discrete_laplace(self.answer_scale, answers.numel(), noise).reshape(answers.shape)

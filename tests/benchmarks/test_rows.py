@@ -19,8 +19,9 @@ def test_every_row_is_there_with_a_verdict_and_a_reason():
     assert [row["row"] for row in ROWS if row["verdict"] == "works" and not row["command"]] == [115]
 
 
-def test_the_page_is_that_of_the_table():
+def test_the_pages_are_those_of_the_table():
     assert rows.PAGE.read_text(encoding="utf-8") == rows.page(ROWS)
+    assert rows.SHORT.read_text(encoding="utf-8") == rows.short_page(ROWS)
     assert rows.page(ROWS[:-1]) != rows.page(ROWS)
 
 
@@ -29,6 +30,17 @@ def test_what_a_command_names_is_there(command):
     words = shlex.split(command)
     assert words[0] in ("pytest", "idpgan", "python")
     assert [word for word in words if word.endswith(".py") and not (ROOT / word).is_file()] == []
+
+
+def test_the_tests_that_the_suite_leaves_out_run_with_the_papers(pytestconfig):
+    """Their mark is out of the suite's, so that a file that is not here would run nowhere."""
+    commands = [row["command"] for row in rows.tests()]
+    assert {command.split()[-1] for command in commands} == {
+        str(path.relative_to(ROOT)) for path in (ROOT / "tests" / "papers").glob("test_*.py")
+    }
+    assert commands
+    assert all(command.startswith("pytest -m papers ") for command in commands)
+    assert " or papers)" in " ".join(pytestconfig.getini("addopts"))
 
 
 def test_a_test_file_runs_as_in_the_suite_unless_the_row_says_which_tests(tmp_path):

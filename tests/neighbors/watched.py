@@ -8,7 +8,6 @@ import torch
 
 from idpgan.privacy import DPSGDPlan
 from idpgan.privacy import mechanisms as known
-from idpgan.privacy.literature.permute_and_flip import PermuteAndFlip
 
 RESPONSE = 0  # the "norm" of a randomized response: so many labels changed
 ORDERS = {
@@ -17,7 +16,6 @@ ORDERS = {
     known.Gaussian: 2,
     known.RoundedGaussian: 2,
     known.Exponential: math.inf,
-    PermuteAndFlip: math.inf,
     known.RandomizedResponse: RESPONSE,
 }
 

@@ -6,10 +6,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chisquare
 
 from idpgan.audit import audit
-from idpgan.audit.statistics import LogProbability, Outcomes, Statistic
+from idpgan.audit.statistics import Outcomes, Statistic
 from idpgan.errors import InputError
 from idpgan.privacy import (
     Budget,
@@ -18,74 +17,14 @@ from idpgan.privacy import (
     Ledger,
     Noise,
     NoisyMax,
-    PermuteAndFlip,
     Relation,
     SparseVector,
     Unit,
 )
-from idpgan.privacy.discrete import discrete_laplace, survives
+from idpgan.privacy.discrete import discrete_laplace
 from idpgan.privacy.selection import NOT_ANSWERED
 
 PAIR = (Unit.IMAGE, Relation.ZERO_OUT)
-
-
-def permute_and_flip(scores, scale):
-    """The law, from its definition: over all orders."""
-    take = np.exp((np.array(scores) - max(scores)) / scale)
-    chances = np.zeros(len(scores))
-    for order in itertools.permutations(range(len(scores))):
-        left = 1.0
-        for candidate in order:
-            chances[candidate] += left * take[candidate]
-            left *= 1 - take[candidate]
-    return chances / math.factorial(len(scores))
-
-
-def noisy_max(scores, scale):
-    """The same by integration: the largest of ``score + E`` with exponential noise."""
-    x = np.linspace(min(scores), max(scores) + 40 * scale, 400_001)
-    below = np.stack([np.where(x >= s, -np.expm1(-(x - s).clip(0) / scale), 0.0) for s in scores])
-    density = np.stack([np.where(x >= s, np.exp(-(x - s).clip(0) / scale) / scale, 0.0) for s in scores])
-    return np.array(
-        [np.trapezoid(density[i] * np.delete(below, i, 0).prod(0), x) for i in range(len(scores))],
-    )
-
-
-def test_a_coin_has_its_chance():
-    for numerator in (0, 3, 10, 25):
-        kept = survives(torch.full((40_000,), numerator), 10, Noise.fixed(1)).double().mean().item()
-        assert kept == pytest.approx(math.exp(-numerator / 10), abs=0.01)
-
-
-def test_permute_and_flip_is_the_noisy_max_with_exponential_noise():
-    scores, scale = [0, 3, 5, 4], 4
-    law = permute_and_flip(scores, scale)
-    assert np.allclose(law, noisy_max(scores, scale), atol=1e-4)
-    chosen = PermuteAndFlip(1, scale, *PAIR)(torch.tensor(scores).expand(40_000, 4), Noise.fixed(2)).numpy()
-    assert chisquare(np.bincount(chosen, minlength=4), 40_000 * law).pvalue > 1e-3
-    weights = np.exp(np.array(scores) / scale)  # the exponential mechanism's law must be rejected
-    assert chisquare(np.bincount(chosen, minlength=4), 40_000 * weights / weights.sum()).pvalue < 1e-6
-
-
-@pytest.mark.parametrize("monotone", [False, True])
-def test_permute_and_flip_keeps_to_its_price_on_all_neighbors(monotone):
-    mechanism = PermuteAndFlip(1, 2, *PAIR, monotone)
-    worst = 0.0
-    for scores in itertools.product(range(-3, 4), repeat=3):
-        law = permute_and_flip(scores, 2)
-        for move in itertools.product((-1, 0, 1), repeat=3):
-            if monotone and min(move) < 0 < max(move):
-                continue
-            other = permute_and_flip(np.array(scores) + move, 2)
-            worst = max(worst, np.abs(np.log(law / other)).max())
-    assert 0.7 * mechanism.event.pure < worst <= mechanism.event.pure
-    assert mechanism.event.pure == pytest.approx(0.5 if monotone else 1.0)
-
-
-def test_monotone_prices_do_not_hold_for_scores_that_move_both_ways():
-    """The negative control of the flag."""
-    law, other = permute_and_flip([0, -2], 2), permute_and_flip([1, -3], 2)
-    assert np.abs(np.log(law / other)).max() > PermuteAndFlip(1, 2, *PAIR, True).event.pure
 
 
 @pytest.mark.parametrize("kind", [Exponential, NoisyMax])
@@ -103,31 +42,6 @@ def test_monotone_selection_is_audited_below_its_price(kind):
     neighbor[0] = 1.0
     found = audit(lambda x: mechanism(x, noise), data, neighbor, runs=20_000, confidence=0.9999, statistics=[Outcomes])
     assert 0.3 < found.epsilon_lower <= 1.0
-
-
-def test_permute_and_flip_is_audited_to_most_of_its_price():
-    mechanism, noise = PermuteAndFlip(1, 2, *PAIR), Noise.fixed(5)
-    data, neighbor = torch.ones(8).long(), torch.zeros(8).long()
-    data[0], neighbor[0] = 0, 1
-    laws = [permute_and_flip_of_two_levels(-1, 7), permute_and_flip_of_two_levels(1, 7)]
-    ratio = torch.tensor(np.log(laws[1] / laws[0]))
-    found = audit(
-        lambda x: mechanism(x, noise), data, neighbor, runs=15_000, confidence=0.9999,
-        statistics=[lambda *_: LogProbability(ratio)],
-    )  # fmt: skip
-    assert 0.5 < found.epsilon_lower <= mechanism.event.pure
-    half = PermuteAndFlip(1, 1, *PAIR)  # half the noise: caught at the price of the whole
-    caught = audit(
-        lambda x: half(x, noise), data, neighbor, runs=15_000, confidence=0.9999,
-        statistics=[lambda *_: LogProbability(ratio)],
-    )  # fmt: skip
-    assert caught.epsilon_lower > mechanism.event.pure
-
-
-def permute_and_flip_of_two_levels(first, others):
-    """The law of [first, 0, ..., 0] of scale 2: the others share what the first one leaves."""
-    law = noisy_max([first] + [0] * others, 2)
-    return law / law.sum()
 
 
 # Sparse vector.
@@ -288,15 +202,15 @@ def test_a_selection_is_charged():
     assert found["above"].shape == (4,)
     assert 0.9 < ledger.epsilon(0.0) <= 1.0
     with pytest.raises(BudgetError, match="exceed"):
-        ledger.charge(PermuteAndFlip(1, 2, *PAIR).event)
+        ledger.charge(SparseVector(1, 2, 2, 1, *PAIR).event)
 
 
 @pytest.mark.parametrize(
     ("make", "match"),
     [
-        (lambda: PermuteAndFlip(0, 2, *PAIR), "sensitivity"),
-        (lambda: PermuteAndFlip(1, 2.0, *PAIR), "scale"),
-        (lambda: PermuteAndFlip(1, 2, "image", Relation.ZERO_OUT), "Unit"),
+        (lambda: SparseVector(0, 1, 1, 1, *PAIR), "sensitivity"),
+        (lambda: SparseVector(1, 1, 2.0, 1, *PAIR), "scale"),
+        (lambda: SparseVector(1, 1, 1, 1, "image", Relation.ZERO_OUT), "Unit"),
         (lambda: SparseVector(1, 1, 1, 0, *PAIR), "positives"),
         (lambda: SparseVector.of(1, 1, math.nan, *PAIR), "epsilon"),
         (lambda: SparseVector.of(1, 1, 1e-300, *PAIR), "threshold_scale"),
@@ -307,8 +221,8 @@ def test_bad_settings_are_refused(make, match):
         make()
 
 
-@pytest.mark.parametrize("mechanism", [PermuteAndFlip(1, 2, *PAIR), SparseVector(1, 1, 1, 1, *PAIR)])
-def test_scores_must_be_whole_steps(mechanism):
+def test_scores_must_be_whole_steps():
+    mechanism = SparseVector(1, 1, 1, 1, *PAIR)
     for bad in (torch.zeros(3), torch.tensor(1), torch.tensor([1 << 61])):
         with pytest.raises(ValueError, match="grid steps"):
             mechanism(bad, Noise.fixed(1))

@@ -4,10 +4,10 @@ import math
 
 import pytest
 import torch
+from papers.literature.local_values import LocalLabels, LocalNumbers, Reports
 
 from idpgan.errors import InputError
 from idpgan.privacy import Noise
-from idpgan.privacy.literature.local_values import LocalLabels, LocalNumbers, Reports
 
 NUM = 40_000
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from idpgan.errors import InputError
-from idpgan.privacy.literature.divergences import (
+from papers.literature.divergences import (
     approximate_max_divergence,
     kl_divergence,
     max_divergence,
     statistical_distance,
 )
+
+from idpgan.errors import InputError
 
 WEIGHTS = st.lists(st.integers(1, 9), min_size=4, max_size=4)
 

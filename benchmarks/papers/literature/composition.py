@@ -2,7 +2,7 @@ r"""The joint price of several reads: theorems from the literature, for comparis
 
 They charge nothing. For k reads, each (epsilon, delta)-DP, chosen one after the other:
 
-* `basic_composition`: (k epsilon, k delta) (Dwork, McSherry, Nissim, Smith 2006);
+* the sums, (k epsilon, k delta) (Dwork, McSherry, Nissim, Smith 2006): OpenDP's `make_composition`;
 * `advanced_composition`: Dwork, Rothblum, Vadhan 2010, Theorem III.3;
 * `closed_form_composition`: Kairouz, Oh, Viswanath 2015, Theorem 3.4, no worse than either;
 * `optimal_composition`: Kairouz, Oh, Viswanath 2015, Theorem 3.3: the best that (epsilon, delta) alone can tell.
@@ -28,18 +28,6 @@ def _check(epsilon: float, delta: float, count: int, slack: float) -> None:
     whole(count, "count", 1, 1 << 62)
     if not 0 < epsilon < math.inf or not 0 <= delta < 1 or not 0 <= slack < 1:
         raise InputError(f"epsilon = {epsilon} must be above 0, delta = {delta} and slack = {slack} in [0, 1).")
-
-
-@typed
-def basic_composition(epsilon: float, delta: float, count: int) -> tuple[float, float]:
-    """Return (epsilon, delta) of ``count`` reads: the sums.
-
-    Example:
-        >>> basic_composition(0.1, 0.0, 100)
-        (10.0, 0.0)
-    """
-    _check(epsilon, delta, count, 0.0)
-    return count * epsilon, min(count * delta, 1.0)
 
 
 @typed

@@ -35,10 +35,11 @@ from idpgan.checks import typed
 from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.privacy.accounting import calibrate
-from idpgan.privacy.discrete import heavy_tailed, rounded_gaussian, rounded_laplace
+from idpgan.privacy.discrete import rounded_gaussian
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.noise import Noise
+from papers.literature.samplers import heavy_tailed, rounded_laplace
 
 Law = Literal["cauchy", "laplace", "gaussian"]
 _MOST_STEPS = 1 << 30  # most grid steps of the declared range

@@ -5,10 +5,10 @@ import math
 
 import pytest
 import torch
+from papers.literature.teacher_votes import STEPS, TeacherVotes
 
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, Relation, Unit, compose_epsilon
-from idpgan.privacy.literature.teacher_votes import STEPS, TeacherVotes
 from idpgan.privacy.mechanisms import Gaussian
 
 

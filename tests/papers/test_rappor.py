@@ -7,12 +7,12 @@ import math
 import numpy as np
 import pytest
 import torch
+from papers.literature.rappor import Rappor, decode
 
 from idpgan.audit import audit
 from idpgan.audit.statistics import Statistic
 from idpgan.errors import InputError
 from idpgan.privacy import Budget, BudgetError, Ledger, Noise, Relation, Unit
-from idpgan.privacy.literature.rappor import Rappor, decode
 
 CHROME = Rappor(bits=32, hashes=2, cohorts=4, f=0.5, p=0.5, q=0.75)
 
