@@ -19,6 +19,7 @@ REMOVED = MappingProxyType(
         "idpgan doctor --benchmark": "Run benchmarks/clipped_step.py of the source: the clipped step of DP-SGD.",
         "idpgan doctor --device": "Leave it out: every device is examined.",
         "idpgan init --no-probe": "Leave it out: no method is tried any more.",
+        "idpgan rehearse": "Take idpgan train CONFIG --dry-run --epsilon 1 3 10, a table of signal and risk.",
         # names of Python
         "idpgan.metrics.measure_fairness": "Take fairlearn's; `idpgan evaluate --predictions` writes rows for it.",
         "idpgan.continual.RunningSums": _SUMS,

@@ -37,6 +37,7 @@ NOT_RUN = {
     "make test": "this is it",
     "make docs-check": "this is it",
     "make slow": "tests, not an example",
+    "python3.11 -m venv": "installs an environment",
     "pip install": "installs; see tests/test_wheel.py",
     "git clone": "needs a network",
     "torchrun": "needs several processes for minutes",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from idpgan.commands.command import Answer, command, given, option, processes
+from idpgan.commands.command import Answer, command, given, option, print_lines, print_table, processes
 from idpgan.commands.faults import INTERRUPTED, TERMINATED
 from idpgan.device import check_device
 from idpgan.errors import ConfigError
@@ -20,6 +21,7 @@ from idpgan.ranks import refuse_several
 
 if TYPE_CHECKING:
     from idpgan.trainer import Finished
+    from idpgan.training.config import RunConfig
     from idpgan.training.plan import RunPlan
 
 
@@ -33,6 +35,7 @@ class TrainOptions:
     out: Path | None = option(None, "Run folder; default: runs/DATA-METHOD-TIME.")
     resume: Path | None = option(None, "Continue an interrupted run.", metavar="RUN")
     dry_run: bool = option(False, "Print config and cost in epsilon, read no image.")
+    epsilon: tuple[float, ...] = option((), "With --dry-run, a table of these epsilons: 1 3 10.", metavar="E ...")
     data_root: Path | None = option(None, "Where the data set lies (data.root).")
     device: str | None = option(None, "Where to compute (training.device): auto, cpu, cuda or cuda:1.")
     accept_unsound: bool = option(False, "Run a method that proves nothing.")
@@ -40,11 +43,17 @@ class TrainOptions:
     keep_names: bool = option(False, "Release class names that may be people's (data.keep_names).")
 
     def __post_init__(self) -> None:
-        files = [text for text in self.arguments if "=" not in text]
+        files = self._files
         if len(files) > 1:
             raise ConfigError(
                 f"one config file at most, got {', '.join(files)}. A setting is written section.key=value."
             )
+        if self.epsilon and not self.dry_run:
+            raise ConfigError(
+                "--epsilon belongs to --dry-run, which compares. To train at one: privacy.epsilon=3, say."
+            )
+        if wrong := [epsilon for epsilon in self.epsilons if not 0 < epsilon < math.inf]:
+            raise ConfigError(f"--epsilon {wrong[0]:g} must be positive and finite.")
         if self.device is not None:
             check_device(self.device, "--device")
         if self.resume is not None and given(
@@ -55,7 +64,18 @@ class TrainOptions:
     @property
     def config(self) -> Path | None:
         """The config; None = the default."""
-        return next((Path(text) for text in self.arguments if "=" not in text), None)
+        return next(map(Path, self._files), None)
+
+    @property
+    def epsilons(self) -> tuple[float, ...]:
+        """Those to compare, each once; numbers among the arguments are further ones, as in ``--epsilon 1 3 10``."""
+        further = map(_number, self.arguments) if self.epsilon else ()
+        return tuple(dict.fromkeys((*self.epsilon, *(number for number in further if number is not None))))
+
+    @property
+    def _files(self) -> list[str]:
+        further = [text for text in self.arguments if self.epsilon and _number(text) is not None]
+        return [text for text in self.arguments if "=" not in text and text not in further]
 
     @property
     def overrides(self) -> list[str]:
@@ -67,6 +87,13 @@ class TrainOptions:
         settings += ["privacy.without_noise=true"] * self.without_noise
         settings += [] if self.device is None else [f"training.device={json.dumps(self.device)}"]
         return settings + at_root(self.data_root)
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 @command
@@ -85,6 +112,8 @@ def train(options: TrainOptions, progress: Progress) -> Answer | None:
     if options.dry_run:
         refuse_several("train --dry-run")
         config = trainer.load_config(options.config, options.overrides)
+        if options.epsilons:
+            return _compared(config, options.epsilons)
         planned = trainer.plan(config, options.out)
         priced = {"config": config.model_dump(mode="json"), "plan": planned.to_json()}
         lines = [*_describe(planned), *(f"# Taken as public: {phrase}." for phrase in trainer.sources(config))]
@@ -112,6 +141,64 @@ def train(options: TrainOptions, progress: Progress) -> Answer | None:
     stopped = TERMINATED if outcome.signal == "SIGTERM" else INTERRUPTED
     code = stopped if outcome.ended == "interrupted" else 0
     return Answer(value, lambda: print(outcome.message, *_ending(finished), sep="\n"), code)
+
+
+def _compared(config: RunConfig, epsilons: tuple[float, ...]) -> Answer:
+    """Show what each epsilon leaves of the signal and lets an attacker guess, from config and declared facts alone."""
+    from idpgan.data.load import known_shape
+    from idpgan.methods import load
+    from idpgan.privacy.risk import Risk
+    from idpgan.training.config import refuse_unsound
+    from idpgan.training.plan import plan_run
+
+    refuse_unsound(config)
+    shape, rows = known_shape(config.data), list[dict[str, Any]]()
+    for epsilon in epsilons:
+        planned: RunPlan = plan_run(_at(config, epsilon), shape)
+        planned.check()
+        signal, events = planned.signal, planned.joint_events(planned.price.events)
+        figure = None if signal is None or not 0 < signal.figure < math.inf else signal.figure
+        private = all(event.is_private for event in events)
+        rows.append({
+            "epsilon": epsilon, "signal_to_noise": figure,
+            "noise_below": None if figure is None else math.ceil(shape.num_private / figure),
+            "right_guesses": math.ceil(100 * Risk.of(events).best_guess) if private else 100,
+        })  # fmt: skip
+    taught = getattr(load(config.method.name), "taught", None)
+
+    where = f"unit {planned.unit}, {planned.relation}, {shape.num_private:,} private images"
+    guess = "whether a record was used" if planned.relation == "zero-out-one" else "which of two contents a record has"
+    lines = (
+        f"{config.method.name}, {where}. Signal: docs/reference/signal.md.",
+        f"Right guesses: {guess}, by the surest attacker there can be; a coin: 50.",
+        f"Measured on other images (docs/results/measured.md): {taught or 'see there'}.",
+    )
+
+    def show() -> None:
+        head = "epsilon", "signal to noise", "nothing but noise below", "right guesses"
+        print_table(head, [_cells(**row) for row in rows], frame=False)
+        print_lines(lines)
+
+    return Answer({"method": config.method.name, "epsilons": rows, "measured": taught}, show)
+
+
+def _cells(epsilon: float, signal_to_noise: float | None, noise_below: int | None, right_guesses: int) -> list[str]:
+    signal, least = "not known", "not known"
+    if signal_to_noise is not None:
+        signal, least = f"{signal_to_noise:.3g}", f"{noise_below:,} images"
+    return [f"{epsilon:g}", signal, least, f"{right_guesses} of 100"]
+
+
+def _at(config: RunConfig, epsilon: float) -> RunConfig:
+    """Return the config with another epsilon."""
+    from idpgan.config import build
+
+    if getattr(config.privacy, "epsilon", None) is None:
+        raise ConfigError(f"method '{config.method.name}' has no privacy.epsilon to set. Leave --epsilon out.")
+    table = config.model_dump(mode="json", exclude_none=True)
+    table["privacy"]["epsilon"] = epsilon
+    table["privacy"].pop("noise_multiplier", None)
+    return build(type(config), table, "--epsilon")
 
 
 def _describe(planned: RunPlan) -> list[str]:

@@ -261,40 +261,6 @@ def landmarks(look: Look, height: int, width: int) -> Tensor:
     return torch.stack([across, down], 2)
 
 
-def with_eyes_at(look: Look, height: int, width: int, left: float, right: float, level: float) -> dict[str, Tensor]:
-    """Return looks whose heads are turned, scaled and moved so that the eyes lie at these shares of width and height.
-
-    ``left`` is that of the viewer. The picture is painted anew at its full sharpness, and no pixel is resampled.
-    """
-    points = landmarks(look, height, width)
-    one, other = points[:, 36:42].mean(1), points[:, 42:48].mean(1)
-    across = torch.view_as_complex((other - one).contiguous())
-    change = (right - left) * width / across  # of each picture: a similarity, as a complex number
-    middle = torch.view_as_complex(((one + other) / 2).contiguous())
-    return _moved(look, height, width, change, middle, complex((left + right) / 2 * width, level * height))
-
-
-def closer(look: Look, height: int, width: int, share: float, center: tuple[float, float]) -> dict[str, Tensor]:
-    """Return looks that fill the picture with a ``share`` of its sides around a center, shares of height and width."""
-    middle = complex(center[1] * width, center[0] * height)
-    change = torch.full((len(look["tilt"]),), 1 / share, dtype=torch.complex64, device=look["tilt"].device)
-    return _moved(look, height, width, change, torch.full_like(change, middle), complex(width / 2, height / 2))
-
-
-def _moved(look: Look, height: int, width: int, change: Tensor, source: Tensor, target: complex) -> dict[str, Tensor]:
-    """Return looks after ``p -> change (p - source) + target`` of all points, complex numbers x + y i in px, (B,)."""
-    unit, middle = min(height, 1.2 * width) / 2, complex(width / 2, height / 2)
-    shift = torch.complex(look["shift_x"], look["shift_y"]).flatten() * unit + middle
-    shift = ((change * (shift - source) + target - middle) / unit).view_as(look["tilt"])
-    return {
-        **look,
-        "tilt": look["tilt"] + change.angle().view_as(look["tilt"]),
-        "scale": look["scale"] * change.abs().view_as(look["tilt"]),
-        "shift_x": shift.real,
-        "shift_y": shift.imag,
-    }
-
-
 def _brows(look: Look) -> Tensor:
     """Return both brows, (B, 10, 2), on the face before it is turned."""
     x = torch.linspace(-1, 1, 5, device=look["tilt"].device)

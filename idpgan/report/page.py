@@ -144,11 +144,6 @@ def size_text(shape: tuple[int, int, int]) -> str:
 
 def render(page: Page, form: str = FORMAT) -> str:
     """Return the HTML of a page, of a format that stands in its head; every text of it is escaped."""
-    return render_template("report.html", page=page, format=form, scripts="")
-
-
-def render_template(name: str, **values: object) -> str:
-    """Return the HTML of a file of `TEMPLATES`; every text in it is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("idpgan.report"),
         autoescape=True,
@@ -156,7 +151,7 @@ def render_template(name: str, **values: object) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template(name).render(**values, version=made_with())
+    return environment.get_template("report.html").render(page=page, format=form, version=made_with())
 
 
 # Pictures: PNG files inside the page, with clear gaps between images ------------------------------------------------

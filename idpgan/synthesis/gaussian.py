@@ -164,6 +164,7 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
     Plan: ClassVar[type[RunPlan]] = GaussianPlan
     suggest: ClassVar[Any] = staticmethod(starter.gaussian)
     took = "7 seconds on one core for 7,620 faces of 48 x 48, 4 minutes with a teacher"
+    taught = "a small network 83.8 % at epsilon 1 and 86.6 % at 10, by aligned faces with a teacher: smiling or not"
 
     generator: GaussianGenerator
 

@@ -1,5 +1,7 @@
 """What `train` refuses without reading a pixel, its dry run refuses in the same words."""
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,8 +9,13 @@ import pytest
 from PIL import Image
 
 from idpgan import trainer
+from idpgan.data.load import DataShape, Sizes
+from idpgan.methods import load as load_method
+from idpgan.methods import methods_of
+from idpgan.training.plan import plan_run
 
-CONFIGS = Path(__file__).parents[2] / "configs"
+ROOT = Path(__file__).parents[2]
+CONFIGS = ROOT / "configs"
 AGGREGATE, DP_GAN = str(CONFIGS / "digits-aggregate.toml"), str(CONFIGS / "digits-dp-gan.toml")
 LOCAL, WGAN_GP = str(CONFIGS / "digits-idp-gan-local.toml"), str(CONFIGS / "digits-wgan-gp.toml")
 PUBLISHED, HYBRID = str(CONFIGS / "digits-idp-gan-published.toml"), str(CONFIGS / "digits-hybrid.toml")
@@ -116,3 +123,48 @@ def test_what_is_delivered_passes(run, tmp_path, monkeypatch, config):
     assert (code, err) == (0, "")
     assert "# Cost:" in out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_epsilons_are_compared_from_public_facts_alone(run, monkeypatch):
+    monkeypatch.setattr("idpgan.trainer.load", lambda *_: pytest.fail("read"))
+    code, out, err = run("train", "digits-gaussian", "--dry-run", "--epsilon", 1, 3, 10)
+    assert (code, err) == (0, "")
+    assert re.findall(r"^ (\d+) .* (\d+) of 100", out, re.MULTILINE) == [("1", "56"), ("3", "65"), ("10", "85")]
+    assert "unit image, zero-out-one, 1,295 private images" in out
+    assert "Measured on other images (docs/results/measured.md): a small network 83.8 % at epsilon 1" in out
+    told = json.loads(run("train", "digits-gaussian", "--dry-run", "--epsilon", 10, "--epsilon", 1, "--json")[1])
+    least = [row["noise_below"] for row in told["epsilons"]]
+    assert [row["epsilon"] for row in told["epsilons"]] == [10, 1]
+    assert least[0] < least[1]
+    for row in told["epsilons"]:  # what is said to be noise is warned of, one image more is not
+        for num, warned in ((row["noise_below"] - 20, True), (row["noise_below"] + 20, False)):
+            shape = DataShape(Sizes(0, num, 0, 10), (1, 8, 8), tuple("0123456789"))
+            config = trainer.load_config(Path("digits-gaussian"), [f"privacy.epsilon={row['epsilon']}"])
+            assert bool(plan_run(config, shape).signal.warning) is warned
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("digits-gaussian", "--epsilon", 1), "--epsilon belongs to --dry-run"),
+        (("digits-gaussian", "--dry-run", "--epsilon", 1, 0), "--epsilon 0 must be positive"),
+        (("digits-wgan-gp", "--dry-run", "--epsilon", 1), "has no privacy.epsilon"),
+        (("digits-gaussian", "--dry-run", 3), "one config file at most"),
+    ],
+)
+def test_epsilons_that_cannot_be_compared_are_one_line(run, arguments, said):
+    code, out, err = run("train", *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert said in err
+
+
+def test_where_nothing_is_known_of_the_signal_the_risk_is_told(run):
+    out = run("train", "digits-scattering-linear", "--dry-run", "--epsilon", 1)[1]
+    assert re.search(r"1 +not known +not known +5\d of 100", out)
+
+
+def test_what_methods_taught_stands_in_the_docs():
+    pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
+    for name in methods_of("generator"):
+        for percent in re.findall(r"[\d.]+(?= %)", getattr(load_method(name), "taught", "")):
+            assert re.search(rf"(?<![\d.]){re.escape(percent)}(?![\d])", pages), (name, percent)

@@ -290,8 +290,8 @@ def test_a_closed_stream_is_the_null_device(closed):
     assert subprocess.run(command, shell=True, timeout=60).returncode == 0
 
 
-def test_doctor_and_rehearse_say_what_cannot_be_imported(run, monkeypatch):
-    """Installed, but of another build: said before a network is trained, and not after it."""
+def test_doctor_and_evaluate_say_what_cannot_be_imported(run, npz, monkeypatch):
+    """Installed, but of another build."""
     monkeypatch.setitem(sys.modules, "torchvision", None)
     monkeypatch.setitem(sys.modules, "torchmetrics.image.fid", None)
     code, out, _ = run("doctor", "--json")
@@ -303,8 +303,7 @@ def test_doctor_and_rehearse_say_what_cannot_be_imported(run, monkeypatch):
     assert found["numpy"]["mend"] is None
     assert f"     mend: {found['torchvision']['mend']}" in run("doctor")[1].splitlines()
     assert found["numpy"]["good"]
-    monkeypatch.setattr("idpgan.data.stand_ins.stand_ins", lambda *_: pytest.fail("drawn"))
-    assert one_line(run("rehearse", "digits-gaussian"), "torchmetrics cannot be imported", "idpgan doctor")
+    assert one_line(run("evaluate", npz, "--data", "digits", "--only", "fidelity"), "torchmetrics cannot be imported")
 
 
 def test_an_unknown_option_is_one_line(run):

@@ -37,21 +37,6 @@ def test_the_outline_is_that_of_the_head():
     assert (radius - 1).abs().max() < 0.02
 
 
-def test_heads_are_moved_as_their_landmarks_are():
-    """Painted closer, a picture is the middle of a larger one. Negative control: another share of it."""
-    look, _, _ = looks(20, 20, 1, torch.Generator().manual_seed(1))
-    whole = face_drawing.render(look, 200, 200, 1)[:, :, 36:156, 40:160]  # 0.6 of it, around (0.48, 0.5)
-
-    def off(share):
-        return float(
-            (face_drawing.render(face_drawing.closer(look, 120, 120, share, (0.48, 0.5)), 120, 120, 1) - whole)
-            .abs()
-            .mean()
-        )
-
-    assert off(0.6) < 0.02 < off(0.66)
-
-
 def test_landmarks_belong_to_the_faces_drawn_and_grow_with_them():
     one, other = (draw_landmarks(30, size, people=10, seed=4) for size in (48, 96))
     assert one.dtype == torch.float32

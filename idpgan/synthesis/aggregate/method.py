@@ -79,6 +79,7 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
     Config, Plan = AggregateRun, AggregatePlan
     suggest = staticmethod(starter.aggregate)
     took = "14 minutes on one core for 54,000 digits of 28 x 28 with a teacher"
+    taught = "a small network 96.9 % at epsilon 1 and 97.5 % at 10, by digits of 28 x 28 with a teacher"
 
     SAVED = ("critic", "networks")
 

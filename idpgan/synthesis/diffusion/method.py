@@ -93,6 +93,7 @@ class Diffusion(PrivateSteps, GaussianMoments):
     Config, Plan = DiffusionRun, DiffusionPlan
     suggest = staticmethod(starter.diffusion)
     took = "49 minutes for 54,000 digits of 28 x 28"
+    taught = "a small network 93.58 % at epsilon 10, by digits of 28 x 28"
 
     SAVED = ("newest", "average", "optimizer", "noise")
 

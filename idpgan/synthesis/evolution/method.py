@@ -249,6 +249,7 @@ class Evolution(GivesGenerator):
     Config, Plan = EvolutionRun, EvolutionPlan
     suggest = staticmethod(starter.evolution)
     took = "4 minutes on one core for 54,000 digits of 28 x 28"
+    taught = "a small network 89.4 % at epsilon 1, by digits of 28 x 28"
     NOISY_STEPS = True
     SAVED = ("members", "vectors", "shares", "rng", "noise")
 
