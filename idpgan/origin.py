@@ -70,6 +70,14 @@ def with_releases(table: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**table, "contained": listed} if listed else table
 
 
+def is_denoiser(path: Path) -> bool:
+    """Tell whether a public base is a network to adapt, a release or a folder of diffusers; else it holds images."""
+    folder = path.expanduser()
+    if not folder.exists():
+        raise ConfigError(f"--base {path} is not there. Name a folder of images, a release or a folder of diffusers.")
+    return is_pipeline(folder) or (release_of(folder) / PRIVACY).is_file()
+
+
 def of_generator(path: Path) -> tuple[dict[str, Any], tuple[Contained, ...]]:
     """Return [model.origin] and [[contained]] for the release of a run or a release folder."""
     found = _verified(path, "public_generator")

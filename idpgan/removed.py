@@ -12,6 +12,10 @@ _SUMS = "Of a stream only counts are released: `idpgan.continual.ContinualCounte
 REMOVED = MappingProxyType(
     {
         # keys and values of configs
+        'data.public = "people"': "Draw a folder once, and name it as data.public_root: idpgan people PORTRAITS "
+        "--num 6000 --size 64, then idpgan init FACES --base PORTRAITS writes the lines.",
+        'model.simulator = "people"': "Draw a folder once (idpgan people PORTRAITS --num 6000 --size 64), name it as "
+        'data.public_root, and set model.simulator = "public".',
         # commands and options
         "idpgan sample --papers": "Card and manifest say what protects the images; `datasets` and the Hub make "
         "Croissant of the folder.",
@@ -20,6 +24,7 @@ REMOVED = MappingProxyType(
         "idpgan doctor --device": "Leave it out: every device is examined.",
         "idpgan init --no-probe": "Leave it out: no method is tried any more.",
         "idpgan rehearse": "Take idpgan train CONFIG --dry-run --epsilon 1 3 10, a table of signal and risk.",
+        "idpgan people --columns": "All traits are in metadata.csv; data.label says which one makes the classes.",
         # names of Python
         "idpgan.metrics.measure_fairness": "Take fairlearn's; `idpgan evaluate --predictions` writes rows for it.",
         "idpgan.continual.RunningSums": _SUMS,

@@ -16,7 +16,7 @@ FLOORS = (  # from the ground up; no room imports one of its own floor
     ("run",),
     ("numerics",),
     ("data",),
-    ("privacy",),
+    ("portraits", "privacy"),
     ("models",),
     ("training",),
     ("metrics", "attacks", "audit"),

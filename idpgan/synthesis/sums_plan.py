@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from idpgan.data.drawn import looks_of
+from idpgan.data.drawn import are_unlabeled
 from idpgan.errors import ConfigError
 from idpgan.models.gaussian import count_coefficients
 from idpgan.privacy import Event, Relation
@@ -199,8 +199,8 @@ class SumsPlan(RunPlan):
     def check_template(self) -> None:
         """Refuse a template of each class where public images, which are registered to it too, have no classes."""
         data = self.config.data
-        if self.num_templates > 1 and data.public is not None and not looks_of(data, self.shape.classes):
+        if self.num_templates > 1 and are_unlabeled(data, self.shape.classes):
             raise ConfigError(
-                f'method.templates = "class", but data.public = "{data.public}" has no labels. Say what each class '
-                'looks like in data.public_labels, or set method.templates = "one".'
+                'method.templates = "class", but the public images have no labels. Say what each class looks like in '
+                'data.public_labels, or set method.templates = "one".'
             )

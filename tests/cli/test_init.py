@@ -14,6 +14,7 @@ from idpgan.data.config import DataConfig
 from idpgan.data.load import describe
 from idpgan.errors import InputError
 from tests.data.layouts import save
+from tests.portraits.made_head import made_head
 
 
 def fill(root, size=(28, 28), names=("0.png",), mode="L", num=60):
@@ -136,20 +137,27 @@ def test_faces_with_their_eyes_in_place_are_registered(run, tmp_path, method, al
     assert tomllib.loads(out)["method"].get("symmetric", False) is aligned
 
 
-def test_what_portraits_of_a_class_look_like_is_a_table_that_train_accepts(run, tmp_path, monkeypatch):
-    monkeypatch.setattr("idpgan.data.people_mesh.is_installed", lambda: True)
+def test_portraits_are_moved_where_they_are_named_and_the_commands_are_told(run, tmp_path, monkeypatch):
+    """people -> init --base -> train: no line is edited; the classes that smile are known by their names."""
+    monkeypatch.setattr("idpgan.portraits.render.read_head", made_head)
     images = metadata(tmp_path / "images", "file_name,mood", lambda i: ["neutral", "happy"][i % 2])
     for path in images.glob("*.png"):
         Image.open(path).resize((32, 32)).save(path)
     (images / "prepared.json").write_text(json.dumps({"aligned": {"eyes": 60, "face": 0, "middle": 0, "none": 0}}))
-    said = run("init", images, "--epsilon", 2)[1]
-    assert said.startswith(f"# Made by: idpgan init {images} --epsilon 2.0\n")
+    code, said, err = run("init", images, "--epsilon", 2)
+    assert (code, "moved" in tomllib.loads(said)["model"]) == (0, False)
+    assert f"idpgan people portraits --num 6000 --size 32, then idpgan init {images} --base portraits." in err
+    assert run("people", tmp_path / "portraits", "-n", 42, "--size", 32)[0] == 0
+    code, said, err = run("init", images, "--epsilon", 2, "--base", tmp_path / "portraits")
+    assert (code, "idpgan people" in err) == (0, False)
     table = tomllib.loads(said)
-    assert table["data"]["public"] == "people"
+    assert table["data"]["public_root"] == str(tmp_path / "portraits")
     assert table["data"]["public_labels"] == {"happy": "smiling", "neutral": "not smiling"}
-    code, out, err = run("init", images, "--epsilon", 2, "--base", "denoiser")  # which teaches less here
-    assert (code, tomllib.loads(out)) == (0, table)
-    assert "denoiser was left out" in err
+    assert (table["data"]["public_disjoint"], table["model"]["moved"]) == (True, 21)
+    (tmp_path / "config.toml").write_text(said)
+    assert run("train", tmp_path / "config.toml", "--out", tmp_path / "run", "--no-progress")[0] == 0
+    assert run("verify", tmp_path / "run")[0] == 0
+    assert run("init", images, "--base", tmp_path / "none")[0] == 2
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nothing"])

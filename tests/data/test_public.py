@@ -1,5 +1,7 @@
 """Drawn public images: their number and size are known before, their labels mean what the config says."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -8,9 +10,10 @@ from idpgan.data import fonts
 from idpgan.data.config import DataConfig
 from idpgan.data.drawn import draw_public
 from idpgan.data.faces import ATTRIBUTES, draw
+from idpgan.data.images import png_bytes
 from idpgan.data.load import describe, load
-from idpgan.errors import ConfigError
-from tests.data.made_head import made_head
+from idpgan.errors import ConfigError, DataError
+from idpgan.removed import gone
 
 SMILES = {"happiness": "smiling", "neutral": "not smiling"}
 CLASSES = ("neutral", "happiness")
@@ -58,16 +61,63 @@ def test_a_crop_is_the_middle_of_a_larger_picture():
     assert any(torch.equal(found.images, whole[:, :, top : top + 24, 10:30]) for top in range(8, 14))
 
 
-def test_portraits_are_drawn_by_the_look_of_each_class(monkeypatch):
-    monkeypatch.setattr("idpgan.data.people.read_head", made_head)
-    config = DataConfig(name="faces", public="people", public_images=20, public_labels=SMILES)
-    found = draw_public(config, (1, 32, 32), CLASSES)
-    assert found.image_shape == (1, 32, 32)
-    assert found.labels.bincount().tolist() == [10, 10]
-    smiling, neutral = (set(found.images[found.labels == label].flatten(1).sum(1).tolist()) for label in range(2))
-    assert not smiling & neutral  # nobody is in both
-    with pytest.raises(ConfigError, match="draws squares"):
-        draw_public(config, (1, 32, 40), CLASSES)
+@pytest.fixture
+def portraits(tmp_path):
+    """A folder of public pictures, whose table says who smiles."""
+    drawn = draw(20, 24, 1, seed=5)
+    smiling = drawn.attributes[:, ATTRIBUTES.index("smiling")].tolist()
+    for number, image in enumerate(drawn.images):
+        (tmp_path / f"{number}.png").write_bytes(png_bytes(image))
+    lines = [f"{number}.png,{smiles},{number}" for number, smiles in enumerate(smiling)]
+    (tmp_path / "metadata.csv").write_text("\n".join(["file_name,smiling,age", *lines]) + "\n")
+    return tmp_path
+
+
+def of_folder(root, **keys):
+    keys = {"num_images": 40, "image_size": 24, "channels": 1, "label": ("smiling",), "public_root": root} | keys
+    return DataConfig(name="faces", **keys)
+
+
+LOOKS = {"no smiling": "not smiling", "smiling": "smiling"}
+
+
+def test_pictures_of_a_folder_are_labeled_by_what_its_table_says(portraits):
+    """In turn, and as many of each class, as of pictures that are drawn; nobody is in both."""
+    config = of_folder(portraits, public_labels=LOOKS)
+    found = load(config).public
+    assert describe(config).sizes.public == len(found) == 20
+    assert found.labels.tolist() == [0, 1] * 10
+    assert torch.equal(found.images, draw_public(config_of(public_images=20, public_seed=5, public_labels={
+        "neutral": "not smiling", "happiness": "smiling"}), (1, 24, 24), CLASSES).images)  # fmt: skip
+    everybody = load(of_folder(portraits, public_labels={})).public
+    assert (everybody.labels, len(everybody)) == (None, 20)
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        ({"smiling": "smiling"}, "do not meet"),
+        (LOOKS | {"smiling": "smilin"}, "has no column 'smilin'.*Did you mean 'smiling'"),
+    ],
+)
+def test_looks_that_a_folder_does_not_have_are_one_line(portraits, labels, words):
+    with pytest.raises((ConfigError, DataError), match=words):
+        load(of_folder(portraits, public_labels=labels))
+
+
+def test_looks_of_files_without_a_table_are_refused(portraits):
+    (portraits / "metadata.csv").unlink()
+    with pytest.raises(DataError, match="there is no such file"):
+        describe(of_folder(portraits, public_labels=LOOKS))
+    np.savez(portraits / "public.npz", images=np.zeros((10, 24, 24), np.uint8))
+    with pytest.raises(ConfigError, match="says looks, and"):
+        load(of_folder(portraits / "public.npz", public_labels=LOOKS))
+    assert load(of_folder(portraits / "public.npz", public_labels={})).public.labels is None
+
+
+def test_portraits_are_no_longer_drawn_while_a_run_begins():
+    with pytest.raises(ConfigError, match=re.escape(gone('data.public = "people"'))):
+        describe(DataConfig(name="faces", public="people"))
 
 
 def test_digits_of_a_pen_belong_to_the_classes_that_are_called_as_they_are():
@@ -101,7 +151,7 @@ def test_labels_that_do_not_fit_are_one_line(keys, words):
     [
         ({"public_images": 5}, "public_images is for drawn images"),
         ({"public_seed": 0}, "public_seed is for drawn images"),
-        ({"public": "people", "public_crop": 0.5}, "are cut already"),
+        ({"public": "fonts", "public_crop": 0.5}, "are cut already"),
         ({"public": "faces", "public_root": "x"}, "exclude each other"),
         ({"public": "faces", "public_share": 0.1, "confirm_public": True}, "exclude each other"),
     ],

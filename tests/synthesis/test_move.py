@@ -1,6 +1,5 @@
 """Public pictures moved onto a released law: the map, what noise leaves of it, and a run from config to release."""
 
-import dataclasses
 import json
 import sys
 
@@ -8,22 +7,20 @@ import pytest
 import torch
 
 from idpgan import trainer
+from idpgan.commands.people import PeopleOptions, write_people
 from idpgan.data.faces import draw
 from idpgan.data.images import Images, to_float
-from idpgan.data.load import DataShape, Sizes, Split
+from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.kinds import verify
 from idpgan.models.config import ModelConfig, Purpose
 from idpgan.models.families import build_generator
 from idpgan.models.gaussian import basis_of
 from idpgan.models.registration import shape_unit
-from idpgan.synthesis import starter
-from idpgan.synthesis.facts import _portraits
 from idpgan.synthesis.moments import MomentMap, NormalsNoise, estimate_normals, noise_of_normals
 from idpgan.synthesis.move import Coordinates, gains, law_of, move, shifts
-from idpgan.synthesis.starter import Facts
 from idpgan.training.config import build_config
-from tests.data.made_head import made_head
+from tests.portraits.made_head import made_head
 
 SHAPE, SIZE = (1, 16, 16), 12
 SILENT = NormalsNoise(torch.zeros(2, SIZE).double(), torch.zeros(2, SIZE).double())
@@ -219,16 +216,15 @@ def test_a_receiver_draws_in_a_process_that_has_drawn_nothing(finished):
     assert torch.equal(drawn, expected)
 
 
-def test_portraits_of_people_bring_their_papers_along(tmp_path, monkeypatch):
-    monkeypatch.setattr("idpgan.data.people.read_head", made_head)
-    config = config_of()
-    keys = {"public": "people", "image_size": 32, "public_images": 120}
-    config = config.model_copy(update={"data": config.data.model_copy(update=keys)})
-    released = trainer.start(config, tmp_path / "run").run.release
+def test_portraits_of_a_folder_bring_their_license_along(tmp_path, monkeypatch):
+    """`idpgan people` writes them once; a release holds those that were moved, and says whose they are."""
+    monkeypatch.setattr("idpgan.portraits.render.read_head", made_head)
+    write_people(tmp_path / "portraits", PeopleOptions(num=120, size=32))
+    keys = {"public_root": tmp_path / "portraits", "public_license": "CC0 1.0 (idpgan people, anny 0.6.2)"}
+    data = config_of().data.model_copy(update={"public": None, "public_images": None, "image_size": 32, **keys})
+    released = trainer.start(config_of().model_copy(update={"data": data}), tmp_path / "run").run.release
     for name in ("README.md", "privacy.json"):
-        text = (released / name).read_text()
-        assert "anny 0.6.2" in text
-        assert "CC0" in text
+        assert "license CC0 1.0 (idpgan people, anny 0.6.2)" in (released / name).read_text()
     assert verify(released).problems == ()
 
 
@@ -289,21 +285,6 @@ def test_training_images_are_drawn_with_the_plain_share():
     moved = move(generator_of(mean, factor), public_images(), SILENT, seed=0)
     looked, trained = (moved.sample(20, seed=1, purpose=purpose) for purpose in Purpose)
     assert torch.allclose(looked, trained)  # plain_share = 0 and no noise to smear over
-
-
-def test_init_moves_portraits_where_they_can_be_drawn(monkeypatch):
-    shape = DataShape(Sizes(0, 6000, 0, 1000), (1, 48, 48), ("neutral", "happiness"))
-    monkeypatch.setattr("idpgan.data.people_mesh.is_installed", lambda: True)
-    keys = _portraits(shape)
-    assert keys["public"].value == "people"
-    assert keys["public_labels"].value == {"neutral": "not smiling", "happiness": "smiling"}
-    assert _portraits(dataclasses.replace(shape, image_shape=(1, 48, 40))) == {}
-    assert "public_labels" not in _portraits(dataclasses.replace(shape, classes=("cat", "dog")))
-    facts = Facts(dataclasses.replace(shape, sizes=Sizes(6000, 6000, 0, 1000)), None, False, aligned=True)
-    assert starter.gaussian(facts)["model"]["moved"].value == 3000
-    monkeypatch.setattr("idpgan.data.people_mesh.is_installed", lambda: False)
-    assert _portraits(shape) == {}
-    assert "moved" not in starter.gaussian(dataclasses.replace(facts, shape=shape))["model"]
 
 
 def test_the_refined_generator_of_the_aggregate_form_is_moved_onto_too(tmp_path):

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from idpgan.data.drawn import looks_of
+from idpgan.data.drawn import are_unlabeled
 from idpgan.errors import ConfigError
 from idpgan.models.features import DATALESS, PublicFeatures
 from idpgan.privacy import Event
@@ -210,13 +210,13 @@ class AggregatePlan(SumsPlan):
                 f"model.moved = {self.config.model.moved} moves public images onto released moments, which "
                 f'method.features = "{method.features}" has none of. Set it to "photos", or model.moved = 0.'
             )
-        unlabeled = data.public is not None and not looks_of(data, self.shape.classes)
+        unlabeled = are_unlabeled(data, self.shape.classes)
         # Public images need labels to teach classes, unless they only set a center and a scale.
         learns_classes = method.features != "photos" or method.metric == "public" or generator == "warp"
         if unlabeled and learns_classes and self.classes:
             raise ConfigError(
-                f'data.public = "{data.public}" without labels, but the generator has classes. Say what each '
-                "looks like in data.public_labels, or set model.conditional = false."
+                "the public images have no labels, but the generator has classes. Say what each looks like in "
+                "data.public_labels, or set model.conditional = false."
             )
         if generator == "refined" and method.features != "photos":
             raise ConfigError(

@@ -9,15 +9,6 @@ histogram of the votes gets noise (`votes`, where the proof is); counts below a 
 votes survive and have children, which differ from them less and less (`population`). The votes are the only private
 reads, each charged beforehand; the vectors of the private images are computed after the first charge, once, and stay in
 the process. The release is the last candidates and their noisy shares: settings of a simulator, not a network.
-
-The votes are a noisy histogram of the parameters of a simulator, which for portraits are known: smile, pose, light and
-all others. With candidates z_j and an embedding f the cells are those of the nearest candidate, and the share of a
-range A of a parameter k follows from the counts without another read:
-
-    H_j = #{x : j = argmin_i |f(x) - f(S(z_i))|} + N(0, s^2),    share(A) = sum_j H_j [z_jk in A] / sum_j H_j.
-
-With ``training.steps = 1`` it is released once; each further step makes the cells finer where there are votes.
-Portraits are re-drawn from it before they leave (`population.redrawn`): a receiver needs no program that draws them.
 """
 
 from __future__ import annotations
@@ -34,7 +25,6 @@ from torch import Tensor
 from idpgan.audit.cases import AuditCase, asked_of
 from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.data.drawn import PAPERS
-from idpgan.data.images import to_uint8
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
@@ -47,7 +37,6 @@ from idpgan.models.scattering import scattering_shape
 from idpgan.models.simulators import (
     GeneratorSimulator,
     OwnSimulator,
-    PeopleSimulator,
     PhotoSimulator,
     PopulationGenerator,
     Simulator,
@@ -59,9 +48,10 @@ from idpgan.privacy.noise import Source
 from idpgan.private import people
 from idpgan.progress import counted
 from idpgan.ranks import ALONE, Ranks
+from idpgan.removed import gone
 from idpgan.synthesis import starter
 from idpgan.synthesis.evolution.embedding import DRAWN, LEAST_SIDE, MOST_DIMENSIONS, Embedding, nearest, private_vectors
-from idpgan.synthesis.evolution.population import first_candidates, next_candidates, redrawn, thresholded
+from idpgan.synthesis.evolution.population import first_candidates, next_candidates, thresholded
 from idpgan.synthesis.evolution.votes import Votes, steps_of, votes_case
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.synthesis.sums_audit import AUDITED_CLASSES, SUMS_RELATIONS, SUMS_UNITS, privacy_of
@@ -69,7 +59,7 @@ from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, Training
 from idpgan.training.method import Stats
 from idpgan.training.plan import RunPlan, Signal
 
-_RNG_STREAM, _EMBEDDING_STREAM, _REDRAWN_STREAM = 12, 13, 14  # of training.seed
+_RNG_STREAM, _EMBEDDING_STREAM = 12, 13  # of training.seed
 _DRAWN_AT_ONCE = 512  # images of a call of the simulator
 _AUDITED_CANDIDATES, _AUDITED_STEPS = 200, 8  # where no run says how many
 
@@ -132,7 +122,7 @@ class EvolutionRun(RunConfig):
                     "images say what a class looks like. Leave looks out."
                 )
             known = looks_known(self.model)
-            if look.removeprefix("not ") not in known:
+            if look.removeprefix("not ") not in known and self.model.simulator != "people":
                 raise ConfigError(
                     f"method.looks: '{look}' (of '{name}') is nothing that model.simulator = "
                     f'"{self.model.simulator}" knows. Known: {", ".join(known) or "none"}.'
@@ -177,12 +167,8 @@ class EvolutionPlan(RunPlan):
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name simulator and embedding, and what of public images is released."""
         model = self.config.model
-        what = (
-            PAPERS["people"].removesuffix(".")
-            if model.simulator == "people"
-            else f"the program that draws {model.simulator}"
-        )
-        what = "public images" if model.simulator == "public" else what
+        what = "public images" if model.simulator == "public" else f"the program that draws {model.simulator}"
+        what = PAPERS["people"].removesuffix(".") if model.simulator == "people" else what  # a release of 0.3.0
         if is_own_code(model.simulator):
             what = f"{model.simulator}, of which whoever made this release says that it has seen no private image"
         own = f" {self.config.method.embedding}" if is_own_code(self.config.method.embedding) else ""
@@ -197,6 +183,8 @@ class EvolutionPlan(RunPlan):
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
         self.refuse_idle_public()
         shape, model, classes = self.shape, self.config.model, self.classes
+        if went := gone(f'model.simulator = "{model.simulator}"'):
+            raise ConfigError(went)
         if min(shape.image_shape[1:]) < LEAST_SIDE:
             raise ConfigError(
                 f"images of {shape.image_shape[2]} x {shape.image_shape[1]} pixels are too small for the embedding: "
@@ -214,8 +202,6 @@ class EvolutionPlan(RunPlan):
                 f"({', '.join(shape.classes) or 'none'})."
             )
         people.check_people(self)
-        if model.simulator == "people":
-            PeopleSimulator(shape.image_shape)
         own = 0
         if is_own_code(model.simulator):
             simulator = OwnSimulator(model, shape.image_shape, classes)
@@ -268,8 +254,6 @@ class Evolution(GivesGenerator):
         simulator: Simulator
         if is_own_code(config.model.simulator):
             simulator = OwnSimulator(config.model, split.image_shape, len(split.classes), self.device)
-        elif config.model.simulator == "people":
-            simulator = PeopleSimulator(split.image_shape)
         else:
             simulator = build_simulator(config.model, split.image_shape, len(split.public))
         if isinstance(simulator, PhotoSimulator):
@@ -399,23 +383,9 @@ class Evolution(GivesGenerator):
             photos = self._simulator.photos[self._simulator.chosen(self._members.flatten(0, 1))]
         if isinstance(self._simulator, OwnSimulator):
             photos = self._simulator.pictures(self._members.flatten(0, 1))
-        if isinstance(self._simulator, PeopleSimulator):
-            photos, counts = self._portraits(), torch.ones_like(counts)
         if photos is not None and not isinstance(self._simulator, PhotoSimulator):
             members = torch.zeros(self.generator.members.shape)  # the images as they were drawn
         self.generator.set_population(members, counts / counts.sum(1, keepdim=True), photos)
-
-    def _portraits(self) -> Tensor:
-        """Draw portraits from the histogram of the votes, uint8 (rows M, C, H, W); before a vote they are black."""
-        if self._vectors is None:
-            return torch.zeros(self._shares.numel(), *self.generator.image_shape, dtype=torch.uint8)
-        rng = torch.Generator().manual_seed(torch_seed(self._run.training.seed, _REDRAWN_STREAM))
-        strength = self._run.method.last_variation
-        of_rows = [
-            redrawn(self._simulator, members, counts, strength, self._looks.get(name), rng)
-            for name, members, counts in zip(self.generator.classes or ("",), self._members, self._shares, strict=True)
-        ]
-        return to_uint8(self._draw(torch.cat(of_rows))).cpu()
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Restore what `state` returned."""

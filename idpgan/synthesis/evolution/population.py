@@ -100,23 +100,6 @@ def next_candidates(
     return torch.cat([members[kept], children]), origin
 
 
-def redrawn(
-    simulator: Simulator, members: Tensor, counts: Tensor, strength: float, look: str | None, rng: torch.Generator
-) -> Tensor:
-    """Draw as many candidates of equal shares as there are members from the histogram of their votes.
-
-    A member is drawn as often as its share of the votes says, the first time as it is, then as children of it; a child
-    that has the look of its class where its parent has not, or the reverse, is the parent again. For other arguments
-    see `next_candidates`.
-    """
-    parents = _parents(counts, len(members), rng)
-    children = simulator.vary(members[parents], torch.randn(members.shape, generator=rng), strength)
-    as_it_is = parents.diff(prepend=parents.new_tensor([-1])) != 0
-    if look is not None:
-        as_it_is |= simulator.has_look(children, look) != simulator.has_look(members[parents], look)
-    return torch.where(as_it_is[:, None], members[parents], children)
-
-
 def _parents(counts: Tensor, num: int, rng: torch.Generator) -> Tensor:
     """Return members in their order, each as often as its share says, rounded up or down by one common coin, (num,)."""
     heights = counts.double().cumsum(0)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -9,20 +10,17 @@ import torch
 
 from idpgan import trainer
 from idpgan.commands.audit import run_case
-from idpgan.data.images import to_uint8
 from idpgan.data.load import known_shape, load
 from idpgan.errors import ConfigError
 from idpgan.kinds import verify
 from idpgan.models import load_generator
-from idpgan.models.simulators import PeopleSimulator
 from idpgan.privacy import Noise
+from idpgan.removed import gone
 from idpgan.synthesis.evolution.method import Evolution
-from idpgan.synthesis.evolution.population import redrawn
 from idpgan.trainer import load_config
 from idpgan.trainer import plan as price
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
-from tests.data.made_head import made_head
 
 FACES = {"name": "faces", "num_images": 80, "num_people": 20, "image_size": [24, 20], "label": ["smiling"]}
 FACES |= {"split_by": "identity", "holdout_share": 0.0, "channels": 1}
@@ -217,56 +215,7 @@ def test_what_the_data_cannot_give_is_refused_before_it_is_read(sections, words)
         plan_run(config, known_shape(config.data)).check()
 
 
-@pytest.fixture
-def people_of(monkeypatch):
-    """A config whose candidates are portraits, of a head of a few hundred triangles."""
-    monkeypatch.setattr("idpgan.data.people.read_head", made_head)
-    data = FACES | {"num_images": 40, "num_people": 10, "image_size": 32}
-    method = {"looks": {"smiling": "smiling", "no smiling": "not smiling"}}
-    return lambda **model: config_of(data=data, model={"simulator": "people", "codes": 5} | model, method=method,
-                                     training={"steps": 2})  # fmt: skip
-
-
-def test_portraits_are_voted_for_and_a_receiver_needs_no_head_to_draw_them(tmp_path, people_of, monkeypatch):
-    trainer.start(people_of(variation=0.0), tmp_path / "run")
-    monkeypatch.undo()  # whoever receives it has not the package
-    assert verify(tmp_path / "run").problems == ()
-    generator = load_generator(tmp_path / "run")
-    chosen = generator.simulator.photos.view(2, 5, 1, 32, 32)[0]
-    assert (chosen.flatten(1).float().std(1) > 5).all()  # none is black: those without votes have been re-drawn
-    drawn = to_uint8(generator.sample(20, seed=0, labels=0))
-    assert all(any(image.equal(one) for one in chosen) for image in drawn)
-    stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
-    assert any("CC0" in line for line in stated["report"]["public_assumptions"])
-
-
-def test_portraits_begin_with_the_look_of_their_class_and_all_their_numbers_vary(people_of):
-    config = people_of()
-    method = Evolution.of(config, load(config.data), ledger=None, device=torch.device("cpu"))
-    simulator, members = method._simulator, method._members
-    smiling = [simulator.has_look(row, "smiling") for row in members]
-    assert [bool(row.all()) for row in smiling] == [name == "smiling" for name in method.generator.classes]
-    assert not smiling[0].any() or not smiling[1].any()
-    children = simulator.vary(members[0], torch.randn(members[0].shape), 0.3)
-    assert (children != members[0]).all()
-    near, far = (simulator.vary(members[0], torch.randn(members[0].shape), s) for s in (0.05, 1.0))
-    before = simulator(members[0])
-    assert (simulator(near) - before).abs().mean() < 0.5 * (simulator(far) - before).abs().mean()
-
-
-def test_portraits_are_redrawn_from_the_histogram_of_their_parameters(people_of):
-    """Members with 3, 0, 1, 0 and 1 of five votes: as many of each, near it, with the look of its class."""
-    simulator, rng = PeopleSimulator((1, 32, 32)), torch.Generator().manual_seed(0)
-    members = torch.randn(5, simulator.numbers, generator=rng)
-    smiling = simulator.has_look(members, "smiling")
-    drawn = redrawn(simulator, members, torch.tensor([3.0, 0, 1, 0, 1]), 0.2, "smiling", rng)
-    parents = torch.cdist(drawn, members).argmin(1)
-    assert parents.tolist() == [0, 0, 0, 2, 4]
-    assert torch.equal(drawn[[0, 3, 4]], members[[0, 2, 4]])
-    assert not torch.equal(drawn[1], drawn[2])
-    assert torch.equal(simulator.has_look(drawn, "smiling"), smiling[parents])
-
-
-def test_portraits_are_squares(people_of):
-    with pytest.raises(ConfigError, match="squares of 32 to 128 pixels a side, not 36 x 40"):
-        PeopleSimulator((1, 40, 36))
+def test_portraits_are_no_longer_drawn_by_a_run():
+    config = config_of(model={"simulator": "people"}, data=FACES)
+    with pytest.raises(ConfigError, match=re.escape(gone('model.simulator = "people"'))):
+        plan_run(config, known_shape(config.data)).check()

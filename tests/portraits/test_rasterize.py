@@ -2,7 +2,7 @@
 
 import torch
 
-from idpgan.data.rasterize import rasterize
+from idpgan.portraits.rasterize import rasterize
 
 SIDE = 20
 

@@ -1,6 +1,6 @@
 """What a portrait looks like: skin, eyes, hair, glasses, light, ground and camera, pixel by pixel of what is visible.
 
-Each pixel knows the point of rest of the head that it shows (`people_mesh`: decimeters about the middle between the
+Each pixel knows the point of rest of the head that it shows (`mesh`: decimeters about the middle between the
 eyes), and patterns are functions of it: brows are where brows grow, whatever the face does. Hair is drawn on a second
 surface above the skin, long hair on the hull behind it, both with soft edges.
 """
@@ -15,10 +15,10 @@ from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, pad
 
 from idpgan.data.face_drawing import colored
 from idpgan.data.face_looks import palette
-from idpgan.data.people_mesh import EYE, LASHES, MASKS, SKIN, TEETH, TONGUE, Head
-from idpgan.data.people_shape import Layer, Posed, dot, is_lens, unit
-from idpgan.data.people_traits import ORIGINS, Traits
-from idpgan.data.rasterize import Hits, rasterize
+from idpgan.portraits.mesh import EYE, LASHES, MASKS, SKIN, TEETH, TONGUE, Head
+from idpgan.portraits.rasterize import Hits, rasterize
+from idpgan.portraits.shape import Layer, Posed, dot, is_lens, unit
+from idpgan.portraits.traits import ORIGINS, Traits
 
 _SKIN = ((0.30, 0.185, 0.125), (0.72, 0.53, 0.40), (0.78, 0.57, 0.455))  # in the order of ORIGINS
 _HAIR = ((0.020, 0.016, 0.014), (0.045, 0.030, 0.020), (0.11, 0.065, 0.035), (0.22, 0.13, 0.07), (0.48, 0.34, 0.18))

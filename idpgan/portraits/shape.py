@@ -1,6 +1,6 @@
 """The shape of a portrait: face, expression, hair and glasses as triangles, turned and put in front of the camera.
 
-Lengths are decimeters about the middle between the eyes, as in `people_mesh`. Eyes are found where
+Lengths are decimeters about the middle between the eyes, as in `mesh`. Eyes are found where
 `idpgan prepare --align eyes` puts them.
 """
 
@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from idpgan.data.eyes import HEIGHT, LEFT, RIGHT
-from idpgan.data.people_mesh import HULL, LASHES, PARTS, SKIN, Head
-from idpgan.data.people_traits import ORIGINS, Traits
+from idpgan.portraits.mesh import HULL, LASHES, PARTS, SKIN, Head
+from idpgan.portraits.traits import ORIGINS, Traits
 
 _USED = 0.35  # share of the local shapes that a person has
 _STRONGEST = 0.5  # of a local shape

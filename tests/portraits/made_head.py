@@ -2,7 +2,7 @@
 
 import torch
 
-from idpgan.data.people_mesh import EYE, HULL, MASKS, SKIN, TEETH, Head
+from idpgan.portraits.mesh import EYE, HULL, MASKS, SKIN, TEETH, Head
 
 NAMES = (
     *(f"origin/{origin}-{sex}-{age}" for origin in ("african", "asian", "caucasian")
