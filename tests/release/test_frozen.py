@@ -1,4 +1,4 @@
-"""Small releases of every kind that version 0.3.0 made, in `frozen/`: they load, sample the same and verify for ever."""
+"""Small releases of every kind that version 0.3.0 made, in `frozen/`: they load, sample the same and verify."""
 
 import json
 from pathlib import Path
@@ -23,7 +23,7 @@ def samples():
 
 
 def test_every_folder_is_listed():
-    assert NAMES == sorted(path.name for path in FROZEN.iterdir() if path.is_dir())
+    assert sorted(path.name for path in FROZEN.iterdir() if path.is_dir()) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
