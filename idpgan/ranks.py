@@ -1,17 +1,13 @@
-"""The processes that `torchrun` starts for one command: shares of rows, sums over all ranks, and messages of rank 0.
+"""The processes that `torchrun` starts for one training: shares of rows, sums over all ranks, and messages of rank 0.
 
 One rule for the whole package: **rank 0 coordinates; the other ranks only compute.** Rank 0 alone writes files, charges
-the ledger, prints and sends what to do next; every other rank does that, and ends when rank 0 sends the end. PyTorch is
-imported only when several processes meet, so that this module is light to import.
-
-Training sends numbers of steps (`training.distributed`). `publish`, `audit` and `attack` send an `order`, a JSON value
-that says what to do, and the other ranks carry out one order after the other.
+the ledger, prints and sends what to do next, numbers of steps (`training.distributed`); every other rank does that, and
+ends when rank 0 sends the end. PyTorch is imported only when several processes meet, so that this module is light.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,8 +18,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 END = 0  # message of rank 0; the number of a step is at least 1
-_ORDER = -1
-SHARED = ("train", "publish", "attack", "audit")  # commands whose work several processes share
 _NUMBERS = ("RANK", "WORLD_SIZE", "LOCAL_RANK")
 
 
@@ -99,46 +93,6 @@ class Ranks:
         for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors]), strict=True):
             tensor.detach().copy_(part.view(tensor.shape))
 
-    # Arrays of any length, on the CPU: a rank may be hours behind another, as its share takes longer ----------------
-
-    def broadcast(self, tensor: Tensor | None = None) -> Tensor:
-        """Return the tensor that rank 0 gives, on the CPU, to every rank; the others give None."""
-        if tensor is not None and self.alone:
-            return tensor
-        import torch
-
-        values = None if tensor is None else tensor.detach().cpu().contiguous()
-        header = None if values is None else [str(values.dtype).removeprefix("torch."), list(values.shape)]
-        dtype, shape = self.broadcast_value(header)
-        if values is None:
-            values = torch.empty(shape, dtype=getattr(torch, dtype))
-        return self._sent(values)
-
-    def gather_rows(self, part: Tensor, num: int) -> Tensor:
-        """Return the rows of all shares of ``num``, on the CPU, to rank 0; the others get their own back.
-
-        Args:
-            part: This rank's rows, as many as `rows` says: (rows, ...), of one type and shape on all ranks.
-        """
-        if len(part) != self.rows(num):
-            raise ValueError(f"rank {self.rank} has {len(part)} rows, and its share of {num} are {self.rows(num)}.")
-        if self.alone:
-            return part
-        mine = part.detach().cpu().contiguous()
-        if not self.first:
-            if mine.numel():
-                with self._answering() as dist:
-                    dist.send(mine, 0, group=self.group)
-            return part
-        rows = mine.new_empty((num, *mine.shape[1:]))
-        rows[self.share(num)] = mine
-        for rank in range(1, self.size):
-            theirs = rows[Ranks(rank, self.size).share(num)]
-            if theirs.numel():
-                with self._answering() as dist:
-                    dist.recv(theirs, rank, group=self.group)
-        return rows
-
     # Messages --------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
@@ -159,25 +113,6 @@ class Ranks:
     def next_message(self) -> int:
         """Wait for the next message of rank 0 (the others)."""
         return self._number(END)
-
-    @contextlib.contextmanager
-    def order(self, content: Mapping[str, Any]) -> Iterator[None]:
-        """Tell the others what to do, a JSON value (rank 0); in the block rank 0 does the same; see `orders`."""
-        with self.together(_ORDER):
-            if not self.alone:
-                self.send(json.dumps(content).encode())
-            yield
-
-    def orders(self) -> Iterator[dict[str, Any]]:
-        """Yield what rank 0 orders until it sends the end: the main loop of every other rank."""
-        while self.next_message() != END:
-            yield json.loads(self.receive())
-
-    def broadcast_value(self, value: Any = None) -> Any:
-        """Return rank 0's JSON value on every rank; the values of the others are ignored."""
-        if self.first and not self.alone:
-            self.send(json.dumps(value).encode())
-        return value if self.first else json.loads(self.receive())
 
     def send(self, content: bytes) -> None:
         """Send bytes to all others (rank 0); see `receive`."""
@@ -281,5 +216,5 @@ def refuse_several(command: str) -> None:
     if size > 1:
         raise InputError(
             f"idpgan {command} is one process, and torchrun started {size}: each would do all of the work, and charge "
-            f"for it where it reads private images. Start it without torchrun: {', '.join(SHARED)} alone share work."
+            "for it where it reads private images. Start it without torchrun: train alone shares work."
         )

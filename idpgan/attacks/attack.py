@@ -22,7 +22,6 @@ from idpgan.host import own_state
 from idpgan.memory import cat
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, renamed, silent, within
-from idpgan.ranks import ALONE, Ranks
 from idpgan.training.method import CriticScores, ReleasedSums
 
 RATE = 0.01  # false-positive rate of the second measure
@@ -62,7 +61,6 @@ class Knowledge:
         reference_samples: Images of ``reference_generator``, which was trained on other images of the same
             distribution; where there is no such generator, the reference images themselves may take their place.
         why_not: One sentence why the run cannot provide an attribute, by its name.
-        ranks: Processes of `torchrun` that share the computation of distances, as rank 0 sees them.
         scored: Scores that were computed from this very knowledge, which calibrated attacks and others start from; see
             `scores`. Other knowledge, as of `dataclasses.replace`, begins without any.
     """
@@ -80,7 +78,6 @@ class Knowledge:
     reference_generator: Generator | None = None
     seed: int = 0
     why_not: Mapping[str, str] = field(default_factory=dict)
-    ranks: Ranks = ALONE
     scored: dict[Any, Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def scores(self, score: Score, images: Images, progress: Progress) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Literal
 
 import torch
 from scipy import linalg
@@ -14,8 +13,6 @@ from idpgan.data.images import to_float
 from idpgan.device import free_bytes, is_gpu
 from idpgan.errors import InputError
 from idpgan.progress import Progress, silent
-from idpgan.ranks import ALONE, Ranks
-from idpgan.training.distributed import agreed, check_own_gpu
 
 _CPU_NUMBERS = 1 << 24  # of float32 in one block of distances: 64 MiB
 _BLOCK_NUMBERS = 1 << 27  # of float32 in the images on one side of a block: 512 MiB
@@ -170,56 +167,3 @@ def bandwidth(cloud: Tensor) -> float:
             scores[:, i] = torch.logaddexp(scores[:, i], (distances / (-2 * width**2)).logsumexp(1))
     likelihood = scores.mean(0) - cloud.shape[1] * widths.log()
     return float(widths[likelihood.argmax()])
-
-
-# By several processes ----------------------------------------------------------------------------------------------
-
-Task = Literal["nearest", "within", "density"]
-
-
-def shared(
-    task: Task, images: Tensor, cloud: Tensor, number: float, progress: Progress = silent, ranks: Ranks = ALONE
-) -> Tensor:
-    """Compare images (n, ...) with a cloud (S, ...), split over the ranks; return (n,), as one process would.
-
-    The other ranks call `follow`: they get images and cloud from rank 0, and need neither the data nor the run.
-
-    Args:
-        task: "nearest": mean squared difference to the nearest row; "within": `within`; "density": `log_density`.
-        number: The radius of "within", the bandwidth of "density".
-
-    Raises:
-        InputError: If a rank has no GPU of its own where images are on one.
-        LostRankError: If another rank ends.
-    """
-    if ranks.alone:
-        return _compared(task, images, cloud, number, progress)
-    with ranks.order({"task": task, "number": number, "device": images.device.type}):
-        with agreed(ranks):
-            check_own_gpu(torch.device(images.device.type), ranks)
-        ranks.broadcast(images)
-        ranks.broadcast(cloud)
-        mine = images[ranks.share(len(images))]
-        return ranks.gather_rows(_compared(task, mine, cloud, number, progress), len(images)).to(images.device)
-
-
-def follow(ranks: Ranks) -> None:
-    """Compare this rank's shares of images until rank 0 ends: the whole task of the other ranks.
-
-    Raises:
-        LostRankError: If rank 0 ends without a message; rank 0 has reported why.
-    """
-    for asked in ranks.orders():
-        with agreed(ranks):
-            check_own_gpu(torch.device(asked["device"]), ranks)
-        images, cloud = (ranks.broadcast().to(asked["device"]) for _ in range(2))
-        mine = images[ranks.share(len(images))]
-        ranks.gather_rows(_compared(asked["task"], mine, cloud, asked["number"], silent), len(images))
-
-
-def _compared(task: Task, images: Tensor, cloud: Tensor, number: float, progress: Progress) -> Tensor:
-    if len(images) == 0:  # more processes than images
-        return torch.zeros(0, device=images.device)
-    if task == "nearest":
-        return nearest_neighbors(images, cloud, 1, progress)[0][:, 0]
-    return within(images, cloud, number, progress) if task == "within" else log_density(images, cloud, number)

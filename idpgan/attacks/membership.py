@@ -30,12 +30,11 @@ from torch.nn import functional
 
 from idpgan import checks
 from idpgan.attacks import distances
-from idpgan.attacks.distances import check_comparable, projected, shared
+from idpgan.attacks.distances import check_comparable, projected
 from idpgan.checks import typed
 from idpgan.errors import InputError
 from idpgan.models.gabor import gabor_filters, pooled_moduli
 from idpgan.progress import Progress, silent
-from idpgan.ranks import ALONE, Ranks
 
 _MOST_RADIUS = 1e9  # images lie within 2 sqrt(pixels) of each other
 _SPACE_ROWS = 1000  # of each set that the space of a density is taken from
@@ -49,17 +48,17 @@ _MOST_SIDE = 48  # px of the shorter side: larger images are shrunk for componen
 
 
 @typed
-def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress = silent, ranks: Ranks = ALONE) -> Tensor:
+def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress = silent) -> Tensor:
     """Score by the negative squared distance to the nearest generated image, mean over pixels.
 
     Images (n, ...) and samples (S, ...) are uint8, mapped to [-1, 1], or floating point. The scores are (n,) float32,
-    at most 0; 0 for an image that was generated exactly. ``ranks`` share the images (`distances.shared`).
+    at most 0; 0 for an image that was generated exactly.
 
     Raises:
         InputError: If there are no images or samples, or shapes differ.
     """
     check_comparable(images, samples)
-    return -shared("nearest", images, samples, 1, progress, ranks)
+    return -distances.nearest_neighbors(images, samples, 1, progress)[0][:, 0]
 
 
 @typed
@@ -70,7 +69,6 @@ def neighborhood_count(
     radius: float | None = None,
     dimensions: int = 40,
     progress: Progress = silent,
-    ranks: Ranks = ALONE,
 ) -> Tensor:
     """Score by the share of generated images within a radius (Hilprecht et al.), in principal components: (n,), <= 1.
 
@@ -80,7 +78,6 @@ def neighborhood_count(
         radius: Radius in the space of the components; None is the paper's heuristic, the median over all images of the
             distance to the nearest sample, so that half of the images have no sample within it.
         dimensions: Principal components; 40 in the paper for MNIST.
-        ranks: Processes of `torchrun` that share the images (`distances.shared`).
 
     Raises:
         InputError: If there are no images or samples, or shapes differ.
@@ -93,9 +90,9 @@ def neighborhood_count(
     space = distances.components(samples, dimensions, whiten=False)
     points, cloud = projected(images, space), projected(samples, space)
     if radius is None:
-        nearest = shared("nearest", points, cloud, 1, ranks=ranks)
+        nearest = distances.nearest_neighbors(points, cloud, 1)[0][:, 0]
         radius = float(nearest.mul(points.shape[1]).sqrt().median())
-    return shared("within", points, cloud, radius, progress, ranks) / len(cloud)
+    return distances.within(points, cloud, radius, progress) / len(cloud)
 
 
 @typed
@@ -141,14 +138,12 @@ def density_ratio(
     *,
     dimensions: int = 30,
     progress: Progress = silent,
-    ranks: Ranks = ALONE,
 ) -> Tensor:
     """Score by log p_G(x) - log p_R(x): where is the generator denser than the real distribution?
 
     Both densities are Gaussian kernel estimates in ``dimensions`` whitened principal components of the two sets
     together. The paper leaves the estimator open; here each bandwidth is the one with the best leave-one-out
     likelihood. All images are uint8, mapped to [-1, 1], or floating point; none of the reference is among ``images``.
-    ``ranks`` share the images (`distances.shared`).
 
     Raises:
         InputError: If a set is empty, a density has fewer than 3 images, or shapes differ.
@@ -156,7 +151,7 @@ def density_ratio(
     points, *clouds = _whitened(images, samples, reference, dimensions)
     densities = []
     for done, cloud in enumerate(clouds):
-        densities.append(shared("density", points, cloud, distances.bandwidth(cloud), ranks=ranks))
+        densities.append(distances.log_density(points, cloud, distances.bandwidth(cloud)))
         progress("densities", done + 1, 2)
     return densities[0] - densities[1]
 
@@ -170,7 +165,6 @@ def gen_lra(
     neighbors: int = 200,
     dimensions: int = 30,
     progress: Progress = silent,
-    ranks: Ranks = ALONE,
 ) -> Tensor:
     r"""Score by the log-likelihood ratio of the nearby generated images, with and without the image in the reference.
 
@@ -185,7 +179,6 @@ def gen_lra(
         samples: (S, ...) generated images in the same form, at least 3.
         reference: (m, ...) real images in the same form, none of them among ``images``, at least 3.
         neighbors: How many generated images count, at most S.
-        ranks: Processes of `torchrun` that share the density at the generated images.
 
     Returns:
         (n,) float32.
@@ -196,7 +189,7 @@ def gen_lra(
     checks.whole(neighbors, "neighbors", 1)
     points, cloud, known = _whitened(images, samples, reference, dimensions)
     width = distances.bandwidth(known)
-    log_p = shared("density", cloud, known, width, ranks=ranks)  # (S,)
+    log_p = distances.log_density(cloud, known, width)  # (S,)
     squares, index = distances.nearest_neighbors(points, cloud, neighbors, progress)
     log_kernel = squares * points.shape[1] / (-2 * width**2) - points.shape[1] * math.log(width)
     ratio = log_kernel - math.log(len(known)) - log_p[index]
@@ -217,7 +210,7 @@ def _whitened(images: Tensor, samples: Tensor, reference: Tensor, dimensions: in
 
 @typed
 def nearest_in_features(
-    images: Tensor, samples: Tensor, *, dimensions: int = 100, progress: Progress = silent, ranks: Ranks = ALONE
+    images: Tensor, samples: Tensor, *, dimensions: int = 100, progress: Progress = silent
 ) -> Tensor:
     """Score by the negative squared distance to the nearest generated image in features, mean over components: (n,).
 
@@ -227,7 +220,6 @@ def nearest_in_features(
         images: (n, C, H, W) uint8, mapped to [-1, 1], or floating point.
         samples: (S, C, H, W) in the same form.
         dimensions: Principal components.
-        ranks: Processes of `torchrun` that share the images (`distances.shared`).
 
     Raises:
         InputError: If there are no images or samples, or shapes differ.
@@ -243,7 +235,7 @@ def nearest_in_features(
             coordinates.append(projected(features(batch.to(images.device)), space))
             progress("features of images", sum(map(len, coordinates)), len(part))
         clouds.append(torch.cat(coordinates))
-    return -shared("nearest", clouds[1], clouds[0], 1, ranks=ranks)
+    return -distances.nearest_neighbors(clouds[1], clouds[0], 1)[0][:, 0]
 
 
 def _features_of(images: Tensor) -> Callable[[Tensor], Tensor]:

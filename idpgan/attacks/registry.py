@@ -30,7 +30,7 @@ def _compared(
 ) -> Tensor:
     """Score images by comparing them with other images that the attacker has."""
     others = (knowledge.needed(name).images for name in clouds)
-    return function(images.images, *others, progress=progress, ranks=knowledge.ranks)
+    return function(images.images, *others, progress=progress)
 
 
 def _by_seed(

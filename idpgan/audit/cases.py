@@ -50,7 +50,6 @@ from idpgan.privacy.mechanisms import (
 from idpgan.privacy.noise import Noise
 from idpgan.privacy.tradeoff import gaussian_epsilon, proven_separation
 from idpgan.progress import Progress, silent
-from idpgan.ranks import ALONE, Ranks
 
 USUAL_RUNS = 100_000
 MOST_CANARIES = 20_000  # canaries of one call: per-record gradients grow with their square
@@ -105,7 +104,6 @@ class AuditCase:
         threads: int = 1,
         device: torch.device | str = "cpu",
         progress: Progress = silent,
-        ranks: Ranks = ALONE,
     ) -> Audited:
         """Play the case's game.
 
@@ -114,14 +112,13 @@ class AuditCase:
             seed: Fixes the noise, for a reproducible result; None = noise from the operating system.
             threads: Each has its own noise.
             device: Where the outputs are computed; the noise is the CPU's everywhere.
-            ranks: Processes of `torchrun` that share the runs: all call this alike, and get the same result.
 
         Raises:
             InputError: If a number is out of range.
         """
         runs = self.runs if runs is None else runs
         check_runs(runs, self.delta, confidence)
-        first = 1000 * seed + ranks.rank * threads if seed is not None else 0
+        first = 1000 * seed if seed is not None else 0
         sources = [Noise.system() if seed is None else Noise.fixed(first + i) for i in range(threads)]
         players = [lambda rows, source=source: self.release(rows, source) for source in sources]
         result = audit(
@@ -135,7 +132,6 @@ class AuditCase:
             entrywise=self.entrywise,
             rows=self.rows,
             progress=progress,
-            ranks=ranks,
         )
         return Audited(self, result)
 

@@ -6,10 +6,6 @@ neighbors, in rows.
 
 Runs are streamed in chunks of rows: outputs are scored and dropped. Memory grows with R only by one float32 score per
 choosing run and statistic; the held-out half leaves only two counts.
-
-Several processes (`ranks`) play the same game: each runs its share of every part with its own noise, rank 0 chooses by
-the scores of all ranks and sends them its choice, and the counts are added. All runs are independent on every rank, so
-the counts have the same distribution as with one process.
 """
 
 from __future__ import annotations
@@ -29,7 +25,6 @@ from idpgan.checks import typed
 from idpgan.device import by_device
 from idpgan.errors import InputError
 from idpgan.progress import Progress, silent
-from idpgan.ranks import ALONE, Ranks
 
 Play = Callable[[Tensor], Tensor]  # (R, *shape) -> (R, *out)
 _T = TypeVar("_T")
@@ -53,7 +48,6 @@ def audit(
     entrywise: bool = False,
     rows: int | None = None,
     progress: Progress = silent,
-    ranks: Ranks = ALONE,
 ) -> AuditResult:
     """Bound a mechanism's epsilon from below by telling two neighbors apart.
 
@@ -69,8 +63,6 @@ def audit(
             rows of (number of differing entries,), and statistics are made for these.
         rows: Most rows of one call, both sides together; None = by the size of the data. Set it for mechanisms whose
             call is a whole training: rows are then assumed independent without a test.
-        ranks: Processes of `torchrun` that share the runs: all call this with the same arguments and their own noise,
-            and get the same result.
 
     Returns:
         The bound with the counts and choices behind it. Epsilon may be much larger.
@@ -94,18 +86,17 @@ def audit(
     # First half: fit, then choose.
     size, held_out = max(data.numel(), output.numel(), 1), runs // 2
     chunk = (rows or by_device(data.device, *_CHUNK_NUMBERS) // size) // 2
-    game = _Game(players, (data, neighbor), max(1, chunk), runs, progress, ranks)
+    game = _Game(players, (data, neighbor), max(1, chunk), runs, progress)
     candidates, fitted = _fit(game, candidates, output, runs - held_out)
     best = _choose(game, candidates, runs - held_out - fitted, delta, confidence)
 
     # Second half: count, for both bounds.
     said = game.play(held_out, lambda y: [_count(candidates[number], choice, y) for number, choice in best])
-    mine = torch.tensor([[[sum(part[number] for part in side) for side in said] for number in (0, 1)]])
-    counts = ranks.broadcast_value(ranks.gather_rows(mine, ranks.size).sum(0).tolist())
+    counts = [[sum(part[number] for part in side) for side in said] for number in (0, 1)]
     (first, for_epsilon), (second, for_separation) = best
     return AuditResult.of_counts(
-        int(counts[0][1]),
-        int(counts[0][0]),
+        counts[0][1],
+        counts[0][0],
         runs=runs,
         delta=delta,
         confidence=confidence,
@@ -113,7 +104,7 @@ def audit(
         threshold=for_epsilon.threshold,
         direction=for_epsilon.direction,
         separation=Separation.of_counts(
-            (int(counts[1][0]), int(counts[1][1])),
+            (counts[1][0], counts[1][1]),
             held_out,
             confidence,
             candidates[second].name,
@@ -144,10 +135,8 @@ def _fit(game: _Game, candidates: list[Statistic], output: Tensor, choosing: int
     if any(candidate.learns for candidate in candidates):
         runs = min(choosing // 2, max(_FIT_NUMBERS // max(output.numel(), 1), _PROBE))
         played = game.play(runs, lambda outputs: outputs)
-        whole = [game.gather(side, output, runs) for side in played]
-        ranks, device = game.ranks, game.sides[0].device
-        shown = [ranks.broadcast(side if ranks.first else None).to(device) for side in whole]
-        candidates = [candidate for candidate in candidates if candidate.fit(*shown)]
+        whole = [_joined(side, output) for side in played]
+        candidates = [candidate for candidate in candidates if candidate.fit(*whole)]
     if not candidates:
         raise InputError("no statistic can be used for such outputs; give one.")
     return candidates, runs
@@ -156,21 +145,19 @@ def _fit(game: _Game, candidates: list[Statistic], output: Tensor, choosing: int
 def _choose(
     game: _Game, candidates: list[Statistic], runs: int, delta: float, confidence: float
 ) -> list[tuple[int, Choice]]:
-    """Return index, direction and threshold of rank 0's best statistic, once for each bound."""
+    """Return index, direction and threshold of the best statistic, once for each bound."""
 
     def score(outputs: Tensor) -> Tensor:  # (rows, statistics)
         return torch.from_numpy(np.stack([_score(candidate, outputs) for candidate in candidates], axis=1))
 
+    scores = [_joined(side, torch.empty(len(candidates))) for side in game.play(runs, score)]
+    columns = zip(*(side.numpy().T for side in scores), strict=True)
+    choices = [choose(one, other, delta, confidence) for one, other in columns]
     best: list[tuple[int, Choice]] = []
-    scores = [game.gather(side, torch.empty(len(candidates)), runs) for side in game.play(runs, score)]
-    if game.ranks.first:
-        columns = zip(*(side.numpy().T for side in scores), strict=True)
-        choices = [choose(one, other, delta, confidence) for one, other in columns]
-        for which in (0, 1):
-            number = max(range(len(choices)), key=lambda number: choices[number][which].bound)
-            best.append((number, choices[number][which]))
-    told = game.ranks.broadcast_value([(number, *dataclasses.astuple(choice)) for number, choice in best])
-    return [(number, Choice(*choice)) for number, *choice in told]
+    for which in (0, 1):
+        number = max(range(len(choices)), key=lambda number: choices[number][which].bound)
+        best.append((number, choices[number][which]))
+    return best
 
 
 def check_runs(runs: int, delta: float, confidence: float) -> None:
@@ -215,15 +202,10 @@ class _Game:
     chunk: int
     total: int
     progress: Progress
-    ranks: Ranks
     done: int = 0
 
     def play(self, runs: int, use: Callable[[Tensor], _T]) -> tuple[list[_T], list[_T]]:
-        """Release each side ``runs`` times, or this rank's share of them.
-
-        Return the results of ``use`` on each chunk of outputs, for each side.
-        """
-        runs = self.ranks.rows(runs)
+        """Release each side ``runs`` times; return the results of ``use`` on each chunk of outputs, for each side."""
         sizes = [min(self.chunk, runs - start) for start in range(0, runs, self.chunk)]
         step = len(self.players)
 
@@ -233,7 +215,7 @@ class _Game:
                 rows = torch.cat([_rows(side, size) for side in self.sides])
                 data, neighbor = self.players[number](rows).split(size)
                 found.append((use(data), use(neighbor)))
-                self.done += size * self.ranks.size
+                self.done += size
                 self.progress("runs", min(self.done, self.total), self.total)
             return found
 
@@ -245,9 +227,10 @@ class _Game:
         pairs = [pair for part in parts for pair in part]
         return [data for data, _ in pairs], [neighbor for _, neighbor in pairs]
 
-    def gather(self, parts: Sequence[Tensor], row: Tensor, runs: int) -> Tensor:
-        """Return on rank 0 the rows, each like ``row``, that all ranks made from the runs of a side."""
-        return self.ranks.gather_rows(torch.cat([row.new_empty((0, *row.shape)), *parts]), runs)
+
+def _joined(parts: Sequence[Tensor], row: Tensor) -> Tensor:
+    """Return the rows, each like ``row``, of all chunks of a side, which may be none."""
+    return torch.cat([row.new_empty((0, *row.shape)), *parts])
 
 
 def _score(statistic: Statistic, outputs: Tensor) -> np.ndarray:

@@ -27,14 +27,12 @@ from idpgan.commands.command import (
     kept,
     print_lines,
     print_table,
-    processes,
 )
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable, write_private_json
 from idpgan.host import own_state
 from idpgan.progress import Progress, counted, silent
-from idpgan.ranks import ALONE, Ranks, refuse_several
 from idpgan.run import RunFolder, describe_environment
 
 if TYPE_CHECKING:
@@ -60,14 +58,13 @@ def attack(
     ],
     options: AttackOptions,
     progress: Progress,
-) -> Answer | None:
+) -> Answer:
     """Attack a run, or images of any tool: can the images that were used be told from images that were not?
 
     Of a run, members are private images, non-members as many holdout images. Writes attack.json and attack.png (ROC
     curves, both axes logarithmic) into the run, for the curator only. With --members and --others the images may be
     anybody's, and the result is one page of words. Of a publication or an obfuscation, with --originals, people are
-    named: who is on the released images? An attack that fails proves nothing. Several processes share the
-    distances by torchrun --nproc-per-node 8 -m idpgan attack ...: docs/reference/scale.md.
+    named: who is on the released images? An attack that fails proves nothing.
 
     Exit code of --fail-above: 0 passed, 3 failed, 4 undecided since images are too few; bad input has 2 as ever.
 
@@ -78,21 +75,14 @@ def attack(
     if options.originals is not None or (source / "curator" / "report.json").is_file():
         from idpgan.commands.reidentify import reidentify
 
-        refuse_several("attack --originals")
         return reidentify(source, options, progress)
     if options.members is not None or options.others is not None:
-        refuse_several("attack --members")
         return _attack_images(source, options, progress)
     if source.is_file():
         raise InputError(f"{source} is a file, not a run. Say what its images were made from: --members, and --others.")
-    from idpgan.attacks.distances import follow
     from idpgan.report.riskiest import write_riskiest
 
-    with processes() as ranks:
-        if not ranks.first:
-            follow(ranks)
-            return None
-        report = attack_run(source, options, progress, ranks)
+    report = attack_run(source, options, progress)
     with kept(report.to_json()):
         written = (*report.write(), *write_riskiest(report.run.attack, report.riskiest, str(source)))
     return Answer(report, lambda: print_attacks(report, written), report.code)
@@ -160,17 +150,12 @@ def print_attacks(report: AttackReport, written: Sequence[Path] = ()) -> None:
 
 
 @own_state()
-def attack_run(
-    path: Path, options: AttackOptions | None = None, progress: Progress = silent, ranks: Ranks = ALONE
-) -> AttackReport:
+def attack_run(path: Path, options: AttackOptions | None = None, progress: Progress = silent) -> AttackReport:
     """Attack a finished run; nothing is written but a trained reference generator, and what shadow generators show.
-
-    ``ranks`` are the processes that share the distances, seen by rank 0; the others `follow`.
 
     Raises:
         InputError: If there is nothing to attack or to attack with, or the result could not be written; checked before
             anything is computed.
-        LostRankError: If another process ends.
     """
     from idpgan import attacks
     from idpgan.attacks.attack import best_of, choose_members
@@ -181,7 +166,6 @@ def attack_run(
     from idpgan.release.outputs import check_output
     from idpgan.report.attacked_images import CAUTION, FORMAT, AttackReport
     from idpgan.report.riskiest import check_riskiest
-    from idpgan.training.distributed import check_own_gpu
 
     options, started, run = options or AttackOptions(), time.monotonic(), RunFolder.open(path)
     check_output(run.attack, FORMAT, option="the result")
@@ -189,7 +173,6 @@ def attack_run(
     kind = "classifier" if is_classifier(path) else "generator"
     check_riskiest(run.attack, options.riskiest)
     rows, device = attacks.select_attacks(options.attacks, kind), resolve_device(options.device, "--device")
-    check_own_gpu(device, ranks)
     target = _open(run, kind, options, progress)
     images = choose_members(target.split.existing(), options.most)
     reference, about = _reference(target, images, options, progress)
@@ -199,7 +182,6 @@ def attack_run(
         asked |= {"device": device, "progress": progress}
         shadows = train_shadows(run, target.config, target.split, images, _train_shadow, **asked)
         knowledge = dataclasses.replace(knowledge, shadows=shadows)
-    knowledge = dataclasses.replace(knowledge, ranks=ranks)
     judging: Any = {name: getattr(options, name) for name in ("most_costly", "confidence")}
     judging |= {"device": device, "progress": progress}
     if knowledge.samples is not None:

@@ -8,23 +8,21 @@ no image. Its result is therefore as public as the settings are, and may stand i
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from idpgan.checks import whole
-from idpgan.commands.command import Answer, Device, command, given, kept, option, print_lines, print_table, processes
+from idpgan.commands.command import Answer, Device, command, given, kept, option, print_lines, print_table
 from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable, pasted, whole_folder, write_bytes_atomic, write_private_json
 from idpgan.host import own_state
 from idpgan.methods import METHODS, load_audit
 from idpgan.progress import Progress, silent
-from idpgan.ranks import ALONE, Ranks, refuse_several
 from idpgan.run import RunFolder
 
 if TYPE_CHECKING:
@@ -93,25 +91,19 @@ def audit(
     ],
     options: AuditOptions,
     progress: Progress,
-) -> Answer | None:
+) -> Answer:
     """Bound the epsilon of a method, or of a run's release, from below by attacking it on constructed neighbors.
 
     No private image is read, but by --one-run CONFIG and --exposure, which train. A run's result goes to its
     audit.json. Exit code 1: the bound exceeds the proven epsilon.
-    Several processes share the runs by torchrun --nproc-per-node 8 -m idpgan audit ...: docs/reference/scale.md.
 
     Example: idpgan audit laplace --epsilon 1 --runs 100000
     """
     if options.exposure or options.one_run:
-        refuse_several("audit --exposure" if options.exposure else "audit --one-run")
         return _canaries(what, options, progress)
-    with processes() as ranks:
-        if not ranks.first:
-            follow(ranks)
-            return None
-        if sentence := nothing_to_audit(what):  # an answer, not an error
-            return _nothing(what, sentence)
-        audited = play(what, options, progress, ranks)
+    if sentence := nothing_to_audit(what):  # an answer, not an error
+        return _nothing(what, sentence)
+    audited = play(what, options, progress)
     if run := run_of(what):
         with kept(audited.to_json()):
             write_audit(run, audited)
@@ -300,14 +292,11 @@ def case_of(what: str, options: AuditOptions) -> AuditCase:
 
 
 @own_state()
-def play(what: str, options: AuditOptions, progress: Progress = silent, ranks: Ranks = ALONE) -> Audited:
+def play(what: str, options: AuditOptions, progress: Progress = silent) -> Audited:
     """Play the case of a run or a method.
-
-    ``ranks`` are the processes that share the runs, seen by rank 0; the others `follow`.
 
     Raises:
         InputError: As `case_of` and `AuditCase.run`, or if the result could not be written.
-        LostRankError: If another process ends.
     """
     from idpgan.release.outputs import check_output
 
@@ -317,29 +306,7 @@ def play(what: str, options: AuditOptions, progress: Progress = silent, ranks: R
         path = RunFolder.open(run).audit
         check_output(path, FORMAT, option="the result")
         check_writable(path)
-    with ranks.order({"what": what, "options": asdict(options)}):
-        return _play(what, options, progress, ranks)
-
-
-def follow(ranks: Ranks) -> None:
-    """Play this rank's share of the runs that rank 0 starts: nothing is written or shown here.
-
-    The case of a run is built from its folder, which every rank must see.
-
-    Raises:
-        LostRankError: If rank 0 ends without a word; it has said why.
-    """
-    for asked in ranks.orders():
-        _play(asked["what"], AuditOptions(**asked["options"]), silent, ranks)
-
-
-def _play(what: str, options: AuditOptions, progress: Progress, ranks: Ranks) -> Audited:
-    from idpgan.training.distributed import agree_on, agreed, check_own_gpu
-
-    with agreed(ranks):
-        case, device = case_of(what, options), resolve_device(options.device, "--device")
-        check_own_gpu(device, ranks)
-    agree_on("code, or another run,", json.dumps([case.proven.to_json(), case.pair.name]), ranks)
+    case, device = case_of(what, options), resolve_device(options.device, "--device")
     return case.run(
         options.runs,
         confidence=options.confidence,
@@ -347,7 +314,6 @@ def _play(what: str, options: AuditOptions, progress: Progress, ranks: Ranks) ->
         threads=options.threads,
         device=device,
         progress=progress,
-        ranks=ranks,
     )
 
 

@@ -20,7 +20,7 @@ from typer.core import TyperCommand
 
 from idpgan.errors import InputError
 from idpgan.progress import shown
-from idpgan.ranks import ALONE, Ranks, launched
+from idpgan.ranks import launched
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of text.")]
 Quiet = Annotated[bool, typer.Option("--no-progress", help="Show no progress.")]
@@ -202,15 +202,3 @@ def kept(result: Mapping[str, Any]) -> Iterator[None]:
     except OSError:
         print_json(result)
         raise
-
-
-@contextmanager
-def processes() -> Iterator[Ranks]:
-    """Meet the other processes of `torchrun`; without it there is one, and PyTorch is not imported."""
-    if launched()[1] == 1:
-        yield ALONE
-        return
-    from idpgan.training.distributed import joined
-
-    with joined() as ranks:
-        yield ranks

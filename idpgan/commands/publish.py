@@ -2,9 +2,6 @@
 
 The order of steps and the output folders are those of `idpgan.commands.folder`. A restart is a new publication, with
 fresh noise.
-
-With several processes (`torchrun`) rank 0 does all of this. It sends the other ranks their shares of the images, and
-each rank publishes its share with noise of its own.
 """
 
 from __future__ import annotations
@@ -20,13 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from idpgan.commands import folder
-from idpgan.commands.command import Answer, command, completing, option, processes
+from idpgan.commands.command import Answer, command, completing, option
 from idpgan.errors import InputError
 from idpgan.files import pasted, printable
 from idpgan.host import own_state
 from idpgan.methods import METHODS, methods_of
 from idpgan.progress import Progress, silent
-from idpgan.ranks import ALONE, LostRankError, Ranks, refuse_several
 
 if TYPE_CHECKING:
     import torch
@@ -175,27 +171,19 @@ def publish(
     dry_run: Annotated[bool, Option("--dry-run", help="Price and check: read no pixel, write nothing.")] = False,
     *,
     progress: Progress,
-) -> Answer | None:
+) -> Answer:
     """Publish every image of a folder under differential privacy: OUT/release to give away, OUT/curator to keep.
 
-    Publications of one folder add up on its ledger. Several processes share the images by
-    torchrun --nproc-per-node 8 -m idpgan publish ...: docs/reference/scale.md.
+    Publications of one folder add up on its ledger.
 
     Example: idpgan publish faces --method best --epsilon 10 --unit image --out published
     """
     if dry_run:
-        refuse_several("publish --dry-run")
         quoted = quote(options)
         return Answer(quoted, lambda: print(*_describe(quoted), sep="\n"))
-    with processes() as ranks:
-        if not ranks.first:
-            from idpgan.publish.publisher import publish_shares
-
-            publish_shares(ranks)  # of rank 0: nothing is read, charged, written or shown here
-            return None
-        if options.accept_unsound and METHODS.get(options.method) and not METHODS[options.method].sound:
-            folder.ask_before_marking(options, options.method)
-        done = publish_folder(options, progress, ranks)
+    if options.accept_unsound and METHODS.get(options.method) and not METHODS[options.method].sound:
+        folder.ask_before_marking(options, options.method)
+    done = publish_folder(options, progress)
     return Answer(done, lambda: print(*_describe(done.quote), *_next(done), sep="\n"))
 
 
@@ -346,31 +334,22 @@ def _names(options: PublishOptions, files: Sequence[Path]) -> tuple[str, ...]:
 
 
 @own_state()
-def publish_folder(options: PublishOptions, progress: Progress = silent, ranks: Ranks = ALONE) -> Published:
+def publish_folder(options: PublishOptions, progress: Progress = silent) -> Published:
     """Publish a folder of images: charge, read, compute, write.
-
-    ``ranks`` are the processes that share the images, seen by rank 0; the others call
-    `idpgan.publish.publisher.publish_shares`.
 
     Raises:
         InputError: As `quote`, or if another publication of the folder is running. Nothing is charged then.
-        LostRankError: If another process ends. The charge stands, and nothing is published.
-        RanksDifferError: If another process runs other code. Likewise.
     """
     from idpgan.device import resolve_device
 
     device = resolve_device(options.device, "--device")
-    if device.type != "cpu" and not ranks.alone:
-        raise InputError(
-            f"--device {options.device}: the processes of torchrun publish on the CPU. Leave --device out."
-        )
     quoted = quote(options)
     with folder.charged(options, quoted.ledger.publications[-1]) as (ledger, part):
         # Nested ledgers are read after the charge: of two concurrent publications the later one's total has both.
         nested, together = _together(options, ledger)
         done = dataclasses.replace(quoted, ledger=ledger, nested=nested, total=together)
         originals = folder.read_images(done.files, done.shape, progress).images
-        released = _release(done, originals, ranks, device)
+        released = _release(done, originals, device)
         name = options.name if options.keep_names else "images"
         released.write(part / "release", data=name, names=done.names, mark=not options.no_mark)
         report = _report(done, originals, released)
@@ -378,20 +357,14 @@ def publish_folder(options: PublishOptions, progress: Progress = silent, ranks: 
     return Published(done, options.out / "release", options.out / "curator", report["mean"])
 
 
-def _release(quoted: Quote, originals: Tensor, ranks: Ranks, device: torch.device) -> Release:
+def _release(quoted: Quote, originals: Tensor, device: torch.device) -> Release:
     """Publish the images after the charge."""
     from idpgan.data.images import to_unit
     from idpgan.privacy.noise import Noise
     from idpgan.publish import publisher
-    from idpgan.training.distributed import RanksDifferError
 
     options, values = quoted.options, to_unit(originals).to(device)
-    try:
-        released = publisher.release_planned(
-            quoted.plan, values if options.color else values[:, 0], Noise.system(), ranks
-        )
-    except (LostRankError, RanksDifferError) as error:
-        raise type(error)(f"{error} Nothing was published, but the charge stands on {options.ledger_path}.") from error
+    released = publisher.release_planned(quoted.plan, values if options.color else values[:, 0], Noise.system())
     return dataclasses.replace(released, images=released.images.cpu())
 
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from idpgan.commands.command import Answer, command, given, option, print_lines, print_table, processes
+from idpgan.commands.command import Answer, command, given, option, print_lines, print_table
 from idpgan.commands.faults import INTERRUPTED, TERMINATED
 from idpgan.device import check_device
 from idpgan.errors import ConfigError
 from idpgan.files import pasted
 from idpgan.progress import Progress
-from idpgan.ranks import refuse_several
+from idpgan.ranks import ALONE, Ranks, launched, refuse_several
 
 if TYPE_CHECKING:
     from idpgan.trainer import Finished
@@ -118,7 +120,7 @@ def train(options: TrainOptions, progress: Progress) -> Answer | None:
         priced = {"config": config.model_dump(mode="json"), "plan": planned.to_json()}
         lines = [*_describe(planned), *(f"# Taken as public: {phrase}." for phrase in trainer.sources(config))]
         return Answer(priced, lambda: print(dump_toml(config), *lines, sep="\n"))
-    with processes() as ranks:
+    with _processes() as ranks:
         if not ranks.first:
             trainer.follow(ranks)
             return None
@@ -199,6 +201,18 @@ def _at(config: RunConfig, epsilon: float) -> RunConfig:
     table["privacy"]["epsilon"] = epsilon
     table["privacy"].pop("noise_multiplier", None)
     return build(type(config), table, "--epsilon")
+
+
+@contextmanager
+def _processes() -> Iterator[Ranks]:
+    """Meet the other processes of `torchrun`; without it there is one, and PyTorch is not imported."""
+    if launched()[1] == 1:
+        yield ALONE
+        return
+    from idpgan.training.distributed import joined
+
+    with joined() as ranks:
+        yield ranks
 
 
 def _describe(planned: RunPlan) -> list[str]:

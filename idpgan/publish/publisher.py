@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,11 +16,9 @@ from idpgan.config import build
 from idpgan.data.images import notebook_png
 from idpgan.errors import InputError
 from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Relation, Unit
-from idpgan.publish.plan import PublicationPlan, PublicationTable, checked_options, method_info, offer, plan_release
-from idpgan.ranks import ALONE, Ranks
+from idpgan.publish.plan import PublicationPlan, PublicationTable, checked_options, method_info, offer
 from idpgan.release.folder import write_release
 from idpgan.release.images import ImagesArtifact
-from idpgan.training.distributed import agree_on
 
 _LOG = logging.getLogger(__name__)
 
@@ -111,7 +108,6 @@ def release(
     noise: Noise | None = None,
     ledger: Ledger | None = None,
     accept_unsound: bool = False,
-    ranks: Ranks = ALONE,
     **options: Any,
 ) -> Release:
     """Release images under a method of `METHODS`.
@@ -134,7 +130,6 @@ def release(
         ledger: Ledger that is charged before noise is drawn; its unit must be ``unit``, its relation replace-one. None
             = a ledger in memory.
         accept_unsound: Must be True for methods without a proof.
-        ranks: Processes of `torchrun` that share the images, seen by rank 0; the others call `publish_shares`.
         **options: Of the method; ``load_publisher(method).options`` lists them.
 
     Raises:
@@ -158,56 +153,14 @@ def release(
     plan = offer(method, len(values), tuple(values.shape[1:]), epsilon=epsilon, delta=delta, unit=unit, options=options)
     books = Ledger(plan.price.unit, Relation.REPLACE_ONE) if ledger is None else ledger
     books.charge_together(plan.price.events)
-    return release_planned(plan, values, Noise.system() if noise is None else noise, ranks)
+    return release_planned(plan, values, Noise.system() if noise is None else noise)
 
 
-def release_planned(plan: PublicationPlan, values: Tensor, noise: Noise, ranks: Ranks = ALONE) -> Release:
+def release_planned(plan: PublicationPlan, values: Tensor, noise: Noise) -> Release:
     """Release images (N, ...) in [0, 1] that fit the plan and are already charged."""
-    if ranks.alone:
-        released = plan.recipe.release(values, noise)
-    else:
-        asked = {"method": plan.method, "shape": list(values.shape[1:]), "unit": plan.price.unit}
-        numbers = {"epsilon": plan.epsilon, "delta": plan.delta, "options": plan.options.model_dump(mode="json")}
-        with ranks.order({**asked, **numbers}):
-            released = _share(plan, ranks.broadcast(values), noise, ranks)
-        if not bool(released.isfinite().all()):
-            raise ArithmeticError("a share of the images was released as NaN or infinity.")
-    released = released.to(values.dtype)
+    released = plan.recipe.release(values, noise).to(values.dtype)
     options, notes = plan.options.model_dump(), plan.recipe.notes(values)
     return Release(released, plan.report(noise.source), plan.method, plan.price.events, options, notes, plan)
-
-
-# By several processes ----------------------------------------------------------------------------------------------
-#
-# Every image is a separate record, released once, by the rank that holds it, with noise from that rank's operating
-# system. So each image gets one draw of noise, as in one process, and events and epsilon are the same. With fixed noise
-# the images differ from those of one process: a source serves a whole batch in the order in which a publisher asks for
-# numbers, so a rank cannot know which numbers would belong to its share.
-
-
-def publish_shares(ranks: Ranks, noise: Noise | None = None) -> None:
-    """Release this rank's share of each release of rank 0, until rank 0 ends. Every other rank only calls this.
-
-    ``noise`` is as in `release`, and must be a different source on each rank.
-
-    Raises:
-        LostRankError: If rank 0 fails; rank 0 reports the reason.
-    """
-    source = Noise.system() if noise is None else noise
-    for asked in ranks.orders():
-        options = checked_options(asked["method"], asked["options"])
-        numbers = Unit(asked["unit"]), asked["epsilon"], asked["delta"]
-        plan = plan_release(asked["method"], asked["shape"], *numbers, options)
-        _share(plan, ranks.broadcast(), source, ranks)
-
-
-def _share(plan: PublicationPlan, values: Tensor, source: Noise, ranks: Ranks) -> Tensor:
-    """Release this rank's share of all images, and return all released ones on rank 0."""
-    events = [event.to_json() for event in plan.price.events]
-    agree_on("charges, that is other code,", json.dumps(events), ranks)  # before any uncharged noise is drawn
-    mine = values[ranks.share(len(values))]
-    released = plan.recipe.release(mine, source) if len(mine) else mine
-    return ranks.gather_rows(released.to(values.dtype), len(values))
 
 
 def _images(images: Tensor) -> Tensor:
