@@ -92,7 +92,8 @@ def generator_of(name: str, epsilon: float, seed: int, private: Images, public: 
         return load_generator(asked.base)
     if name in ("law", "moved"):
         method = people.generator_of("plain", epsilon, seed, private, public, asked.out)
-        model = {"moved": people.moved_of(public) if name == "moved" else 0, "plain_share": 0.0}
+        drawing = method.generator.config.drawn.model_copy(update={"plain_share": 0.0})
+        model = {"moved": people.moved_of(public) if name == "moved" else 0, "drawing": drawing}
         method.generator.config = method.generator.config.model_copy(update=model)
     else:
         row, nobody = ROWS[name], private.select(torch.arange(0))

@@ -39,7 +39,7 @@ EPOCHS, DELTA = 8, 1e-6
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("settings", nargs="*", default=[], help="of [model]: model.light=true model.latent_dim=120")
+    parser.add_argument("settings", nargs="*", default=[], help="of [model]: model.drawing=photos model.latent_dim=120")
     parser.add_argument("--images", type=Path, required=True, help="a folder of train/CLASS/*.png")
     parser.add_argument("--choose", type=int, default=2500, help="training images that judge")
     parser.add_argument("--epsilons", type=float, nargs="+", default=[1.0, 10.0])
@@ -54,19 +54,19 @@ def main() -> None:
     judge, private = images.select(order[: options.choose]), images.select(order[options.choose :])
     for epsilon in options.epsilons:
         found = asked(config, private, judge, epsilon, options)
-        print(config.model.latent_dim, config.model.light, found, flush=True)
+        print(config.model.latent_dim, config.model.drawing, found, flush=True)
 
 
 def asked(config: Any, private: Images, judge: Images, epsilon: float, options: argparse.Namespace) -> dict[str, Any]:
     """Return what is found at one epsilon."""
-    model, share = config.model, options.share
-    moments = MomentMap(private.images.shape[1:], model.latent_dim, shape=model.shape, light=model.light)
-    if model.shape:
+    model, drawn, share = config.model, config.model.drawn, options.share
+    moments = MomentMap(private.images.shape[1:], model.latent_dim, shape=drawn.shape, light=drawn.light)
+    if drawn.shape:
         moments.set_template(template(private, moments, config.method, epsilon))
         share -= config.method.template_share
     normals = estimated(exact(private, moments), moments, epsilon, share)
     found: dict[str, Any] = {"epsilon": epsilon}
-    if not model.shape:
+    if not drawn.shape:
         found["discriminants"] = discriminants(normals, moments, judge)
     if options.cnn:
         found["cnn"] = network(normals, model, judge, options.cnn)

@@ -50,8 +50,8 @@ LATENT = {1: 160, 3: 240}  # numbers of the law by channels
 EYES = np.array([[0.29, 0.38], [0.71, 0.38]])  # where `prepare --align eyes` puts them
 LAWS: dict[str, dict[str, Any]] = {  # name -> [model], [method], [privacy] beside what all have
     "plain": {},
-    "registered": {"model": {"shape": 12}},
-    "taught": {"model": {"shape": 12}, "method": {"teacher_share": 0.5, "candidates": 4}},
+    "registered": {"model": {"drawing": "faces"}},
+    "taught": {"model": {"drawing": "faces"}, "method": {"teacher_share": 0.5, "candidates": 4}},
     "person": {"privacy": {"unit": "person", "most_per_person": 10}},
 }
 DRAWN = {"law": 1.0, "moved": 0.0, "half": 0.5}  # the share that is drawn by the law itself
@@ -104,7 +104,7 @@ def generator_of(law: str, epsilon: float, seed: int, private: Images, public: I
         "data": {"name": "folder", "root": ".", "num_images": len(private), "image_size": private.image_shape[1],
                  "channels": private.image_shape[0], "classes": [*CLASSES], "label": ["expression"],
                  "public_root": "public", "public_disjoint": True},
-        "model": {"generator": "gaussian", "latent_dim": LATENT[private.image_shape[0]], "truncation": 0.7,
+        "model": {"generator": "gaussian", "latent_dim": LATENT[private.image_shape[0]], "drawing": "few-photos",
                   "moved": moved_of(public), **parts.get("model", {})},
         "method": {"name": "gaussian", "symmetric": True, **parts.get("method", {})},
         "privacy": {"epsilon": epsilon, "delta": 1e-5, **parts.get("privacy", {})},
@@ -241,8 +241,9 @@ def drawn(row: str, seed: int, private: Images, public: Images, out: Path) -> tu
     law, epsilon, how = row.split(":")
     method = generator_of(law, float(epsilon), seed, private, public, out)
     share = DRAWN[how] if how in DRAWN else float(how)
-    model = {"moved": moved_of(public) if share < 1 else 0, "plain_share": share}
     generator: Generator = method.generator
+    drawing = generator.config.drawn.model_copy(update={"plain_share": share})
+    model = {"moved": moved_of(public) if share < 1 else 0, "drawing": drawing}
     generator.config = generator.config.model_copy(update=model)
     generator = method.artifact(method.plan.config.release).generator
     images = generator.sample_images(NUM, seed=seed)

@@ -42,7 +42,7 @@ SHORT_LAPLACE = [*SHORT, *FASTER]
 SHORT_GAN = [*SHORT[:1], *SHORT[2:], "model.width=32"]
 
 
-AS_TRAINED = "idp-gan-aggregate model.temperature=1"  # its config draws more widely than it trains
+AS_TRAINED = "idp-gan-aggregate model.drawing=plain"  # its config draws more widely than it trains
 FEW_STEPS = "training.steps=500"  # what a shared CPU does by Opacus; our engine beside it at the same steps
 ZHANG, ZHANG_SOUND = "dp-gan-zhang", "dp-gan method.groups=5"  # as published; its groups clipped together
 # Narrower and shorter than the paper's, for a CPU.
@@ -66,7 +66,7 @@ PLANS: dict[str, dict[str, Plan]] = {
         "idp-gan-local": Plan("mnist-idp-gan-local", SHORT_LAPLACE, 4),
         "wgan-gp": Plan("mnist-wgan-gp", SHORT_GAN, 6, private=False),
         "idp-gan-aggregate": Plan("mnist-aggregate-no-public", [], 12),
-        AS_TRAINED: Plan("mnist-aggregate-no-public", ["model.temperature=1"], 12),
+        AS_TRAINED: Plan("mnist-aggregate-no-public", ["model.drawing=plain"], 12),
         ZHANG: Plan("mnist-dp-gan-zhang", SHORT_ZHANG, 60),
         ZHANG_SOUND: Plan("mnist-dp-gan-zhang", [*SHORT_ZHANG, "method.name=dp-gan"], 60),
         "dp-gan": Plan("mnist-dp-gan", ["training.steps=3500"], 18),

@@ -26,7 +26,7 @@ from idpgan.training.plan import RunPlan
 if TYPE_CHECKING:
     from idpgan.release.verify import Verification
 
-_LAYOUT = {"generator", "latent_dim", "width", "shape"}  # that an adapted generator has from what it adapts
+_LAYOUT = {"generator", "latent_dim", "width", "drawing"}  # that an adapted generator has from what it adapts
 
 
 def with_releases(table: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -16,6 +16,15 @@ REMOVED = MappingProxyType(
         "--num 6000 --size 64, then idpgan init FACES --base PORTRAITS writes the lines.",
         'model.simulator = "people"': "Draw a folder once (idpgan people PORTRAITS --num 6000 --size 64), name it as "
         'data.public_root, and set model.simulator = "public".',
+        "model.temperature": 'Set model.drawing: "handwriting" draws more widely than was trained, "plain" as trained.',
+        "model.coolest": 'Set model.drawing = "many-classes".',
+        "model.truncation": 'Set model.drawing: "photos", "few-photos" and "faces" have 0.7 in images to look at.',
+        "model.shape": 'Set model.drawing: "faces" (12 functions), "handwriting" or "many-classes" (6).',
+        "model.light": 'Set model.drawing = "photos".',
+        "model.detail": 'Set model.drawing = "many-classes".',
+        "model.varied": 'Set model.drawing = "handwriting".',
+        "model.agreed": 'Set model.drawing = "pen": 1,000 of each class.',
+        "model.plain_share": 'Set model.drawing: it is 0.75 in "pen", 0.5 beside model.moved.',
         # commands and options
         "idpgan sample --papers": "Card and manifest say what protects the images; `datasets` and the Hub make "
         "Croissant of the folder.",

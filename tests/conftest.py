@@ -15,6 +15,7 @@ import torch
 
 from idpgan import host
 from idpgan.device import keep_freed_memory
+from idpgan.models.drawing import Drawing
 from idpgan.privacy import Noise
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # scripts there import each other by their names
@@ -71,6 +72,14 @@ _shift = ""
 def _model_seed():
     """Weights that a test does not seed are the same in every run; noise has its own source and is untouched."""
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def any_drawing():
+    """Lets a config state any numbers of drawing, as only releases of earlier versions do: small ones, for a test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("idpgan.models.config.earlier_drawing", lambda table, _: Drawing.model_validate(table))
+        yield
 
 
 # The operating system's bits are replaced, so that no test fails by chance: each fixture and each test that draws a key

@@ -43,7 +43,7 @@ def test_what_to_do_instead_is_a_sentence(name):
 def test_a_key_is_refused(name):
     section, key = name.split(".")
     table = load_table(None)
-    table.setdefault(section, {})[key] = 1
+    table.setdefault(section, {})[key] = 77  # no key had this default
     with pytest.raises(ConfigError, match=re.escape(gone(name))):
         build_config(table, "old.toml")
 

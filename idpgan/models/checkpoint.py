@@ -21,6 +21,7 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.files import parse_json, pasted, read_plain, write_bytes_atomic, write_text_atomic
 from idpgan.host import own_state
 from idpgan.models.config import ModelConfig, Origin
+from idpgan.models.drawing import with_drawing
 from idpgan.models.families import build_generator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.initialize import without_weights
@@ -219,16 +220,16 @@ def build_described(described: Any, path: Path) -> Generator:
     if not isinstance(model, dict):
         raise InputError(f"{path}: model = {model!r} must be a table. {_AGAIN}.")
     try:
-        config = build(ModelConfig, model, "generator.model")
+        config = build(ModelConfig, with_drawing(model), "generator.model")
         if _without_network(config):  # code that a release names is not imported
             kind = GeneratorOutline if config.pipeline is None else PipelineOutline
             generator: Generator = kind(config, shape, len(classes), outlined(described.get("tensors")))
         else:
             with without_weights():
                 generator = build_generator(config, shape, len(classes))
-                if config.varied:
+                if config.drawn.varied:
                     generator = VariedGenerator(generator)
-                if held := config.moved or config.agreed:
+                if held := config.moved or config.drawn.agreed:
                     generator = MovedGenerator(generator, held)
         if len(classes) != generator.num_classes:
             raise InputError(f"an unconditional generator has no classes, but {len(classes)} are named. {_AGAIN}.")

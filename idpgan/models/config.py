@@ -12,6 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, mod
 from idpgan.config import Section
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import printable
+from idpgan.models.drawing import DRAWINGS, PLAIN, Drawing, drawing_of, earlier_drawing
 from idpgan.own_code import is_own_code, path_of
 
 
@@ -51,12 +52,15 @@ PIPELINE_PARTS = {  # classes of `diffusers` that are known
     ),
 }  # fmt: skip
 _LONGEST_SETTINGS = 50_000  # characters
-_BENT = ("gaussian", "refined", "diffusion")  # draw texture and shape
 _LAWS = ("gaussian", "refined")  # onto which public images are moved
-_VARIED = ("warp", "gaussian")  # whose images to train on may be varied
 _CRITICS = ("dcgan",)
 _SIMULATORS = ("faces", "fonts", "people", "public", "generator")  # "people": in releases of 0.3.0 alone
-_DROPPED = {"generator_norm": "batch", "critic_norm": "none"}  # keys of earlier versions, with all that is left
+_WAYS = (PLAIN, *DRAWINGS)
+_DROPPED = {  # keys of earlier versions, with all that is left: runs that were made with them state these
+    "generator_norm": "batch",
+    "critic_norm": "none",
+    **{key: value for key, value in Drawing().model_dump().items() if key != "taught"},
+}
 
 
 def or_own(*known: str) -> AfterValidator:
@@ -79,6 +83,12 @@ def _one_line(text: str) -> str:
     if len(text) > _LONGEST_LICENSE or not printable(text):
         raise ValueError(f"it must be one printable line of at most {_LONGEST_LICENSE} characters")
     return text
+
+
+def _way(value: Any) -> Any:
+    if isinstance(value, Drawing) or value in _WAYS:
+        return value
+    raise ValueError(f"it is none of {', '.join(_WAYS)}")
 
 
 def _several(value: Any) -> Any:
@@ -153,33 +163,18 @@ class ModelConfig(Section):
         origin: That generator; written by `idpgan train`, which reads its release.
         variation: How much an image of a "population" differs from its member: 0 not at all, 1 as two images of the
             simulator do.
-        temperature: Factor on the latent numbers of images that are drawn, but not on those that choose; training
-            has 1. Above 1 images vary more than in training; with a teacher those that leave their class are left out.
-        coolest: Images to train on have temperatures of their own, even between so much of `temperature` and all of it;
-            1 = all the same. Of many classes the cool images show what tells them apart, the warm ones how they vary.
-        truncation: Takes the place of `temperature` in images that are drawn to be looked at; None: the same. Below 1
-            images are cleaner and more alike (Brock, Donahue and Simonyan 2019): samples.png and `idpgan sample` are
-            drawn so, and what others train on is not.
-        shape: Functions a direction of the smooth displacement by which a "gaussian", "refined" or "diffusion"
-            generator bends each image, 0 = none: texture and shape are drawn together (`idpgan.models.registration`).
-        light: Whether a "gaussian" generator draws an image's contrast by itself: coefficients at one contrast are
-            released, and its logarithm (`idpgan.models.light`).
-        detail: Whether a "gaussian" generator adds what lies above its coefficients, taken from dead leaves drawn here:
-            edges, for images of photographs (`idpgan.models.detail`).
+        drawing: How images are drawn, by what they show: "plain", nothing special; "photos", "few-photos" (grey, below
+            20,000), "faces" (aligned), "handwriting", "pen" (handwriting beside digits of a simulated pen) or
+            "many-classes". What each means: `idpgan.models.drawing`.
         moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
             released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these. With a ``simulator``
             of your own, or "generator", what that draws is moved.
-        varied: Strength of the motions of images of handwriting that are drawn to train on, which are sharpened too
-            (`idpgan.models.varied`): 1 is that of `warp`, 0 leaves all as it was drawn. It costs no budget.
-        agreed: Public images of each class that are drawn beside the law's as they are and released with it: those that
-            the teacher finds to be of their class (`idpgan.synthesis.agreed`); 0: none.
         trained: Of a run that adapts what ``data.public_generator`` names, a released "diffusion" generator or a folder
             of `diffusers`: which of its weights the steps move, one or several of "labels", "biases", "lora:R",
             "tangent:R", either with ":PATTERN" behind it, and patterns of names; see `idpgan.models.adapters`. Empty:
             nothing is adapted.
         pipeline: That folder; written by `idpgan train`, which reads it.
         prompts: What the frozen text encoder of that folder is told of each class, in their order, or of all images.
-        plain_share: Of the images to train on, the share that is drawn by the law as without `moved` or `agreed`.
     """
 
     latent_dim: int = Field(default=64, ge=1, le=4096)
@@ -193,19 +188,11 @@ class ModelConfig(Section):
     license: Annotated[str, AfterValidator(_one_line)] = ""
     origin: Origin | None = None
     variation: float = Field(default=0.2, ge=0, le=1)
-    temperature: float = Field(default=1.0, ge=0, le=10)
-    coolest: float = Field(default=1.0, ge=0, le=1)
-    truncation: float | None = Field(default=None, ge=0, le=10)
-    shape: int = Field(default=0, ge=0, le=36)
-    light: bool = False
-    detail: bool = False
+    drawing: Annotated[str | Drawing, BeforeValidator(_way), WithJsonSchema({"enum": [*_WAYS]})] = PLAIN
     moved: int = Field(default=0, ge=0, le=65536)
-    varied: float = Field(default=0.0, ge=0, le=3)
-    agreed: int = Field(default=0, ge=0, le=65536)
     trained: Annotated[tuple[TrainedPart, ...], BeforeValidator(_several), Field(max_length=64)] = ()
     pipeline: PipelineConfig | None = None
     prompts: Annotated[tuple[TrainedPart, ...], BeforeValidator(_several), Field(max_length=1000)] = ()
-    plain_share: float = Field(default=0.5, ge=0, lt=1)
 
     @model_validator(mode="before")
     @classmethod
@@ -214,32 +201,35 @@ class ModelConfig(Section):
         if not isinstance(table, Mapping):
             return table
         kept = {key: value for key, value in table.items() if key not in _DROPPED or value != _DROPPED[key]}
+        if isinstance(drawing := table.get("drawing"), Mapping):
+            found = earlier_drawing(drawing, str(table.get("generator", "dcgan")))
+            kept["drawing"] = PLAIN if found == Drawing() else found
         return {"license" if key == "licence" and "license" not in kept else key: kept[key] for key in kept}
 
-    def temperature_for(self, purpose: Purpose) -> float:
-        """Return the factor on the latent numbers of images that are drawn for a purpose."""
-        if self.truncation is None or purpose is Purpose.TRAINING:
-            return self.temperature
-        return self.truncation
+    @property
+    def drawn(self) -> Drawing:
+        """How the generator draws."""
+        return self.drawing if isinstance(self.drawing, Drawing) else drawing_of(self.drawing, self.generator)
+
+    def temperature_for(self, purpose: Purpose, *, taught: bool = False) -> float:
+        """Return the factor on the latent numbers of images that are drawn for a purpose.
+
+        Args:
+            taught: Whether they are grey, and a teacher chooses among them.
+        """
+        drawn = self.drawn
+        if drawn.truncation is not None and purpose is Purpose.LOOKING:
+            return drawn.truncation
+        return drawn.taught if taught and drawn.taught is not None else drawn.temperature
 
     @model_validator(mode="after")
     def _check(self) -> ModelConfig:
-        if self.shape and self.generator not in _BENT:
+        drawn = self.drawn
+        if self.moved and (drawn.light or drawn.varied or drawn.agreed):
             raise ConfigError(
-                f"shape = {self.shape} bends what a normal distribution draws, in the generators {', '.join(_BENT)}, "
-                f'and generator = "{self.generator}". Set shape = 0.'
+                f'moved = {self.moved} and drawing = "{self.drawing}" exclude each other. Set moved = 0, or drawing = '
+                f'"{PLAIN}".'
             )
-        for key in ("light", "detail"):
-            if getattr(self, key) and (self.generator != "gaussian" or self.moved):
-                raise ConfigError(
-                    f'{key} = true is for generator = "gaussian" with moved = 0. Set them, or {key} = false.'
-                )
-        if self.varied and (self.generator not in _VARIED or self.moved):
-            raise ConfigError(
-                f"varied = {self.varied:g} is for the generators {', '.join(_VARIED)} with moved = 0. Set varied = 0."
-            )
-        if self.agreed and self.moved:
-            raise ConfigError(f"moved = {self.moved} and agreed = {self.agreed} exclude each other. Set one to 0.")
         if self.moved and self.generator not in _LAWS:
             raise ConfigError(
                 f"moved = {self.moved} moves public images onto a normal distribution, that of the generators "

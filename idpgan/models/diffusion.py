@@ -12,8 +12,8 @@ Images are drawn by their probability flow, ``dy/ds = (y - D(y; s)) / s``, from 
 integrated exactly: with F = 0 an image is ``m + S^(1/2) w``, of the very law of a `GaussianGenerator`. The last step,
 from `LEAST` to 0, adds c F as it is at `LEAST`.
 
-With ``model.shape`` above 0 an image is its texture, the image in place on a released template, and the displacement
-that brought it there (`idpgan.models.registration`). Both together are normal, so all of the above holds for the row of
+With ``drawing = "faces"`` an image is its texture, the image in place on a released template, and the displacement that
+brought it there (`idpgan.models.registration`). Both together are normal, so all of the above holds for the row of
 their numbers, and a drawn texture is bent back by the displacement that was drawn with it. A displacement is counted in
 such units that one as large as is expected of photographs weighs as much as an image of contrast d, so that one level
 of noise fits both (as Cootes, Edwards and Taylor, "Active appearance models", 1998, weigh shape against texture). F
@@ -130,7 +130,7 @@ class ResidualNetwork(nn.Module):
 class DiffusionGenerator(GaussianGenerator):
     """Draw images by the probability flow of a closed-form denoiser and a network; see the module.
 
-    A latent vector is a row of noise: D = C H W numbers, and 2 ``config.shape`` for a displacement.
+    A latent vector is a row of noise: D = C H W numbers, and 2 ``config.drawn.shape`` for a displacement.
 
     Args:
         config: The [model] section: ``latent_dim`` coefficients, ``width`` feature maps, ``shape`` functions of a
@@ -154,15 +154,15 @@ class DiffusionGenerator(GaussianGenerator):
         self.mean.requires_grad_(False)
         self.factor.requires_grad_(False)
         self._pixels = math.prod(self.image_shape)
-        self.latent_dim = self._pixels + 2 * config.shape
+        self.latent_dim = self._pixels + 2 * config.drawn.shape
         template = torch.zeros(len(self.mean), *self.image_shape)
-        self.template = nn.Parameter(template, requires_grad=False) if config.shape else None
+        self.template = nn.Parameter(template, requires_grad=False) if config.drawn.shape else None
         self.network = ResidualNetwork(self.image_shape, config.width, self.num_classes, seed=seed)
 
     @property
     def known_numbers(self) -> int:
         """Numbers that the steps keep of each image: its displacement, (2 shape)."""
-        return 2 * self.config.shape
+        return 2 * self.config.drawn.shape
 
     def levels(self, normal: Tensor) -> Tensor:
         """See `training_levels`."""
@@ -171,7 +171,7 @@ class DiffusionGenerator(GaussianGenerator):
     @property
     def unit(self) -> float:
         """See `shape_unit`."""
-        return shape_unit(self.config.shape, self._pixels)
+        return shape_unit(self.config.drawn.shape, self._pixels)
 
     def set_moments(self, mean: Tensor, factor: Tensor) -> None:
         """Set means (rows, q) and factors (rows, q, r), r <= q: any that have these products ``F F^T``.
@@ -180,7 +180,7 @@ class DiffusionGenerator(GaussianGenerator):
         """
         scale = torch.ones(mean.shape[1], dtype=torch.float64, device=mean.device)
         if self.template is not None:
-            scale[-2 * self.config.shape :] = 1 / self.unit
+            scale[-2 * self.config.drawn.shape :] = 1 / self.unit
         axes, lengths, _ = torch.linalg.svd(scale[:, None] * factor.detach().double(), full_matrices=False)
         super().set_moments(scale * mean, axes * lengths[:, None])
 
@@ -209,7 +209,7 @@ class DiffusionGenerator(GaussianGenerator):
         if self.template is None:
             return images.new_zeros(len(images), 0)
         templates = self.template[_rows(len(images), labels, images.device)]
-        return Registration(self.image_shape, self.config.shape)(images, templates)
+        return Registration(self.image_shape, self.config.drawn.shape)(images, templates)
 
     def states(self, images: Tensor, shapes: Tensor) -> Tensor:
         """Return the rows (B, D) that the diffusion moves, of images (B, C, H, W) and their displacements."""
@@ -289,7 +289,7 @@ class DiffusionGenerator(GaussianGenerator):
 
     def _functions(self) -> Tensor:
         like = self.mean
-        return _functions(self.image_shape, self.config.latent_dim, self.config.shape, like.dtype, like.device)
+        return _functions(self.image_shape, self.config.latent_dim, self.config.drawn.shape, like.dtype, like.device)
 
     def _texture(self, states: Tensor) -> Tensor:
         """Return the images (B, C, H, W) in rows of numbers."""
@@ -312,7 +312,7 @@ class DiffusionGenerator(GaussianGenerator):
         labels = rows if self.num_classes else None
         inputs, _ = self.problem(noisy, labels, levels, torch.zeros_like(noisy))
         found = _reach(levels)[:, None] * self.network(inputs, levels, rows).flatten(1)
-        return functional.pad(found, (0, 2 * self.config.shape))
+        return functional.pad(found, (0, 2 * self.config.drawn.shape))
 
     def _slope(self, center: Tensor, w: Tensor, rows: Tensor, level: float) -> Tensor:
         """Return by how much w rises as ln s falls: ``(S + s^2 I)^(-1/2)`` of the residual."""

@@ -110,7 +110,7 @@ class GaussianGenerator(Generator):
     """Draw coefficients ``mean + factor z`` of the image's class, transform them back, clamp to [-1, 1].
 
     Args:
-        config: The [model] section: ``latent_dim`` coefficients, and ``shape`` functions of a displacement a direction.
+        config: The [model] section: ``latent_dim`` coefficients, and `ModelConfig.drawn`.
         image_shape: (C, H, W) in px of any size, C in {1, 3}.
         num_classes: Classes of the data; ignored unless ``config.conditional``.
         seed: Not used: before `set_moments` the images are grey.
@@ -121,10 +121,10 @@ class GaussianGenerator(Generator):
     """
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
-        size = count_numbers(image_shape, config.latent_dim, config.shape, light=config.light)
-        super().__init__(config, image_shape, num_classes, latent_dim=size + config.detail)
+        size = count_numbers(image_shape, config.latent_dim, config.drawn.shape, light=config.drawn.light)
+        super().__init__(config, image_shape, num_classes, latent_dim=size + config.drawn.detail)
         rows = max(self.num_classes, 1)
-        if config.detail:
+        if config.drawn.detail:
             self.choosing = (size,)
         self.mean = nn.Parameter(torch.zeros(rows, size))
         self.factor = nn.Parameter(torch.zeros(rows, size, size))
@@ -151,14 +151,14 @@ class GaussianGenerator(Generator):
         of_all = torch.einsum("kqr,br->bkq", self.factor, z)
         drawn = self.mean[rows] + of_all[torch.arange(len(z), device=z.device), rows]
         basis = basis_of(self.image_shape, self.config.latent_dim).to(drawn)
-        numbers = drawn.shape[1] - 2 * self.config.shape
-        texture, shapes = drawn.split([numbers, 2 * self.config.shape], dim=1)
-        if self.config.light:
+        numbers = drawn.shape[1] - 2 * self.config.drawn.shape
+        texture, shapes = drawn.split([numbers, 2 * self.config.drawn.shape], dim=1)
+        if self.config.drawn.light:
             texture = light_of(self.image_shape, self.config.latent_dim).given_back(texture)
         images = (texture @ basis.T).view(-1, *self.image_shape)
-        if self.config.detail:
+        if self.config.drawn.detail:
             images = detail_of(self.image_shape, self.config.latent_dim).added(images, texture, place[:, 0])
-        return bent_back(images, shapes) if self.config.shape else images
+        return bent_back(images, shapes) if self.config.drawn.shape else images
 
 
 @functools.lru_cache(maxsize=2)  # every batch needs it

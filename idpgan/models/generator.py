@@ -154,8 +154,8 @@ class Generator(nn.Module):
                 ``classes``: ``num`` of them, or one for all; None = ``sample_labels(num)``.
             seed: 0 .. 2^63 - 1; None = fresh entropy from the operating system.
             batch_size: Images per forward pass, >= 1; it bounds the memory.
-            purpose: "looking" draws with `ModelConfig.truncation`, where it is set; "training", for what trains or
-                measures something, always with `ModelConfig.temperature`, and `ModelConfig.coolest`.
+            purpose: "looking" draws with `Drawing.truncation`, where it is set; "training", for what trains or
+                measures something, always with `Drawing.temperature`, and `Drawing.coolest`.
 
         Returns:
             (num, C, H, W) float32 in [-1, 1], on the CPU.
@@ -244,17 +244,23 @@ class Generator(nn.Module):
                         module.training = training
                 yield images.view(len(rows), self.candidates, *self.image_shape).cpu()
 
+    def temperature(self, purpose: Purpose) -> float:
+        """Return how widely images are drawn for a purpose, in multiples of the spread that was trained."""
+        taught = self.teacher is not None and self.image_shape[0] == 1
+        return self.config.temperature_for(purpose, taught=taught)
+
     def temperatures(self, purpose: Purpose) -> Tensor:
         """Return the factors on the latent numbers of images that are drawn for a purpose, (latent_dim,)."""
-        factors = torch.full((self.latent_dim,), self.config.temperature_for(purpose))
+        factors = torch.full((self.latent_dim,), self.temperature(purpose))
         factors[list(self.choosing)] = 1.0
         return factors
 
     def _cooled(self, purpose: Purpose) -> Tensor | None:
         """Return by how much of themselves the factors fall at most, (latent_dim,); None: each image has the same."""
-        if purpose != Purpose.TRAINING or self.config.coolest == 1:
+        coolest = self.config.drawn.coolest
+        if purpose != Purpose.TRAINING or coolest == 1:
             return None
-        most = torch.full((self.latent_dim,), 1 - self.config.coolest)
+        most = torch.full((self.latent_dim,), 1 - coolest)
         most[list(self.choosing)] = 0.0
         return most
 

@@ -21,7 +21,7 @@ class MovedGenerator(Generator):
 
     Pictures that were agreed with have no such noise. To be looked at, all images are moved pictures without it, but
     of those that were agreed with a share; of images to train on, a share
-    `ModelConfig.plain_share` is drawn by the law. The first latent number says which of both an image is, the second
+    `Drawing.plain_share` is drawn by the law. The first latent number says which of both an image is, the second
     chooses the picture, the next are the noise on its coefficients, and the others are those of the law. The candidates
     of an image differ by the last alone, so that a teacher chooses among the law's images, never among moved pictures.
 
@@ -53,7 +53,7 @@ class MovedGenerator(Generator):
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
         """Draw images of latent numbers (B, latent_dim)."""
         kind, choice, noise, rest = z.split([1, 1, self._noise, self.law.latent_dim], dim=1)
-        plain = (2 * uniform_of(kind[:, 0]) - 1).abs() > 1 - self.config.plain_share
+        plain = (2 * uniform_of(kind[:, 0]) - 1).abs() > 1 - self.config.drawn.plain_share
         rows = torch.zeros(len(z), dtype=torch.int64, device=z.device) if labels is None else labels
         moved = rows[~plain]
         chosen = (uniform_of(choice[~plain, 0]) * self.pictures.shape[1]).long().clamp(max=self.pictures.shape[1] - 1)

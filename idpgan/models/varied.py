@@ -26,7 +26,7 @@ class VariedGenerator(Generator):
     To be looked at, images are sharpened alike and not moved.
 
     Args:
-        law: A generator whose config, shape and classes this one has; `ModelConfig.varied` is the strength of the
+        law: A generator whose config, shape and classes this one has; `Drawing.varied` is the strength of the
             motions, 1 that of `idpgan.models.warp.augment`.
     """
 
@@ -46,7 +46,7 @@ class VariedGenerator(Generator):
         """Draw images of latent numbers (B, latent_dim)."""
         limited, normal, steep, rest = z.split([_LIMITED, MOVES - _LIMITED, 1, self.law.latent_dim], dim=1)
         drawn = self.law.images(rest, labels)
-        moved = move(drawn, moves_of(uniform_of(limited), normal, self.config.varied))
+        moved = move(drawn, moves_of(uniform_of(limited), normal, self.config.drawn.varied))
         low, high = _SHARPEST
         factor = (low + (high - low) * uniform_of(steep))[:, :, None, None]
         return torch.tanh(factor * moved) / torch.tanh(factor)

@@ -101,7 +101,7 @@ def export_samples(
         seed: Of the latent vectors; None = fresh entropy.
         soft_labels: Also write the probability that the generator's teacher gives each class: the array
             ``probabilities`` (N, K) of an .npz, or the file ``soft_labels.csv`` of a folder.
-        purpose: What the images are for, which says how widely they are drawn; see `ModelConfig.truncation`.
+        purpose: What the images are for, which says how widely they are drawn; see `Drawing.truncation`.
         device: Where images are drawn.
         module: The code of a generator that is its makers' own; see `idpgan.load_generator`.
         marked: Whether files say in a form for machines that the images are artificial; see `idpgan.release.mark`.
@@ -132,7 +132,7 @@ def export_samples(
     manifest = _manifest(find_weights(source), release, generator, num, chosen, seed)
     mark = Mark(DigitalSource.TRAINED, made_with(), manifest["generator_sha256"]) if marked else None
     manifest[MARK] = mark and mark.to_json()
-    if generator.config.truncation is not None:  # only there does the purpose make a difference
+    if generator.config.drawn.truncation is not None:  # only there does the purpose make a difference
         manifest["purpose"] = str(purpose)
     if release is not None:
         document, described = release.stated.document, release.artifact.describe()

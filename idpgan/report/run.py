@@ -286,8 +286,8 @@ def _images(known: Known, progress: Progress) -> Part:
         private = known.stated is not None and known.stated.report.private
         covered = "covered by the proven epsilon" if private else "NOT private"
         caption = f"Drawn from the released generator with seed 0: {covered}."
-        if generator.config.truncation is not None:
-            caption += f" To be looked at, with {generator.config.truncation:g} of the spread (model.truncation)."
+        if (truncation := generator.config.drawn.truncation) is not None:
+            caption += f" To be looked at, with {truncation:g} of the spread (model.drawing)."
         galleries.append(Gallery("Generated", pictures, caption))
     notes = [] if len(known.classes) <= _SHOWN_CLASSES else [f"The first {_SHOWN_CLASSES} classes."]
     real = _real(known, progress)

@@ -26,14 +26,14 @@ _SURE = 0.5  # the least probability of its class that all are alike from
 
 
 def agreed(law: Generator, public: Images, teacher: PrivateClassifier, *, seed: int) -> MovedGenerator:
-    """Return a generator that draws public pictures beside what a law draws, `ModelConfig.agreed` of each class.
+    """Return a generator that draws public pictures beside what a law draws, `Drawing.agreed` of each class.
 
     Args:
         law: Of the same classes as the teacher.
         public: Of the same shape. Of a class whose pictures the teacher mostly refuses, the likeliest are taken.
         seed: Of which are taken, where more are agreed with.
     """
-    num, rng = law.config.agreed, torch.Generator().manual_seed(seed)
+    num, rng = law.config.drawn.agreed, torch.Generator().manual_seed(seed)
     result = MovedGenerator(law, num).to(next(law.parameters()).device)
     for row in range(law.num_classes):
         pool = pool_of(public, row)
@@ -45,10 +45,11 @@ def agreed(law: Generator, public: Images, teacher: PrivateClassifier, *, seed: 
 
 def check_agreed(plan: RunPlan) -> None:
     """Refuse to choose among public pictures that are not there, or more than memory holds; no image has been read."""
-    num, public, shape = plan.config.model.agreed, plan.shape.sizes.public, plan.shape.image_shape
-    check_memory(num * max(plan.classes, 1) * math.prod(shape), f"model.agreed = {num:,}", "Lower it.")
+    num, public, shape = plan.config.model.drawn.agreed, plan.shape.sizes.public, plan.shape.image_shape
+    what = f'model.drawing = "{plan.config.model.drawing}"'
+    check_memory(num * max(plan.classes, 1) * math.prod(shape), what, 'Set model.drawing = "handwriting".')
     if num > public:
         raise ConfigError(
-            f"model.agreed = {num:,} public images of each class are chosen, and there are {public:,} public images. "
-            "Name some as data.public_root, draw them with data.public, or lower model.agreed."
+            f"{what} chooses {num:,} public images of each class, and there are {public:,} public images. Name some as "
+            'data.public_root, draw more with data.public, or set model.drawing = "handwriting".'
         )

@@ -2,7 +2,7 @@ r"""Gaussian: noisy first and second moments of low frequencies, released once, 
 
 The only private read is `prepare`: for every class the sum of ``v(x)`` (`moments`: count, mean and second moments of
 DCT coefficients in one vector of norm at most 1) over its images, plus rounded Gaussian noise on everything at once
-(`privacy.sums.CellSums`). With ``model.shape`` above 0 it begins with a template (`template`), every image is brought
+(`privacy.sums.CellSums`). With `Drawing.shape` above 0 it begins with a template (`template`), every image is brought
 into place on it, and v(x) holds texture and displacement together; a generated texture is bent back by a generated
 displacement. What follows is linear algebra on the released sums (`moments`), and costs nothing: the run
 ends with the release, without any training. The images are blurred, but as private as those of any sound method; a
@@ -119,9 +119,9 @@ class GaussianPlan(SumsPlan):
     @property
     def dimensions(self) -> int:
         """Numbers of an image's vector."""
-        model = self.config.model
-        asked = {"symmetric": self.config.method.symmetric, "light": model.light}
-        return count_moments(self.shape.image_shape, model.latent_dim, model.shape, **asked)
+        model, drawn = self.config.model, self.config.model.drawn
+        asked = {"symmetric": self.config.method.symmetric, "light": drawn.light}
+        return count_moments(self.shape.image_shape, model.latent_dim, drawn.shape, **asked)
 
     @functools.cached_property
     def sums(self) -> CellSums:
@@ -179,12 +179,12 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
         self.moments = MomentMap(
             split.image_shape,
             config.model.latent_dim,
-            shape=config.model.shape,
+            shape=config.model.drawn.shape,
             contrast=own.contrast,
             clip=own.clip,
             count_share=own.count_share,
             symmetric=own.symmetric,
-            light=config.model.light,
+            light=config.model.drawn.light,
         )
         self.teaching, self.candidates = self.plan.teaching, self.plan.candidates
 

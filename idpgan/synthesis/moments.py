@@ -54,7 +54,8 @@ def count_moments(
 ) -> int:
     """Return the length D of a vector: the upper triangle of a (q + 1) x (q + 1) matrix, and the power.
 
-    ``latent_dim``, ``shape`` and ``light`` are those of `ModelConfig`; ``symmetric`` leaves two blocks of the triangle.
+    ``latent_dim`` is that of `ModelConfig`, ``shape`` and ``light`` are of its `Drawing`; ``symmetric`` leaves two
+    blocks of the triangle.
     """
     size = count_numbers(image_shape, latent_dim, shape, light=light)
     odd = int(_odd(image_shape, latent_dim, shape).sum()) if symmetric else 0
@@ -103,12 +104,12 @@ class MomentMap:
     Args:
         image_shape: (C, H, W).
         latent_dim: `ModelConfig.latent_dim`.
-        shape: `ModelConfig.shape`; above 0 `template` has to be set before the first image is mapped.
+        shape: `Drawing.shape`; above 0 `template` has to be set before the first image is mapped.
         contrast: Standard deviation of pixels on [-1, 1] that s assumes, beside a spectrum of 1 / f^2.
         clip: Norm that is kept, in multiples of sqrt(q); 1 is the length of a typical image if m and s are right.
         count_share: t in (0, 1).
         symmetric: Whether to leave out what a mirror, left for right, would negate.
-        light: `ModelConfig.light`.
+        light: `Drawing.light`.
 
     Attributes:
         size: q.

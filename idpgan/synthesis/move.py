@@ -88,7 +88,7 @@ class Coordinates:
     def __init__(self, generator: Generator, template: Tensor | None = None) -> None:
         self.basis, self.template = basis_of(generator.image_shape, generator.config.latent_dim), template
         self._pixels, self.size = self.basis.shape  # (C H W, q)
-        self._count = 0 if template is None else generator.config.shape
+        self._count = 0 if template is None else generator.config.drawn.shape
         self._unit = shape_unit(self._count, self._pixels) if self._count else 1.0
 
     @property
@@ -128,7 +128,9 @@ def _lit(added: Tensor, images: Tensor) -> Tensor:
 
 def law_of(generator: Generator, coordinates: Coordinates) -> Law:
     """Return the moments of what a generator draws to train on: of a plain normal distribution its own."""
-    if type(generator) is GaussianGenerator and bool(generator.config.shape) == (coordinates.template is not None):
+    if type(generator) is GaussianGenerator and bool(generator.config.drawn.shape) == (
+        coordinates.template is not None
+    ):
         mean, factor = (part.detach().cpu().double() for part in (generator.mean, generator.factor))
         units = coordinates.units
         return Law(mean / units, factor @ factor.mT / (units[:, None] * units), math.inf)
@@ -242,7 +244,7 @@ def draws_own(model: ModelConfig) -> bool:
 
 def assumed(model: ModelConfig) -> tuple[str, ...]:
     """Return what is taken as public where pictures are moved, or agreed with."""
-    if not (held := model.moved or model.agreed):
+    if not (held := model.moved or model.drawn.agreed):
         return ()
     how = "were moved" if model.moved else "the teacher agreed with"
     shown = f"the {held:,} public images of each class that {how}: whoever is on one is seen in what is drawn"
@@ -294,13 +296,14 @@ def check_moved(plan: RunPlan) -> None:
 
 def check_pools(public: Images, model: ModelConfig, rows: int) -> None:
     """Refuse a class with fewer public pictures than are moved, or agreed with."""
-    key, least = ("agreed", model.agreed) if model.agreed else ("moved", max(model.moved, _PRIOR_CLASSES))
+    key = "moved" if model.moved else "drawing"
+    least = max(model.moved, _PRIOR_CLASSES) if model.moved else model.drawn.agreed
     for row in range(rows):
         if (found := len(pool_of(public, row))) < least:
             name = f"of class '{public.classes[row]}'" if public.classes else "in all"
             raise ConfigError(
-                f"model.{key} = {getattr(model, key):,} needs at least {least:,} public images of each class, and "
-                f"there are {found:,} {name}. Lower it, or give more of them."
+                f"model.{key} = {getattr(model, key)} needs at least {least:,} public images of each class, and there "
+                f"are {found:,} {name}. Give more of them, or set another model.{key}."
             )
 
 

@@ -33,7 +33,7 @@ class GivesGenerator(Method):
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
         self._to_move, model = split.public, self.plan.config.model
-        if model.agreed or (model.moved and not draws_own(model)):
+        if model.drawn.agreed or (model.moved and not draws_own(model)):
             classes = len(split.classes) if model.conditional else 0
             check_pools(split.public, model, max(classes, 1))
 
@@ -61,10 +61,10 @@ class GivesGenerator(Method):
     def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
         """Return the generator with public pictures, moved onto its law or agreed with, and its teacher, if any."""
         generator = law = self.generator
-        if generator.config.varied:
+        if generator.config.drawn.varied:
             generator = law = VariedGenerator(generator)
         teacher = None if self.teacher is None else balanced(self.teacher, law, self.progress)
-        if generator.config.agreed and teacher is not None:
+        if generator.config.drawn.agreed and teacher is not None:
             generator = agreed(law, self._to_move, teacher, seed=self.plan.config.training.seed)
         if generator.config.moved:
             seed, public = self.plan.config.training.seed, self._to_move

@@ -16,18 +16,18 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from idpgan.data.load import DataShape
+from idpgan.models.drawing import Drawing, drawing_of
 from idpgan.privacy import Event, Relation, Unit, calibrate
 from idpgan.synthesis.moments import COUNT_SHARE
 from idpgan.synthesis.template import TEMPLATE_SHARE
 
 EPSILON = 3.0
-SHAPE = 12  # functions of a face's displacement in each direction: more add noise, fewer bend less
-_STROKES, _WRITTEN = 6, 1_000  # the same of writing, from so many images of a class on
+_WRITTEN = 1_000  # images of a class from which on writing is brought into place
 _SIGNS, _MEMBERS = 20, 300  # so many classes of so many images are brought into place
 _PLACED = 0.25  # of the budget, for that
 _MANY = 20_000  # private images from which on a teacher takes more steps, and grey ones have light
 _MOST_BYTES = 1 << 25  # of public images in a release
-TRUNCATION = 0.7  # of normal distributions of photos: 0.6 to 0.8 looked best in trials at epsilon 10
+_PLAIN = Drawing()
 
 
 class Setting(NamedTuple):
@@ -96,9 +96,7 @@ def privacy(facts: Facts) -> dict[str, Setting]:
     }
 
 
-def _coefficients(
-    facts: Facts, share: float, shape: int = 0, *, symmetric: bool = False, light: bool = False
-) -> Setting:
+def _coefficients(facts: Facts, share: float, drawn: Drawing = _PLAIN, *, symmetric: bool = False) -> Setting:
     """Return ``model.latent_dim``: a quarter more than make an even share of the variance stand above the noise edge.
 
     ``1 / q = sqrt(2 q R) s / N`` for R classes, N records and noise of standard deviation s on a second moment
@@ -108,42 +106,51 @@ def _coefficients(
 
     Args:
         share: Of the budget, for the sums.
-        shape: Functions of a displacement in each direction, whose coefficients count too.
+        drawn: How images are drawn: functions of a displacement count too, and coefficients may be at one contrast.
         symmetric: Whether moments that a mirror would negate are left out.
-        light: Whether coefficients are at one contrast.
     """
     asked, pixels = privacy(facts), math.prod(facts.shape.image_shape)
     epsilon, delta = (float(str(asked[key].value)) for key in ("epsilon", "delta"))
     noise = calibrate(lambda multiplier: [Event("gaussian", Unit.IMAGE, Relation.ZERO_OUT, multiplier)], epsilon, delta)
     records = facts.shape.num_private / (facts.per_person or 1)
     scale = math.sqrt((1 if symmetric else 2) * facts.num_classes / share) / (1 - COUNT_SHARE)
-    more = 2.5 if light else 1.25
-    most = 120 if light and facts.shape.image_shape[0] == 3 else 240
-    count = more * (noise * scale / records) ** (-2 / 3) - 2 * shape
+    more = 2.5 if drawn.light else 1.25
+    most = 120 if drawn.light and facts.shape.image_shape[0] == 3 else 240
+    count = more * (noise * scale / records) ** (-2 / 3) - 2 * drawn.shape
     return Setting(
         min(max(int(count) // 40 * 40, 40), most, pixels * 5 // 8), "fewer coefficients, less noise, more blur"
     )
 
 
 def _moments(
-    facts: Facts, teacher: Mapping[str, Setting], *, light: bool = False
+    facts: Facts, teacher: Mapping[str, Setting], generator: str
 ) -> tuple[dict[str, Setting], dict[str, Setting]]:
     """Return the settings of [model] and of [method] that say which moments are released, beside such a teacher."""
     share = 1 - (float(str(teacher["teacher_share"].value)) if teacher else 0.0)
+    way, method = _way(facts, bool(teacher), generator), {}
+    drawn = drawing_of(str(way.value), generator)
+    if drawn.shape:
+        share -= _PLACED if drawn.detail else TEMPLATE_SHARE
+    if drawn.detail:
+        method = {"templates": _OF_CLASSES, "template_share": _ROUNDS}
+    elif drawn.shape:
+        method = {"symmetric": _MIRRORED} if facts.aligned else {"templates": _OF_CLASSES}
+    count = _coefficients(facts, share, drawn, symmetric=facts.aligned)
+    moved = {"moved": _moved(facts)} if facts.aligned and facts.shape.sizes.public else {}
+    return {"latent_dim": count, "drawing": way, **moved}, method
+
+
+def _way(facts: Facts, taught: bool, generator: str) -> Setting:
+    """Return ``model.drawing``."""
     if facts.aligned:
-        count = _coefficients(facts, share - TEMPLATE_SHARE, SHAPE, symmetric=True)
-        moved = {"moved": _moved(facts)} if facts.shape.sizes.public else {}
-        return {"latent_dim": count, "shape": _REGISTERED, "truncation": _LOOKED_AT, **moved}, {"symmetric": _MIRRORED}
+        return _REGISTERED
     if facts.handwriting and facts.num_classes > 1 and facts.per_class >= _WRITTEN:
-        count = _coefficients(facts, share - TEMPLATE_SHARE, _STROKES)
-        return {"latent_dim": count, "shape": _STROKED, "truncation": _LOOKED_AT}, {"templates": _OF_CLASSES}
-    lit = {"light": _LIT} if light else {}
-    if light and not teacher and _in_place(facts):
-        count = _coefficients(facts, share - _PLACED, _STROKES, light=True)
-        drawn = {**lit, "detail": _DETAILED, "shape": _IN_PLACE, "coolest": _COOLEST, "truncation": _LOOKED_AT}
-        return {"latent_dim": count, **drawn}, {"templates": _OF_CLASSES, "template_share": _ROUNDS}
-    wide = {"temperature": _WIDE} if light and teacher and facts.shape.image_shape[0] == 1 else {}
-    return {"latent_dim": _coefficients(facts, share, light=light), **lit, **wide, "truncation": _LOOKED_AT}, {}
+        return _STROKED
+    if generator != "gaussian":
+        return _LOOKED_AT
+    if not taught and _in_place(facts):
+        return _IN_PLACE
+    return _LIT if _lit(facts) else _FEW
 
 
 def _lit(facts: Facts) -> bool:
@@ -164,17 +171,15 @@ def _moved(facts: Facts) -> Setting:
     return Setting(min(images[0], images[1] // facts.num_classes), "of each class; these are the images to look at")
 
 
-_REGISTERED = Setting(SHAPE, "faces are brought into place on a noisy mean face; drawn ones get a shape of their own")
-_STROKED = Setting(_STROKES, "strokes are brought into place on a noisy mean image; drawn ones are bent back")
+_REGISTERED = Setting("faces", "brought into place on a noisy mean face; drawn ones get a shape of their own")
+_STROKED = Setting("handwriting", "strokes are brought into place on a noisy mean image; drawn ones are bent back")
+_IN_PLACE = Setting("many-classes", "brought into place; contrasts by themselves; fine detail comes from drawn shapes")
+_LIT = Setting("photos", "the contrasts of an image are drawn by themselves")
+_LOOKED_AT = Setting("photos", "images to look at have .7 of the spread")
+_FEW = Setting("few-photos", "images to look at have .7 of the spread")
 _OF_CLASSES = Setting("class", "each class has a mean image of its own to be brought into place on")
 _MIRRORED = Setting(True, "a face and its mirror image are taken as equally likely, which leaves less noise")
-_LIT = Setting(True, "the contrasts of an image are drawn by themselves")
-_WIDE = Setting(1.5, "images to train on are drawn more widely than released; the classifier keeps the classes")
-_DETAILED = Setting(True, "what is finer than the coefficients comes from drawn shapes")
-_IN_PLACE = Setting(_STROKES, "things are brought into place on a noisy mean image; drawn ones are bent back")
-_COOLEST = Setting(0.4, "images to train on vary by .4 to 1 of the spread: cool ones show what tells classes apart")
 _ROUNDS = Setting(_PLACED, "of the budget, for the mean images of classes, which are noisy where classes are small")
-_LOOKED_AT = Setting(TRUNCATION, "of the spread, in images to look at; those to train on have all of it")
 
 
 def gaussian(facts: Facts, *, candidates: int = 0) -> Sections:
@@ -183,7 +188,7 @@ def gaussian(facts: Facts, *, candidates: int = 0) -> Sections:
     With ``candidates`` above 0 half of the budget is for a teacher, which chooses among so many of them.
     """
     teacher = taught(facts, candidates) if candidates else {}
-    model, method = _moments(facts, teacher, light=_lit(facts))
+    model, method = _moments(facts, teacher, "gaussian")
     trained = "minutes: its teacher is trained, no network draws" if teacher else "seconds; nothing is trained"
     return {
         "model": {
@@ -200,13 +205,14 @@ def diffusion(facts: Facts) -> Sections:
     """Return the settings of diffusion by size and number of private images."""
     _, height, width = facts.shape.image_shape
     few = facts.shape.num_private <= 4096
+    drawn = drawing_of("faces", "diffusion") if facts.aligned else _PLAIN
     terms = {key: setting for key, setting in privacy(facts).items() if key in ("epsilon", "delta")}
     return {
         "model": {
             "generator": Setting("diffusion", "a normal distribution a class, and a network that takes noise away"),
             "conditional": Setting(bool(facts.shape.classes), "classes can be asked for"),
-            "latent_dim": _coefficients(facts, 0.5, SHAPE if facts.aligned else 0),  # the default of method.start_share
-            **({"shape": _REGISTERED} if facts.aligned else {}),
+            "latent_dim": _coefficients(facts, 0.5, drawn),  # the default of method.start_share
+            **({"drawing": _REGISTERED} if facts.aligned else {}),
             "width": Setting(16 if height * width <= 16 * 16 else 32, "feature maps: more weights get more noise"),
         },
         "method": {
@@ -265,7 +271,7 @@ def taught(facts: Facts, candidates: int) -> dict[str, Setting]:
 def _photos(facts: Facts) -> Sections:
     classes = facts.num_classes
     teacher = taught(facts, 8) if classes > 1 else {}
-    model, method = _moments(facts, teacher)
+    model, method = _moments(facts, teacher, "refined")
     return {
         "model": {
             "generator": Setting("refined", "a normal distribution a class, and a network that refines it"),
@@ -300,11 +306,6 @@ def _handwriting(facts: Facts) -> Sections:
     moments, fourier = (48, 500) if many else (24, 200) if some else (12, 50)
     teaching = classes > 1 and many
     pen = teaching and facts.digits and not facts.shape.sizes.public
-    wide = {
-        "temperature": Setting(2.5, "draws more widely than trained; the classifier keeps the classes"),
-        "truncation": Setting(1.0, "of images to look at, which vary as in training"),
-        "varied": Setting(0.5, "images to train on are moved and sharpened before the classifier chooses"),
-    }
     return {
         "model": {
             "generator": Setting("warp", "codes, a small decoder, a random smooth warp"),
@@ -313,8 +314,7 @@ def _handwriting(facts: Facts) -> Sections:
             "codes": Setting(100 if large else 20, "kinds of images per class"),
             "warp": Setting(0.7, "1 is that of handwriting"),
             "width": Setting(16 if height * width <= 16 * 16 else 64),
-            **(wide if teaching else {}),
-            **(_AGREED if pen else {}),
+            **({"drawing": _PEN_TOO if pen else _WIDE} if teaching else {}),
         },
         "method": {
             "name": Setting("idp-gan-aggregate", "one noisy release of sums, then training costs nothing"),
@@ -345,10 +345,10 @@ _PEN = {
     "public": Setting("fonts", "digits of a simulated pen: nobody's handwriting, and no budget"),
     "public_images": Setting(15_000),
 }
-_AGREED = {
-    "agreed": Setting(1000, "of the pen's digits of each class, those that the classifier finds to be of it"),
-    "plain_share": Setting(0.75, "of the images to train on, as drawn from the release; the others are the pen's"),
-}
+_WIDE = Setting("handwriting", "drawn more widely than trained, moved, sharpened; the classifier keeps the classes")
+_PEN_TOO = Setting(
+    "pen", "the same; of four images one is a digit of the pen that the classifier finds to be of its class"
+)
 
 # What is proposed ----------------------------------------------------------------------------------------------------
 

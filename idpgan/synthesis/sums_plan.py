@@ -32,7 +32,7 @@ class SumsConfig(TaughtConfig):
     """[method] of a method that releases sums, and perhaps a template and a teacher.
 
     Attributes:
-        template_share: Share of the budget that the template gets, where model.shape is above 0.
+        template_share: Share of the budget that the template gets, where images are registered.
         templates: "one" for all images, or one for each "class": where images of different classes have nothing in
             common that could be brought into the same place, as with writing.
         symmetric: Whether a mirror image, left for right, is as likely as the image, as with faces in the middle: what
@@ -64,21 +64,22 @@ class SumsRun(RunConfig):
                 f'for which the teacher\'s steps are priced; the config has {law} noise and "{relation}". Change them, '
                 "or set method.teacher_share = 0."
             )
-        if self.model.shape and share + method.template_share >= 1:
+        if self.model.drawn.shape and share + method.template_share >= 1:
             raise ConfigError(
                 f"method.teacher_share = {share:g} and method.template_share = {method.template_share:g} leave nothing "
                 "of the budget for the sums. Lower one of them."
             )
-        if method.templates != "one" and not (self.model.shape and self.model.conditional):
+        if method.templates != "one" and not (self.model.drawn.shape and self.model.conditional):
             raise ConfigError(
                 f'method.templates = "{method.templates}" brings images into place on the template of their class: set '
-                'model.shape above 0 and model.conditional = true, or method.templates = "one".'
+                'model.drawing = "handwriting" (or "many-classes", "faces") and model.conditional = true, or '
+                'method.templates = "one".'
             )
         return self
 
 
 class SumsPlan(RunPlan):
-    """The plan of a run that releases sums, with a template where model.shape, a teacher where its share is above 0."""
+    """The plan of a run that releases sums, a template where images are registered, a teacher where it has a share."""
 
     @functools.cached_property
     def sums(self) -> CellSums:
@@ -123,7 +124,7 @@ class SumsPlan(RunPlan):
     @property
     def template_share(self) -> float:
         """Share of the budget for the template; 0 without."""
-        return self.config.method.template_share if self.config.model.shape else 0.0
+        return self.config.method.template_share if self.config.model.drawn.shape else 0.0
 
     @property
     def num_templates(self) -> int:

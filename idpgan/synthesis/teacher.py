@@ -153,7 +153,8 @@ def balanced(teacher: LinearScattering, generator: Generator, progress: Progress
     probabilities", 2002). It looks at generated images only.
     """
     device, constant = teacher.weight.device, teacher.features(torch.zeros(1, *teacher.image_shape))[0, -1]
-    drawn = generator.sample(_BALANCED_ON, seed=0, purpose=Purpose.TRAINING).split(_LOOKED_AT)
+    taught = generator.taught_by(teacher, 1)  # draws as widely as beside a teacher, and lets it choose nothing
+    drawn = taught.sample(_BALANCED_ON, seed=0, purpose=Purpose.TRAINING).split(_LOOKED_AT)
     told = counted(drawn, progress, "balance the teacher", _BALANCED_ON, len)
     logits = torch.cat([teacher.logits(part) for part in told]).double()
     bias = torch.zeros(logits.shape[1], dtype=torch.float64, device=device)

@@ -180,15 +180,15 @@ class RunConfig(Section):
                 f"model.moved = {model.moved} needs a method that releases a normal distribution, gaussian, "
                 f"idp-gan-aggregate or hybrid, and this is {method.name}. Set model.moved = 0."
             )
-        if model.agreed and not taught:
+        if model.drawn.agreed and not taught:
             raise ConfigError(
-                f"model.agreed = {model.agreed} public images of each class are chosen by a teacher, which the methods "
-                "gaussian and idp-gan-aggregate have with method.teacher_share above 0. Set it, or model.agreed = 0."
+                f'model.drawing = "{model.drawing}" takes public images that a teacher finds to be of their class: set '
+                'method.teacher_share above 0, or model.drawing = "handwriting".'
             )
-        if model.detail and taught:
+        if model.drawn.detail and taught:
             raise ConfigError(
-                "model.detail = true draws edges that no private image has, and a teacher would choose by them. Set "
-                "method.teacher_share = 0, or model.detail = false."
+                f'model.drawing = "{model.drawing}" draws edges that no private image has, and a teacher would choose '
+                'by them. Set method.teacher_share = 0, or model.drawing = "photos".'
             )
         if model.trained and not method.ADAPTS:
             raise ConfigError(

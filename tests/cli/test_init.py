@@ -133,7 +133,7 @@ def test_faces_with_their_eyes_in_place_are_registered(run, tmp_path, method, al
     (tmp_path / "images" / "prepared.json").write_text(json.dumps({"aligned": counts}))
     code, out, _ = run("init", str(tmp_path / "images"), "--method", method)
     assert code == 0
-    assert tomllib.loads(out)["model"].get("shape", 0) == (12 if aligned else 0)
+    assert (tomllib.loads(out)["model"].get("drawing") == "faces") is aligned
     assert tomllib.loads(out)["method"].get("symmetric", False) is aligned
 
 

@@ -176,7 +176,7 @@ def test_what_cannot_be_meant_is_refused_before_anything_is_drawn(finished_run, 
 
 def test_images_to_look_at_and_to_train_on(run, tmp_path):
     """A release with two temperatures verifies, and each of its users draws with the one that it is for."""
-    settings = ["model.truncation=0.5", "release.samples=10"]
+    settings = ["model.drawing=few-photos", "release.samples=10"]
     made, drawn = tmp_path / "run", {}
     assert run("train", "configs/digits-gaussian.toml", *settings, "--out", made)[0] == 0
     code, out, _ = run("verify", made / "release")

@@ -426,7 +426,7 @@ def test_digits_are_handwriting_where_somebody_says_so(monkeypatch):
         with pytest.raises(InterruptedError) as stopped:
             idpgan.fit(images[:num], labels[:num], epsilon=1.0, progress=False, **said)
         (config,) = stopped.value.args
-        return config.method.name, config.data.public, config.model.agreed
+        return config.method.name, config.data.public, config.model.drawn.agreed
 
     asked = []
     monkeypatch.setattr("idpgan.commands.fit.start", begun)

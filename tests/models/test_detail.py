@@ -5,6 +5,7 @@ import torch
 
 from idpgan.errors import ConfigError
 from idpgan.models.config import ModelConfig
+from idpgan.models.drawing import Drawing
 from idpgan.models.gaussian import GaussianGenerator, basis_of, detail_of
 from idpgan.training.config import build_config
 
@@ -34,7 +35,7 @@ def test_detail_is_as_strong_as_what_was_drawn():
 
 
 def generator(**keys):
-    made = GaussianGenerator(ModelConfig(generator="gaussian", latent_dim=SIZE, **keys), SHAPE, 2)
+    made = GaussianGenerator(ModelConfig(generator="gaussian", latent_dim=SIZE, drawing=Drawing(**keys)), SHAPE, 2)
     rng = torch.Generator().manual_seed(1)
     size = made.mean.shape[1]
     made.set_moments(torch.randn(2, size, generator=rng), 0.3 * torch.randn(2, size, size, generator=rng))
@@ -60,7 +61,7 @@ def test_the_size_of_batches_does_not_matter():
 
 def test_no_teacher_chooses_by_drawn_edges():
     table = {
-        "model": {"generator": "gaussian", "latent_dim": 20, "detail": True},
+        "model": {"generator": "gaussian", "latent_dim": 20, "drawing": "many-classes"},
         "method": {"name": "gaussian", "teacher_share": 0.5},
         "privacy": {"epsilon": 1.0, "delta": 1e-5},
     }
@@ -69,5 +70,7 @@ def test_no_teacher_chooses_by_drawn_edges():
 
 
 def test_it_is_for_normal_distributions_without_moved_pictures():
-    with pytest.raises((ConfigError, ValueError), match="detail = true is for"):
-        ModelConfig(generator="warp", detail=True)
+    with pytest.raises(ValueError, match="is for generator = 'gaussian', and not for 'warp'"):
+        ModelConfig(generator="warp", drawing="many-classes")
+    with pytest.raises(ValueError, match="exclude each other"):
+        ModelConfig(generator="gaussian", moved=20, drawing="many-classes")

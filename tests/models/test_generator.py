@@ -7,6 +7,7 @@ from torch import nn
 from idpgan.config import build
 from idpgan.errors import ConfigError, InputError
 from idpgan.models import Critic, Generator, ModelConfig, seeded_init
+from idpgan.models.drawing import Drawing
 from idpgan.models.families import build_generator
 from idpgan.models.generator import LATENT_BLOCK
 from idpgan.models.initialize import torch_seed
@@ -161,7 +162,7 @@ def test_fewer_images_are_the_first_of_more_also_across_latent_blocks(generator)
 
 def test_temperature_scales_what_is_drawn_and_not_what_chooses_the_code():
     def drawn(temperature):
-        model = small(generator="warp", codes=3, warp=1.0, temperature=temperature)
+        model = small(generator="warp", codes=3, warp=1.0, drawing=Drawing(temperature=temperature))
         generator = build_generator(model, (1, 28, 28), 2, seed=0).eval()
         return generator, generator.sample(6, seed=4)
 
@@ -183,7 +184,7 @@ def test_temperature_scales_what_is_drawn_and_not_what_chooses_the_code():
 @pytest.mark.parametrize("family", ["gaussian", "warp"])
 def test_what_is_looked_at_is_truncated_and_what_trains_is_not(family):
     def drawn(purpose, **keys):
-        generator = build_generator(small(generator=family, **keys), (1, 28, 28), 2, seed=0).eval()
+        generator = build_generator(small(generator=family, drawing=Drawing(**keys)), (1, 28, 28), 2, seed=0).eval()
         if family == "gaussian":  # its factor is 0 until it is fitted
             generator.factor.data.copy_(torch.eye(generator.factor.shape[1]) / 9)
         return generator.sample(6, seed=4, purpose=purpose)
@@ -199,7 +200,7 @@ def test_what_is_looked_at_is_truncated_and_what_trains_is_not(family):
 
 def test_images_to_train_on_have_temperatures_of_their_own():
     def drawn(num, purpose="training", candidates=1, **keys):
-        generator = build_generator(small(generator="gaussian", **keys), (1, 28, 28), 2, seed=0).eval()
+        generator = build_generator(small(generator="gaussian", drawing=Drawing(**keys)), (1, 28, 28), 2, seed=0).eval()
         generator.factor.data.copy_(torch.eye(generator.factor.shape[1]) / 200)  # nothing is clamped
         generator.candidates = candidates
         return torch.cat(list(generator._batches(num, generator.positions(num), 4, 512, purpose)))
@@ -217,7 +218,9 @@ def test_images_to_train_on_have_temperatures_of_their_own():
 
 
 def test_what_chooses_is_not_cooled():
-    generator = build_generator(small(generator="warp", codes=3, coolest=0.2), (1, 28, 28), 2, seed=0).eval()
+    generator = build_generator(
+        small(generator="warp", codes=3, drawing=Drawing(coolest=0.2)), (1, 28, 28), 2, seed=0
+    ).eval()
     assert generator._cooled("training")[list(generator.choosing)].abs().max() == 0
     assert generator._cooled("training").max() > 0.7
     assert generator._cooled("looking") is None
@@ -226,7 +229,7 @@ def test_what_chooses_is_not_cooled():
 @pytest.mark.parametrize("temperature", [-0.1, 10.1, float("nan")])
 def test_a_temperature_outside_its_range_is_refused(temperature):
     with pytest.raises(ValueError, match="temperature"):
-        small(temperature=temperature)
+        Drawing(temperature=temperature)
 
 
 def test_sample_of_a_batchnorm_generator_uses_running_statistics_and_restores_the_modes():

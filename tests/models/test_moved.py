@@ -6,17 +6,21 @@ import torch
 from idpgan.models import load_generator
 from idpgan.models.checkpoint import save_generator
 from idpgan.models.config import ModelConfig, Purpose
+from idpgan.models.drawing import Drawing
 from idpgan.models.families import build_generator
 from idpgan.models.gaussian import basis_of
 from idpgan.models.moved import MovedGenerator
 from idpgan.models.private_classifier import LinearScattering
+
+pytestmark = pytest.mark.usefixtures("any_drawing")
 
 SHAPE, PICTURES = (1, 8, 8), 3
 LEVELS = torch.tensor([[10, 20, 30], [210, 220, 230]], dtype=torch.uint8)  # of the pictures of each class
 
 
 def moved_generator(plain_share=0.5, smear=0.0):
-    model = ModelConfig(generator="gaussian", latent_dim=6, moved=PICTURES, plain_share=plain_share, truncation=0.5)
+    drawing = Drawing(plain_share=plain_share, truncation=0.5)
+    model = ModelConfig(generator="gaussian", latent_dim=6, moved=PICTURES, drawing=drawing)
     law = build_generator(model, SHAPE, 2)
     law.set_moments(torch.zeros(2, 6), 0.1 * torch.eye(6).expand(2, 6, 6))
     generator = MovedGenerator(law, PICTURES)

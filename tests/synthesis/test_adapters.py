@@ -255,7 +255,7 @@ def test_the_release_is_an_ordinary_generator_whose_card_names_the_base(base, tm
         ({"latent_dim": 12}, {}, r"latent_dim = 12.*has 20"),
         ({"trained": []}, {}, "is for model.simulator"),
         ({"generator": "gaussian"}, {}, "adapts a released diffusion generator"),
-        ({"shape": 2}, {}, "start_share = 0 leaves the moments"),
+        ({"drawing": "faces"}, {}, "start_share = 0 leaves the moments"),
     ],
 )
 def test_refusals_name_what_to_change(base, model, method, words):
@@ -274,7 +274,6 @@ def test_what_the_base_draws_is_moved_onto_a_release_of_sums(base, tmp_path, met
             "width": 8,
             "moved": 25,
             "simulator": "generator",
-            "plain_share": 0.0,
         },
         "method": {"name": method} | features,
         "privacy": {"epsilon": 8.0, "delta": DELTA},

@@ -9,10 +9,13 @@ from idpgan.data.load import Split, load
 from idpgan.errors import ConfigError
 from idpgan.kinds import verify
 from idpgan.models.config import ModelConfig, Purpose
+from idpgan.models.drawing import Drawing
 from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.synthesis.agreed import agreed
 from idpgan.training.config import build_config
+
+pytestmark = pytest.mark.usefixtures("any_drawing")
 
 SHAPE, CLASSES = (1, 8, 8), ("left", "right")
 
@@ -34,7 +37,8 @@ def teacher_of_sides():
 
 
 def law(**keys):
-    return GaussianGenerator(ModelConfig(generator="gaussian", latent_dim=6, agreed=10, **keys), SHAPE, 2).eval()
+    model = ModelConfig(generator="gaussian", latent_dim=6, drawing=Drawing(agreed=10, **keys))
+    return GaussianGenerator(model, SHAPE, 2).eval()
 
 
 def side_of(pictures):
@@ -66,7 +70,7 @@ def test_what_is_drawn_is_both_for_training_and_to_look_at():
 def config_of(**model):
     table = {
         "data": {"name": "digits", "public": "fonts", "public_images": 300},
-        "model": {"generator": "gaussian", "latent_dim": 20, "agreed": 12} | model,
+        "model": {"generator": "gaussian", "latent_dim": 20, "drawing": {"agreed": 12}} | model,
         "method": {"name": "gaussian", "teacher_share": 0.5, "teacher_steps": 5, "candidates": 2},
         "privacy": {"epsilon": 10.0, "delta": 1e-5},
     }
@@ -98,8 +102,8 @@ def test_zeroing_a_record_changes_no_picture():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        ({"agreed": 31}, "needs at least 31 public images of each class, and there are 30 of class '0'"),
-        ({"agreed": 301}, "and there are 300 public images"),
+        ({"drawing": {"agreed": 31}}, "needs at least 31 public images of each class, and there are 30 of class '0'"),
+        ({"drawing": {"agreed": 301}}, "and there are 300 public images"),
         ({"conditional": False}, "classes"),
     ],
 )
@@ -112,7 +116,7 @@ def test_too_few_pictures_or_no_class_is_refused_before_anything_is_read(tmp_pat
 def test_without_a_teacher_nothing_is_chosen():
     table = config_of().model_dump(mode="json")
     table["method"]["teacher_share"] = 0.0
-    with pytest.raises(ConfigError, match="chosen by a teacher"):
+    with pytest.raises(ConfigError, match="that a teacher finds"):
         build_config(table, "a test")
     with pytest.raises(ConfigError, match="exclude each other"):
         config_of(moved=5)

@@ -46,8 +46,10 @@ def test_the_proposed_settings_are_those_of_the_best_measured_row(name):
     row = load_config(Path(config), []) if name != "faces_photos" else build_config(tomllib.loads(packaged(config)), "")
     wanted = {**row.method.to_json(), **changed}
     assert chosen.method.model_copy(update={}) == type(row.method)(**{**wanted, "name": row.method.name})
-    shown = {"conditional": chosen.model.conditional, "truncation": chosen.model.truncation}  # measures nothing
+    shown = {"conditional": chosen.model.conditional, "drawing": chosen.model.drawing}
     assert chosen.model == row.model.model_copy(update=shown)
+    drawn = [config.model.drawn.model_copy(update={"truncation": None}) for config in (chosen, row)]
+    assert drawn[0] == drawn[1]  # but for what is looked at, which measures nothing
     assert chosen.training.steps == row.training.steps
 
 
@@ -86,11 +88,11 @@ def test_more_records_bear_more_coefficients_and_people_are_the_records_of_unit_
 def test_ten_digits_get_the_digits_of_a_pen_and_others_do_not(tmp_path):
     options = InitOptions(data_root=tmp_path)
     digits, clothes = (config_for(name, options).table for name in ("mnist", "fashion-mnist"))
-    assert (digits["data"]["public"], digits["model"]["agreed"]) == ("fonts", 1000)
+    assert (digits["data"]["public"], digits["model"]["drawing"]) == ("fonts", "pen")
     assert digits["method"]["pretrain_steps"] == 0
     assert clothes["method"]["name"] == "gaussian"  # not handwriting
     assert "public" not in clothes["data"]
-    assert "agreed" not in clothes["model"]
+    assert clothes["model"]["drawing"] == "photos"
     assert "public" not in config_for("mnist", dataclasses.replace(options, method="gaussian")).table["data"]
 
 
@@ -100,11 +102,10 @@ def test_photos_in_color_are_drawn_with_their_contrasts():
         return starter.gaussian(Facts(shape, None, False, **keys))["model"]
 
     lit, grey = proposed(20_000, 3, epsilon=1.0), proposed(20_000, 1, epsilon=1.0)
-    assert lit["light"].value
+    assert lit["drawing"].value == grey["drawing"].value == "photos"
     assert 40 < lit["latent_dim"].value <= proposed(10**6, 3)["latent_dim"].value == 120
-    assert "light" not in proposed(19_999, 1)  # of few grey photos nothing was gained
-    assert grey["light"].value
-    assert "light" not in proposed(20_000, 3, aligned=True)
+    assert proposed(19_999, 1)["drawing"].value == "few-photos"  # nothing was gained of these
+    assert proposed(20_000, 3, aligned=True)["drawing"].value == "faces"
 
 
 def test_many_classes_are_brought_into_place():
@@ -115,16 +116,13 @@ def test_many_classes_are_brought_into_place():
         return best(facts).sections
 
     many, few, grey, small = proposed(43), proposed(10), proposed(43, 1), proposed(100)
-    assert (many["model"]["shape"].value, many["method"]["templates"].value) == (6, "class")
+    assert many["method"]["templates"].value == "class"
     for placed in (many, grey):
-        assert {"shape", "light", "detail", "coolest"} <= set(placed["model"])
+        assert placed["model"]["drawing"].value == "many-classes"
     assert not {"teacher_share"} & set(proposed(43, num=80_000)["method"])  # no teacher was measured beside places
     assert "teacher_share" in proposed(10, num=80_000)["method"]
-    assert proposed(10, 1, num=80_000)["model"]["temperature"].value > 1
-    assert "temperature" not in proposed(10, 3, num=80_000)["model"]
-    assert 0 < many["model"]["coolest"].value < 1
-    for other in (few, small):
-        assert not {"shape", "coolest"} & set(other["model"])
+    for other in (few, small, proposed(10, 1, num=80_000)):
+        assert other["model"]["drawing"].value == "photos"
         assert "template_share" not in other["method"]
     assert many["model"]["latent_dim"].value >= proposed(43, epsilon=0.3)["model"]["latent_dim"].value
 
@@ -161,10 +159,10 @@ def test_writing_of_large_classes_has_a_template_of_each_class():
         return starter.gaussian(Facts(shape, None, handwriting))
 
     written = proposed(20_000)
-    assert (written["model"]["shape"].value, written["method"]["templates"].value) == (6, "class")
+    assert (written["model"]["drawing"].value, written["method"]["templates"].value) == ("handwriting", "class")
     assert "symmetric" not in written["method"]
     for other in (proposed(9_000), proposed(20_000, classes=""), proposed(20_000, handwriting=False)):
-        assert "shape" not in other["model"]
+        assert other["model"]["drawing"].value in ("photos", "few-photos")
         assert "templates" not in other["method"]
     shape = DataShape(Sizes(0, 20_000, 0, 100), (1, 28, 28), tuple("0123456789"))
     plan_run(made("writing", best(Facts(shape, None, handwriting=True))), shape).check()

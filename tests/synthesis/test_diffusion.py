@@ -14,6 +14,7 @@ from idpgan.data.images import to_float
 from idpgan.errors import ConfigError
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, training_levels
+from idpgan.models.drawing import Drawing
 from idpgan.models.gaussian import GaussianGenerator, low_spectrum
 from idpgan.privacy import Ledger, Noise, Relation, Unit, compose_epsilon, dpsgd
 from idpgan.privacy.dpsgd import SLACK, DPSGDPlan
@@ -28,10 +29,12 @@ from tests.privacy.clipped import clipped
 from tests.release.forging import verdict
 from tests.training.toy import CPU, digits, new_run, remains, terms_of
 
+pytestmark = pytest.mark.usefixtures("any_drawing")
+
 DELTA = 1e-5
 MODEL = {"generator": "diffusion", "latent_dim": 20, "width": 4}
 SHAPE = (1, 8, 8)
-REGISTERED = {"model": {"shape": 2}}
+REGISTERED = {"model": {"drawing": {"shape": 2}}}
 CONFIGS = Path(__file__).parents[2] / "configs"
 
 
@@ -79,7 +82,7 @@ def rng(seed=0):
 def generator(request):
     """Return a generator of three classes with random moments of rank 15, before any step."""
     shape = request.param
-    made = DiffusionGenerator(ModelConfig(**MODEL, shape=shape), SHAPE, 3)
+    made = DiffusionGenerator(ModelConfig(**MODEL, drawing=Drawing(shape=shape)), SHAPE, 3)
     scale = torch.cat([torch.ones(20), torch.full((2 * shape,), 0.05)])[:, None]
     mean, factor = torch.randn(3, len(scale), generator=rng()), torch.randn(3, len(scale), 15, generator=rng(1))
     made.set_moments(0.3 * mean * scale[:, 0], factor * scale)
@@ -325,8 +328,8 @@ def test_refusals_name_what_to_change():
         config_of(**REGISTERED, start_share=0.9, template_share=0.1)
     with pytest.raises(ConfigError, match=r'set model\.generator = "diffusion"'):
         config_of(model={"generator": "gaussian"})
-    with pytest.raises(ConfigError, match=r"shape = 4 brings.*Set model\.shape = 0"):
-        build_config({"model": MODEL | {"shape": 4}, "method": {"name": "edm"}}, "test")
+    with pytest.raises(ConfigError, match=r'drawing = "faces" brings.*Leave it out'):
+        build_config({"model": MODEL | {"drawing": "faces"}, "method": {"name": "edm"}}, "test")
     with pytest.raises(ConfigError, match=r"privacy\.unit"):
         config_of(privacy={"unit": "person"})
 
@@ -377,7 +380,7 @@ def test_edm_starts_at_the_moments_of_its_images_in_a_charged_step():
 
 @pytest.fixture(scope="module")
 def released(tmp_path_factory):
-    small = ["training.steps=2", "model.width=4", "model.shape=2", "method.draws=1", "release.samples=10"]
+    small = ["training.steps=2", "model.width=4", "model.drawing.shape=2", "method.draws=1", "release.samples=10"]
     config = trainer.load_config(CONFIGS / "digits-diffusion.toml", [*small, "training.device=cpu"])
     return trainer.start(config, tmp_path_factory.mktemp("release") / "run").run.path
 
@@ -388,7 +391,7 @@ def test_the_release_is_an_ordinary_one(released):
     assert isinstance(generator, DiffusionGenerator)
     assert torch.equal(generator.sample(3, seed=1), generator.sample(3, seed=1))
     assert generator.template.std() > 0.1
-    changed = generator.config.model_copy(update={"temperature": 0.5})
+    changed = generator.config.model_copy(update={"drawing": Drawing(shape=2, temperature=0.5)})
     generator.config = changed
     assert generator.sample(40, seed=1).std(0).mean() < load_generator(released).sample(40, seed=1).std(0).mean()
 

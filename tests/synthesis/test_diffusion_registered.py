@@ -11,9 +11,11 @@ from tests.neighbors.folders import Change, data_of, method_of, neighbor, record
 from tests.synthesis.test_diffusion import config_of, disturbed
 from tests.synthesis.test_diffusion import method_of as method_of_digits
 
+pytestmark = pytest.mark.usefixtures("any_drawing")
+
 SHAPE = 2
 TABLE = {
-    "model": {"generator": "diffusion", "latent_dim": 6, "width": 4, "shape": SHAPE},
+    "model": {"generator": "diffusion", "latent_dim": 6, "width": 4, "drawing": {"shape": SHAPE}},
     "method": {"name": "diffusion", "draws": 2, "symmetric": True},
     "privacy": {"epsilon": 3.0, "delta": 1e-5},
     "training": {"device": "cpu", "steps": 2},
@@ -23,7 +25,7 @@ TABLE = {
 @pytest.fixture(scope="module")
 def prepared():
     """A method on digits, each class with a template, up to the first step; its network is no longer zero."""
-    method = method_of_digits(config_of(model={"shape": SHAPE}, templates="class"))
+    method = method_of_digits(config_of(model={"drawing": {"shape": SHAPE}}, templates="class"))
     method.prepare()
     disturbed(method.newest)
     return method

@@ -11,6 +11,7 @@ from idpgan.errors import ConfigError
 from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.models.config import ModelConfig, Purpose
+from idpgan.models.drawing import Drawing
 from idpgan.models.families import build_generator
 from idpgan.models.gaussian import light_of, low_spectrum
 from idpgan.models.light import Light
@@ -20,6 +21,8 @@ from idpgan.synthesis.moments import MomentMap, count_moments, estimate_normals,
 from idpgan.synthesis.shrinkage import shared
 from idpgan.synthesis.template import TemplateMap
 from idpgan.training.config import build_config
+
+pytestmark = pytest.mark.usefixtures("any_drawing")
 
 SHAPE, SIZE = (3, 8, 8), 12
 
@@ -129,7 +132,7 @@ def test_in_place_too_no_vector_is_longer_than_one(channels):
 
 def test_an_image_is_drawn_again_of_its_numbers_at_one_contrast_in_place():
     images, moments = placed()
-    config = ModelConfig(generator="gaussian", latent_dim=SIZE, conditional=False, light=True, shape=3)
+    config = ModelConfig(generator="gaussian", latent_dim=SIZE, conditional=False, drawing=Drawing(light=True, shape=3))
     generator, errors = build_generator(config, SHAPE, 0), []
     for image, numbers in zip(images, moments.coefficients(images), strict=True):
         assert numbers[-6:].abs().max() > 0  # a displacement
@@ -190,7 +193,7 @@ def test_drawn_images_have_the_spread_of_light_of_the_private_ones():
     contrast = to_float(images).flatten(1).std(1)
     for light in (True, False):
         found = normals_of(images, MomentMap(SHAPE, SIZE, light=light))
-        config = ModelConfig(generator="gaussian", latent_dim=SIZE, conditional=False, light=light)
+        config = ModelConfig(generator="gaussian", latent_dim=SIZE, conditional=False, drawing=Drawing(light=light))
         generator = build_generator(config, SHAPE, 0)
         generator.set_moments(found.mean, found.factor)
         drawn = generator.sample(2000, seed=0, purpose=Purpose.TRAINING).flatten(1).std(1)
@@ -200,9 +203,9 @@ def test_drawn_images_have_the_spread_of_light_of_the_private_ones():
     assert spreads[False] < 0.85  # vectors are cut to one length, and with them the lights
 
 
-def config_of(**model):
+def config_of(shape=0, **model):
     table = {
-        "model": {"generator": "gaussian", "latent_dim": 12, "light": True} | model,
+        "model": {"generator": "gaussian", "latent_dim": 12, "drawing": {"light": True, "shape": shape}} | model,
         "method": {"name": "gaussian"},
         "privacy": {"epsilon": 3.0, "delta": 1e-5},
         "training": {"device": "cpu"},
@@ -220,7 +223,9 @@ def test_a_run_ends_with_a_verified_release(tmp_path, shape):
     assert generator.sample(20, seed=0).std() > 0.1
 
 
-@pytest.mark.parametrize("keys", [{"generator": "refined"}, {"moved": 50}])
-def test_what_has_no_such_law_is_refused(keys):
-    with pytest.raises(ConfigError, match="light = true is for"):
-        config_of(**keys)
+@pytest.mark.parametrize(
+    ("keys", "words"), [({"generator": "warp"}, "is for generator = 'gaussian'"), ({"moved": 50}, "exclude each other")]
+)
+def test_what_has_no_such_law_is_refused(keys, words):
+    with pytest.raises(ConfigError, match=words):
+        config_of(drawing="photos", **keys)

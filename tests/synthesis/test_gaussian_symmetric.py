@@ -11,6 +11,7 @@ from idpgan.data.faces import draw
 from idpgan.data.images import Images
 from idpgan.kinds import verify
 from idpgan.models import ModelConfig, build_generator, load_generator
+from idpgan.models.drawing import Drawing
 from idpgan.models.gaussian import low_spectrum
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.sums import CellSums
@@ -20,6 +21,8 @@ from idpgan.training.config import build_config
 from tests.neighbors.folders import Change, data_of, method_of, neighbor, record, write_metadata
 from tests.synthesis.test_gaussian import random_images
 from tests.synthesis.test_template import table_of
+
+pytestmark = pytest.mark.usefixtures("any_drawing")
 
 SHAPE, SIZE, COUNT = (1, 8, 8), 12, 3
 TALL = (1, 24, 20)
@@ -141,7 +144,7 @@ def test_the_law_of_samples_is_mirror_symmetric_under_noise(shape, public):
     assert not normals.mean[:, moments.odd].any()
     assert covariances[:, moments.odd][:, :, ~moments.odd].abs().max() < 1e-9 * covariances.abs().max()
     assert covariances[:, moments.odd].abs().max() > 0
-    model = build_generator(ModelConfig(generator="gaussian", latent_dim=20, shape=shape), TALL, 2)
+    model = build_generator(ModelConfig(generator="gaussian", latent_dim=20, drawing=Drawing(shape=shape)), TALL, 2)
     model.set_moments(torch.zeros_like(normals.mean), torch.eye(moments.size).expand(2, -1, -1))
     drawn = torch.randn(8, moments.size, generator=torch.Generator().manual_seed(3)) * normals.factor[0].norm(dim=1)
     pictures, labels = model.unclamped(drawn.float(), torch.zeros(8, dtype=torch.int64)), torch.zeros(8).long()
@@ -192,7 +195,7 @@ def test_a_template_is_symmetric_and_the_center_of_textures():
 def test_from_folder_to_release(tmp_path, monkeypatch, shape):
     """Up to a release both folders' computations agree but for one record; given equal releases, so on."""
     data = data_of(write_metadata(tmp_path / "metadata"))
-    table = table_of() | {"model": {"generator": "gaussian", "latent_dim": 8, "shape": shape}}
+    table = table_of() | {"model": {"generator": "gaussian", "latent_dim": 8, "drawing": {"shape": shape}}}
     table["method"] = {"name": "gaussian", "symmetric": True}
     del table["data"]
     answers, call, rounds = [], CellSums.exact, 1 + (ROUNDS if shape else 0)
@@ -224,7 +227,7 @@ def test_a_neighbor_of_an_odd_image_reaches_the_sensitivity():
 @pytest.mark.parametrize(("shape", "unit"), [(0, "image"), (COUNT, "person")])
 def test_a_run_is_paid_verified_audited_and_resumed(tmp_path, shape, unit):
     table = table_of(unit, method={"symmetric": True})
-    table["model"] = {"generator": "gaussian", "latent_dim": 10, "shape": shape}
+    table["model"] = {"generator": "gaussian", "latent_dim": 10, "drawing": {"shape": shape}}
     trainer.start(build_config(table, "a test"), tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())

@@ -209,7 +209,7 @@ def test_a_teacher_beside_the_sums_is_paid_by_their_share_and_given_away_with_th
 def test_a_registered_start_is_paid_by_the_first_part_and_trained_on_by_the_second(tmp_path):
     aggregate = {"features": "photos", "moments": 4, "fourier": 5, "augment": 0.0, "metric": "none"}
     table = config_of(aggregate=aggregate, privacy={"epsilon": 8.0}).to_json()
-    table["model"] |= {"generator": "refined", "latent_dim": 12, "shape": 2}
+    table["model"] |= {"generator": "refined", "latent_dim": 12, "drawing": "faces"}
     config = build_config(table, "test")
     outcome, method = loop(tmp_path / "run", config, terms=terms_of(config))
     assert outcome.ended == "finished"

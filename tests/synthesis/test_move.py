@@ -14,6 +14,7 @@ from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.kinds import verify
 from idpgan.models.config import ModelConfig, Purpose
+from idpgan.models.drawing import Drawing
 from idpgan.models.families import build_generator
 from idpgan.models.gaussian import basis_of
 from idpgan.models.registration import shape_unit
@@ -22,12 +23,14 @@ from idpgan.synthesis.move import Coordinates, gains, law_of, move, shifts
 from idpgan.training.config import build_config
 from tests.portraits.made_head import made_head
 
+pytestmark = pytest.mark.usefixtures("any_drawing")
+
 SHAPE, SIZE = (1, 16, 16), 12
 SILENT = NormalsNoise(torch.zeros(2, SIZE).double(), torch.zeros(2, SIZE).double())
 
 
 def generator_of(mean, factor, num=500, size=SIZE):
-    model = ModelConfig(generator="gaussian", latent_dim=size, moved=num, plain_share=0.0)
+    model = ModelConfig(generator="gaussian", latent_dim=size, moved=num, drawing=Drawing(plain_share=0.0))
     law = build_generator(model, SHAPE, 2).eval()
     law.set_moments(mean, factor)
     return law
@@ -126,7 +129,7 @@ def test_the_known_noise_of_a_law_is_that_of_its_estimate():
 
 
 def registered_generator(mean, factor, shape=4):
-    model = ModelConfig(generator="gaussian", latent_dim=SIZE, shape=shape, moved=10, plain_share=0.0)
+    model = ModelConfig(generator="gaussian", latent_dim=SIZE, drawing=Drawing(shape=shape, plain_share=0.0), moved=10)
     law = build_generator(model, SHAPE, 2).eval()
     law.set_moments(mean, factor)
     return law
@@ -234,7 +237,7 @@ def test_zeroing_a_record_changes_no_setting(shape):
     private, public = smiling(60, 1), smiling(150, 2)
     nobody, made, numbers = private.select(torch.arange(0)), [], {}
     for records in (private, private.zeroed_out(torch.arange(1, 60))):
-        method = trainer.train_on(config_of(shape=shape), Split(public, records, nobody, nobody))
+        method = trainer.train_on(config_of(drawing={"shape": shape}), Split(public, records, nobody, nobody))
         numbers = numbers or method._released
         assert (numbers is method._released) or not torch.equal(numbers["sums"], method._released["sums"])  # control
         method._take_released(numbers)

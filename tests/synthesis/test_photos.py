@@ -24,6 +24,8 @@ from idpgan.synthesis.gaussian import GaussianMoments
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 
+pytestmark = pytest.mark.usefixtures("any_drawing")
+
 SHAPE, SIZE = (1, 12, 12), 6
 
 
@@ -205,7 +207,7 @@ def table_of(*, steps=3, model=None, privacy=None, data=None, **method):
     ],
 )
 def test_a_run_ends_with_a_verified_release(tmp_path, steps, share, shape, method):
-    table = table_of(steps=steps, model={"shape": shape}, teacher_share=share, candidates=2, **method)
+    table = table_of(steps=steps, model={"drawing": {"shape": shape}}, teacher_share=share, candidates=2, **method)
     config = build_config(table, "a test")
     finished = trainer.start(config, tmp_path / "run")
     assert (finished.outcome.step, finished.outcome.ended, finished.released) == (steps, "finished", True)
@@ -226,7 +228,9 @@ FACES = {"name": "faces", "num_images": 60, "num_people": 20, "image_size": 28, 
 def test_color_unit_and_drawn_public_faces(tmp_path, unit, channels, shape):
     data = FACES | {"channels": channels, "split_by": "identity", "holdout_share": 0.0}
     data |= {"public": "faces", "public_images": 50, "public_crop": 0.6}  # unlabeled: a center and a scale
-    table = table_of(steps=1, model={"shape": shape}, data=data, privacy={"unit": unit, "most_per_person": 2})
+    table = table_of(
+        steps=1, model={"drawing": {"shape": shape}}, data=data, privacy={"unit": unit, "most_per_person": 2}
+    )
     config = build_config(table, "a test")
     trainer.start(config, tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
@@ -277,7 +281,7 @@ def test_the_start_is_as_good_as_that_of_gaussian():
 @pytest.mark.parametrize("keys", [{}, {"symmetric": True}, {"templates": "class"}])
 def test_registered_moments_start_it_as_they_start_gaussian(keys):
     data = FACES | {"channels": 1, "num_images": 100}
-    model = {"shape": 3}
+    model = {"drawing": {"shape": 3}}
     table = table_of(steps=0, privacy={"epsilon": 1e4}, model=model, data=data, **keys)
     own = method_of(build_config(table, "a test"))
     table |= {"model": table["model"] | {"generator": "gaussian"}, "method": {"name": "gaussian"} | keys}
@@ -287,14 +291,14 @@ def test_registered_moments_start_it_as_they_start_gaussian(keys):
     assert own._released["features.template"].shape == other._released["template"].shape
     drawn = [method.generator.sample(200, seed=3).mean(0) for method in (own, other)]
     assert (drawn[0] - drawn[1]).std() < 0.25 * drawn[1].std()  # 200 images each
-    table["model"] |= {"shape": 0}  # control: without registration the mean is another image
+    table["model"] |= {"drawing": "plain"}  # control: without registration the mean is another image
     table["method"] = {"name": "gaussian"}
     plain = method_of(build_config(table, "a test"))
     assert (plain.generator.mean - other.generator.mean[:, :12]).norm() > 0.05 * plain.generator.mean.norm()
 
 
 def test_a_resumed_run_of_registered_moments_goes_on_as_it_was():
-    config = build_config(table_of(steps=4, model={"shape": 2}, templates="class"), "a test")
+    config = build_config(table_of(steps=4, model={"drawing": {"shape": 2}}, templates="class"), "a test")
     first = method_of(config)
     first.step(1)
     second = IdpAggregate.of(config, load(config.data), device=torch.device("cpu"), noise=Noise.fixed(1))
@@ -320,7 +324,7 @@ def test_public_images_set_center_and_scale():
 
 @pytest.mark.parametrize("shape", [0, 2])
 def test_a_run_is_audited_with_its_own_settings(tmp_path, shape):
-    config = build_config(table_of(steps=0, model={"shape": shape}), "a test")
+    config = build_config(table_of(steps=0, model={"drawing": {"shape": shape}}), "a test")
     trainer.start(config, tmp_path / "run")
     case = run_case(tmp_path / "run")
     assert set(case.events) == set(plan_run(config, load(config.data).shape).events)

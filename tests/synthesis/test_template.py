@@ -22,6 +22,8 @@ from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 from tests.neighbors.folders import PER_PERSON, Change, data_of, method_of, neighbor, record, write_metadata
 
+pytestmark = pytest.mark.usefixtures("any_drawing")
+
 SHAPE, SIZE, COUNT = (1, 24, 20), 10, 3
 
 
@@ -31,7 +33,7 @@ def table_of(unit="image", **keys):
     faces |= {"split_by": "identity", "holdout_share": 0.0, "channels": 1}
     return {
         "data": faces,
-        "model": {"generator": "gaussian", "latent_dim": SIZE, "shape": COUNT},
+        "model": {"generator": "gaussian", "latent_dim": SIZE, "drawing": {"shape": COUNT}},
         "method": {"name": "gaussian"} | keys.pop("method", {}),
         "privacy": {"epsilon": 3.0, "delta": 1e-5, "unit": unit, "most_per_person": 2},
         "training": {"device": "cpu"},
@@ -157,7 +159,7 @@ def test_from_folder_to_release(tmp_path, monkeypatch, unit, how, method, templa
     """Up to the first release both folders' computations agree but for one record; given equal releases, so on."""
     data = data_of(write_metadata(tmp_path / "metadata"))
     table = table_of(unit, method={"name": method, "templates": templates})
-    table["model"] = {"generator": "gaussian", "latent_dim": 6, "shape": 2}
+    table["model"] = {"generator": "gaussian", "latent_dim": 6, "drawing": {"shape": 2}}
     if method == "idp-gan-aggregate":
         table["model"] |= {"generator": "refined", "width": 4}
         table["method"] |= {"features": "photos", "moments": 4, "fourier": 5, "augment": 0.0}
@@ -211,11 +213,15 @@ def test_a_run_is_paid_verified_audited_and_resumed(tmp_path, unit, templates):
     [
         (
             "model",
-            {"generator": "dcgan", "shape": 3},
-            r'in the generators gaussian, refined, diffusion, and generator = "dcgan"',
+            {"generator": "dcgan", "drawing": "faces"},
+            r"for generator = 'gaussian' or 'refined' or 'diffusion', and not for 'dcgan'",
         ),
-        ("model", {"generator": "gaussian", "shape": 0}, r'templates = "class" brings images into place'),
-        ("model", {"generator": "gaussian", "shape": 3, "conditional": False}, r'templates = "class" brings images'),
+        ("model", {"generator": "gaussian"}, r'templates = "class" brings images into place'),
+        (
+            "model",
+            {"generator": "gaussian", "drawing": "faces", "conditional": False},
+            r'templates = "class" brings images',
+        ),
         ("method", {"name": "gaussian", "teacher_share": 0.9, "template_share": 0.2}, r"leave nothing of the budget"),
     ],
 )

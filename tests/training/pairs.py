@@ -83,7 +83,7 @@ RUNS: dict[str, dict[str, Any]] = {
         "training": FAST,
     },
     "diffusion": {
-        "model": {"generator": "diffusion", "latent_dim": 12, "width": 4, "shape": 2},
+        "model": {"generator": "diffusion", "latent_dim": 12, "width": 4, "drawing": "faces"},
         "method": {"name": "diffusion", "draws": 2},
         "privacy": {"epsilon": 2.0, "delta": 1e-5},
         "training": {**FAST, "batch_size": 1_000_000},

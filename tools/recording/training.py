@@ -61,7 +61,7 @@ VARIANTS = {  # name: config and settings of a method variant
     "aggregate person": "celeba-aggregate privacy.unit=person privacy.most_per_person=2 data.split_by=identity",
     "gaussian replace-one": "digits-gaussian privacy.relation=replace-one",
     "gaussian teacher": "digits-gaussian method.teacher_share=0.3 method.candidates=2",
-    "gaussian light": "digits-gaussian model.light=true",
+    "gaussian light": "digits-gaussian model.drawing=photos",
     "gaussian person": "faces-wild-gaussian privacy.unit=person",
     "gaussian public": "digits-gaussian data.public_share=0.1 data.confirm_public=true",
     "evolution public": "digits-evolution model.simulator=public data.public_share=0.1 data.confirm_public=true",

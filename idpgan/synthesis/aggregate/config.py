@@ -149,7 +149,7 @@ class AggregatePlan(SumsPlan):
         """What makes feature maps larger or smaller, but for those that are learned on public images."""
         method = self.config.method
         sizes = {"dimensions": method.moments, "fourier": method.fourier}
-        photos = {"shape": self.config.model.shape, "symmetric": method.symmetric}
+        photos = {"shape": self.config.model.drawn.shape, "symmetric": method.symmetric}
         return sizes | (photos if method.features == "photos" else {})
 
     def of_cells(self, cells: int, dimensions: int) -> CellSums:

@@ -107,7 +107,7 @@ class PhotoFeatures(FeatureMap):
         seed: Of the random directions.
         dimensions: Coefficients whose moments are matched, and random directions of the moduli.
         fourier: Number of random Fourier features of each kind.
-        shape: `ModelConfig.shape`.
+        shape: `Drawing.shape`.
         templates: That images are brought into place on; one, or one of each class.
         symmetric: Whether v leaves out what a mirror would negate.
     """

@@ -129,7 +129,7 @@ class DiffusionRun(SumsRun):
             refuse_other_generators(self)
         else:
             self._check_pipeline()
-        shares = ["start_share", "teacher_share", *(["template_share"] if self.model.shape else [])]
+        shares = ["start_share", "teacher_share", *(["template_share"] if self.model.drawn.shape else [])]
         shares += ["vote_share"] if votes_in(self.model.trained) else []
         if sum(getattr(self.method, share) for share in shares) >= 1:
             given = ", ".join(f"method.{share} = {getattr(self.method, share):g}" for share in shares)
@@ -156,10 +156,10 @@ class DiffusionRun(SumsRun):
 
     def _check_start(self) -> None:
         """Refuse to start at nothing, and what needs a release of moments."""
-        if not self.model.trained or self.model.shape or self.method.teacher_share:
+        if not self.model.trained or self.model.drawn.shape or self.method.teacher_share:
             raise ConfigError(
                 "method.start_share = 0 leaves the moments of a public denoiser as they are: name it as "
-                "data.public_generator with model.trained, model.shape = 0 and method.teacher_share = 0, or set "
+                "data.public_generator with model.trained, no model.drawing and method.teacher_share = 0, or set "
                 "method.start_share above 0."
             )
         if self.model.origin is not None and self.model.latent_dim != self.model.origin.model.latent_dim:

@@ -69,10 +69,10 @@ class EdmRun(RunConfig):
     @model_validator(mode="after")
     def _check_generator(self) -> EdmRun:
         refuse_other_generators(self)
-        if self.model.shape:
+        if self.model.drawn.shape:
             raise ConfigError(
-                f"model.shape = {self.model.shape} brings images into place on a released template, and method edm "
-                "releases none. Set model.shape = 0, or take method diffusion."
+                f'model.drawing = "{self.model.drawing}" brings images into place on a released template, and method '
+                "edm releases none. Leave it out, or take method diffusion."
             )
         return self
 

@@ -12,7 +12,7 @@ mean loss over its K noisy copies, clipped as one: besides the weights and what 
 label and its own coins enter it. Levels and noise of the copies come from the secret source, so that a record that is
 taken out does not shift those of the others. What is drawn from the network is post-processing.
 
-With ``model.shape`` above 0 the release begins with a template (`synthesis.template`), and a step sees a record by its
+With ``drawing = "faces"`` the release begins with a template (`synthesis.template`), and a step sees a record by its
 texture and its displacement: both are functions of that record and of the template, so the above holds. Each record is
 registered once, before the first step that a process takes, in tiles of a fixed size; the displacements stay in its
 memory, are never saved, and a resumed run finds the same ones again.
