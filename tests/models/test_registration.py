@@ -6,6 +6,7 @@ import torch
 from idpgan.data.faces import draw
 from idpgan.data.images import to_float
 from idpgan.models.config import ModelConfig
+from idpgan.models.drawing import Drawing
 from idpgan.models.families import build_generator
 from idpgan.models.registration import Registration, bent_back, displaced, shape_variance
 
@@ -70,7 +71,7 @@ def test_a_partly_damaged_image_has_no_displacement(faces):
 
 
 def test_a_generator_bends_what_it_draws():
-    config = ModelConfig(generator="gaussian", latent_dim=12, shape=COUNT, conditional=False)
+    config = ModelConfig(generator="gaussian", latent_dim=12, drawing=Drawing(shape=COUNT), conditional=False)
     generator = build_generator(config, SHAPE, 0)
     rng = torch.Generator().manual_seed(1)
     mean = torch.randn(1, 12 + 2 * COUNT, generator=rng)
