@@ -15,9 +15,9 @@ import pytest
 import typer
 
 from idpgan.commands import app
-from idpgan.commands import keys as keys_page
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
+from tests.test_keys import sections
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -235,7 +235,7 @@ def test_the_examples_of_a_page_run(path, stock, tmp_path):
 @functools.cache
 def known_keys():
     """Return the dotted keys of all configs."""
-    return set(re.findall(r"^\| `([\w.]+)`", keys_page.render(), re.M))
+    return {f"{name}.{key}" for name, section in sections() for key in section.model_fields}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)

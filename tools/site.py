@@ -11,12 +11,15 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from idpgan.commands import keys
+from idpgan.config import Section
+from idpgan.methods import load, methods_of
+from idpgan.training.config import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
 # Pages of the site that have another place, or another name, in the repository.
 MOVED = {"README.md": "index.md", "docs/README.md": "contents.md", "CONTRIBUTING.md": "contributing.md"}
 KEYS = "reference/keys.md"  # made from the code, and not in the repository
+METHODS = methods_of("generator", "classifier")
 LINK = re.compile(r"(?<=\]\()([^)#:\s]+)(?=(?:#[^)\s]*)?\))")
 
 
@@ -53,7 +56,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of `MOVED`, and each file outside of docs/ that a page links to."""
     files.remove(files.src_uris["README.md"])
-    files.append(File.generated(config, KEYS, content=keys.render()))
+    files.append(File.generated(config, KEYS, content=every_key()))
     for path, uri in MOVED.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / path)))
     unread = list(files.documentation_pages())
@@ -66,6 +69,23 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
                 files.append(added)
                 unread += [added] if added.is_documentation_page() else []
     return files
+
+
+def every_key() -> str:
+    """Return the page of all keys: of each section its classes, whose docstrings say what the keys mean."""
+    lines, seen = (
+        ["# Every key of a config\n", "What is left out has its default; an unknown key is refused.\n"],
+        {Section},
+    )
+    for title, config in [("All methods", RunConfig), *((name, load(name).Config) for name in METHODS)]:
+        lines.append(f"## {title}\n")
+        for field in config.model_fields.values():
+            for section in reversed(getattr(field.annotation, "__mro__", ())):
+                if issubclass(section, Section) and section not in seen:
+                    seen.add(section)
+                    own = f"::: {section.__module__}.{section.__qualname__}"
+                    lines.append(f"{own}\n    options:\n      show_if_no_docstring: true\n")
+    return "\n".join(lines)
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

@@ -311,7 +311,7 @@ def _text(called: str, sections: Sections, seen: Shown, shape: DataShape, why: s
     lines = [
         f"# Made by: {called}",
         "# Cost without reading an image: idpgan train THIS.toml --dry-run      Train: idpgan train THIS.toml",
-        "# Every key: python -m idpgan.commands.keys. What you leave out has its default.",
+        "# Every key: docs/reference/api.md#every-key-of-a-config. What you leave out has its default.",
         *textwrap.wrap(f"# Method by rule. {why}", _LONGEST, subsequent_indent="# ")[: None if why else 0],
         "",
     ]

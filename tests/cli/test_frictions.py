@@ -145,15 +145,3 @@ def test_what_is_there_is_not_asked_for_and_a_wrong_value_is_named_first(run):
     assert "--out (" in err
     assert "Invalid value for '--epsilon'" in run("publish", "faces", "--epsilon", "x")[2]
     assert "No such option: --epsilom" in run("publish", "--epsilom", "1")[2]
-
-
-def test_every_method_says_delta_alike_and_what_its_steps_are():
-    from idpgan.commands.keys import render
-
-    rows = [line for line in render().splitlines() if line.startswith("| `privacy.delta`")]
-    assert rows
-    assert [row for row in rows if "elow 1/N for N private images" not in row] == []
-    assert [row for row in rows if "1e-5, 1 / (10 N)" not in row] == []
-    steps = [line for line in render().splitlines() if line.startswith("| `training.steps`")]
-    assert len(steps) == len(set(steps)) > 6
-    assert sum("Critic steps" in row for row in steps) == 1
