@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 SINCE = "0.4.0"
 _SUMS = "Of a stream only counts are released: `idpgan.continual.ContinualCounter` or `idpgan stream`."
+_EXPOSURE = "Run `python benchmarks/papers/exposure.py CONFIG`, which has the same options."
 
 #: What a user wrote -> what to do instead, a sentence. A config's key stands as "section.key", a value of it as
 #: 'section.key = "value"', a command as "idpgan NAME", its option as "idpgan NAME --option", a name of Python in full.
@@ -34,7 +35,11 @@ REMOVED = MappingProxyType(
         "idpgan init --no-probe": "Leave it out: no method is tried any more.",
         "idpgan rehearse": "Take idpgan train CONFIG --dry-run --epsilon 1 3 10, a table of signal and risk.",
         "idpgan people --columns": "All traits are in metadata.csv; data.label says which one makes the classes.",
+        "idpgan audit --exposure": _EXPOSURE,
+        "idpgan audit --extract": _EXPOSURE,
+        "idpgan audit --repeats": _EXPOSURE,
         # names of Python
+        "idpgan.attacks.exposure": _EXPOSURE,
         "idpgan.metrics.measure_fairness": "Take fairlearn's; `idpgan evaluate --predictions` writes rows for it.",
         "idpgan.continual.RunningSums": _SUMS,
         "idpgan.continual.SumsStream": _SUMS,

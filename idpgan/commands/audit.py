@@ -2,7 +2,7 @@
 
 An audit of a run reads its config, and from `state/` only shapes and allocation. It constructs its neighbors and reads
 no image. Its result is therefore as public as the settings are, and may stand in the release. What trains with canaries
-(--one-run of a config, --exposure) does read images: `idpgan.commands.canaries`.
+(--one-run of a config) does read images: `idpgan.commands.canaries`.
 """
 
 from __future__ import annotations
@@ -53,12 +53,7 @@ class AuditOptions:
     release: bool = option(False, "Also fill the audited field of a run's release.")
     seed: int | None = option(None, "Fixes the noise, to have a result again.")
     one_run: bool = option(False, "One run with many canaries: gradients or sums of a METHOD, or a CONFIG's training.")
-    exposure: bool = option(False, "Train CONFIG with random secrets in it: how well are they known?")
-    canaries: int | None = option(
-        None, "Default: of --one-run 5000 gradients or sums, or 500 images; of --exposure 20."
-    )
-    repeats: int = option(1, "How often each secret of --exposure is in the training.")
-    extract: int = option(0, "Of --exposure: also search for each secret, all but so many of its blocks known.")
+    canaries: int | None = option(None, "Of --one-run; default: 5000 gradients or sums, or 500 images.")
     threads: int = option(1, "Threads, each with its own noise.")
     device: Device = "cpu"
 
@@ -72,12 +67,8 @@ class AuditOptions:
         check_device(self.device, "--device")
         if self.seed is not None:
             whole(self.seed, "--seed")
-        if self.exposure and (unfit := given(self, "runs", "release", "one_run", *_ASKED)):
-            raise InputError(f"{unfit[0]} does not go with --exposure.")
-        if (own := given(self, "repeats", "extract")) and not self.exposure:
-            raise InputError(f"{own[0]} belongs to --exposure.")
-        if self.canaries is not None and not self.one_run and not self.exposure:
-            raise InputError("--canaries belongs to --one-run and --exposure.")
+        if self.canaries is not None and not self.one_run:
+            raise InputError("--canaries belongs to --one-run.")
         if self.one_run and (unfit := given(self, "release", "runs")):
             raise InputError(f"{unfit[0]} does not go with --one-run.")
         if self.one_run and self.canaries is not None and not 10 <= self.canaries <= _MOST_CANARIES:
@@ -94,12 +85,12 @@ def audit(
 ) -> Answer:
     """Bound the epsilon of a method, or of a run's release, from below by attacking it on constructed neighbors.
 
-    No private image is read, but by --one-run CONFIG and --exposure, which train. A run's result goes to its
+    No private image is read, but by --one-run CONFIG, which trains. A run's result goes to its
     audit.json. Exit code 1: the bound exceeds the proven epsilon.
 
     Example: idpgan audit laplace --epsilon 1 --runs 100000
     """
-    if options.exposure or options.one_run:
+    if options.one_run:
         return _canaries(what, options, progress)
     if sentence := nothing_to_audit(what):  # an answer, not an error
         return _nothing(what, sentence)
@@ -124,13 +115,11 @@ def _nothing(what: str, sentence: str) -> Answer:
 
 
 def _canaries(what: str, options: AuditOptions, progress: Progress) -> Answer:
-    """Train once with canaries or secrets, and say how well they are known."""
+    """Train once with canaries, and say how well they are known."""
     from idpgan.commands import canaries
 
     config, seed, confidence = Path(what), options.seed, options.confidence
-    if options.exposure and not config.is_file():
-        raise InputError(f"--exposure trains a config file, and {config} is none.")
-    if not options.exposure and (sentence := nothing_to_audit(what)):
+    if sentence := nothing_to_audit(what):
         return _nothing(what, sentence)
     if run_of(what) is not None or not config.is_file():
         device = resolve_device(options.device, "--device")
@@ -139,12 +128,6 @@ def _canaries(what: str, options: AuditOptions, progress: Progress) -> Answer:
         return Answer(once, lambda: print_lines(once.lines()), code=int(once.violation))
     if asked := given(options, *_ASKED, "device"):
         raise InputError(f"{asked[0]} is for methods; {what} is trained with its own settings. Leave it out.")
-    if options.exposure:
-        num = 20 if options.canaries is None else options.canaries
-        found = canaries.exposure_of(
-            config, canaries=num, repeats=options.repeats, unknown=options.extract, seed=seed or 0, progress=progress
-        )
-        return Answer(found, lambda: print_lines(found.lines()))
     once = canaries.images_once(config, options.canaries, confidence=confidence, seed=seed, progress=progress)
     return Answer(once, lambda: print_lines(once.lines()), code=int(once.violation))
 

@@ -231,38 +231,3 @@ def test_damaged_bytes_in_a_run_are_one_line(run, aggregate_run, tmp_path, comma
     (copy / file).write_bytes(b"\xff\n")
     code, _, err = run(command, *["--resume"] * (command == "train"), copy)
     assert (code, err.count("\n"), file.split("/")[0] in err) == (2, 1, True)
-
-
-@pytest.mark.parametrize(
-    ("extra", "words"),
-    [
-        (["--runs", 100], "--runs does not go with --exposure"),
-        (["--one-run"], "--one-run does not go with --exposure"),
-        (["--epsilon", 1], "--epsilon does not go with --exposure"),
-        (["--canaries", 0], "canaries = 0"),
-        (["--repeats", 0], "repeats = 0"),
-    ],
-)
-def test_exposure_refuses_what_it_has_no_use_for(run, extra, words):
-    code, _, err = run("audit", CONFIGS / "digits-dp-sgd.toml", "--exposure", *extra)
-    assert code != 0
-    assert words in err
-
-
-def test_exposure_wants_a_config(run):
-    code, _, err = run("audit", "laplace", "--exposure")
-    assert code != 0
-    assert "laplace is none" in err
-    assert "--repeats belongs to --exposure" in run("audit", "laplace", "--repeats", 2)[2]
-
-
-def test_exposure_says_what_a_model_knows_and_that_it_is_not_for_release(run, tmp_path):
-    path = tmp_path / "small.toml"
-    config = load_config(
-        CONFIGS / "digits-dp-sgd.toml", ["training.steps=2", "training.tick_steps=2", "method.width=4"]
-    )
-    path.write_text(dump_toml(config))
-    code, out, _ = run("audit", path, "--exposure", "--canaries", 3, "--repeats", 2)
-    assert code == 0
-    for words in ("3 secrets, 2 times each", "bits by rank among 1,000", "never released", "for the curator"):
-        assert words in out

@@ -122,11 +122,10 @@ def audit_run(box: Box) -> None:
 
 
 def audit_one_run(box: Box) -> None:
-    """Audit by one training, and train with secrets in it."""
+    """Audit by one training."""
     box.run("audit", "dp-gan", "--one-run", "--canaries", "100", "--seed", "1", "--epsilon", "2", "--json")
     (box.folder / "run.toml").write_text(ONE_RUN, encoding="utf-8")
-    for kind in ("--one-run", "--exposure"):
-        box.run("audit", "run.toml", kind, "--canaries", "20", "--seed", "1", "--json")
+    box.run("audit", "run.toml", "--one-run", "--canaries", "20", "--seed", "1", "--json")
 
 
 PREPARED = (["--folders", "person"], ["--grey", "--crop", "none", "--folders", "none"], ["--folders", "label"], [])

@@ -82,7 +82,6 @@ COMMANDS: tuple[list[str], ...] = (
     ["audit", "laplace", "--epsilon", "1", "--law", "gaussian"],
     ["audit", "laplace", "--epsilon", "1", "--pair", "extremes"],
     ["audit", "laplace", "--one-run"],
-    ["audit", "laplace", "--exposure"],
     ["audit", "laplace", "--release"],
     ["audit", "lap", "--epsilon", "1", "--pair", "twins"],
     ["audit", "dp-gan", "--one-run", "--canaries", "1"],

@@ -3,22 +3,25 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from papers.exposure import CanarySpace, expose, exposure_of, main, with_canaries
+from papers.literature.exposure import FLOOR, _log_tail, exposure, rank_exposure, rank_of_first
 from scipy.stats import norm, skewnorm
 
 from idpgan import trainer
-from idpgan.attacks.exposure import FLOOR, _log_tail, exposure, rank_exposure, rank_of_first
 from idpgan.attacks.losses import loss_threshold
-from idpgan.commands.canaries import CanarySpace, expose, exposure_of, with_canaries
 from idpgan.config import dump_toml
 from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.models.private_classifier import GroupNormCnn
 from idpgan.training.config import build_config
 from idpgan.training.fit import FitConfig, fit_classifier, predict
+
+CONFIG = Path(__file__).parents[2] / "configs" / "digits-dp-sgd.toml"
 
 
 def test_exposure_by_rank_is_its_definition():
@@ -173,3 +176,27 @@ def test_a_config_is_trained_with_secrets_and_nothing_of_it_is_kept(tmp_path, mo
     assert 0 < written["proven"]["epsilon"] <= 1.0
     assert json.dumps(written)
     assert [p.name for p in tmp_path.iterdir()] == ["config.toml"]
+
+
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        (["--canaries", "0"], "exposure: canaries = 0"),
+        (["--repeats", "0"], "exposure: repeats = 0"),
+        (["--extract", "17"], "exposure: 17 unknown blocks"),
+        ([], "3 secrets, 2 times each"),
+    ],
+)
+def test_the_command_says_what_a_model_knows_or_refuses_in_a_line(tmp_path, extra, words, capsys, monkeypatch):
+    settings = ["training.steps=2", "training.tick_steps=2", "training.batch_size=60", "method.width=4"]
+    path = tmp_path / "config.toml"
+    path.write_text(dump_toml(trainer.load_config(CONFIG, settings)))
+    monkeypatch.setattr("sys.argv", ["exposure.py", str(path), "--canaries", "3", "--repeats", "2", *extra])
+    if not extra:
+        main()
+        out = capsys.readouterr().out
+        for word in (words, "bits by rank among 1,000", "never released", "for the curator"):
+            assert word in out
+    else:
+        with pytest.raises(SystemExit, match=words):
+            main()

@@ -7,7 +7,7 @@ loss) of canaries are compared with those of other members of R that no model ha
 memorized (`FLOOR`). A secret is *extracted* where a search finds it: of all members that agree with what the attacker
 knows, it is the best known (`Extraction`).
 
-Nothing is trained here: `idpgan.commands.canaries` does that.
+Nothing is trained here: `papers.exposure` does that.
 """
 
 from __future__ import annotations
