@@ -41,7 +41,6 @@ DELTA = 1e-5
 SCALARS = [name for name in CASES if name not in ("lap", "randomized-response")]
 RUNS = {
     "lap": 20_000,
-    "idp-gan-local": 8000,
     "idp-gan-published": 8000,
     "dp-gan": 5000,
     "dp-gan-zhang": 5000,
@@ -110,8 +109,6 @@ def cells() -> Iterator[Cell]:
         yield Cell("randomized-response", Request(epsilon))
         for draw in ("once", "per_step"):
             yield Cell("idp-gan-published", Request(epsilon, draw=draw))
-        for law in ("clamp", "l1", "l2"):
-            yield Cell("idp-gan-local", Request(epsilon, law=law))
         laws = (audit_entry("lap").options or {})["law"]
         for law, unit in itertools.product(laws, (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)):
             yield Cell("lap", Request(epsilon, law=law, unit=unit))

@@ -4,7 +4,7 @@ One JSON line per cell. Cells are named by the hash of their config: finished on
 continue. Everything measured here is for the curator (real images judge it); no epsilon covers it.
 
 python benchmarks/idp_published.py --accounting                       # scale and proven only: no training, no images
-python benchmarks/idp_published.py --data-root DIR --out runs/idp --steps 20000 [--local] [--device cuda]
+python benchmarks/idp_published.py --data-root DIR --out runs/idp --steps 20000 [--device cuda]
 python benchmarks/idp_published.py --data-root DIR --steps 2000 --set model.width=16 method.learning_rate=5e-4
 """
 
@@ -49,27 +49,22 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=1, help="classifiers of each kind for utility")
     parser.add_argument("--device", default="auto", choices=("auto", "cpu", "cuda"))
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--local", action="store_true", help="idp-gan-local at epsilon 10, with and without projection")
     parser.add_argument("--set", nargs="+", default=[], metavar="KEY=VALUE", help="settings of every cell")
     parser.add_argument("--accounting", action="store_true", help="noise scale and proven only")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     for config in cells(arguments):
-        row = account(config) if isinstance(config, published.PublishedRun) else {"method": config.method.name}
+        row = account(config)
         if not arguments.accounting:
             row |= measured(config, arguments)
         print(json.dumps(row), flush=True)
 
 
-def cells(arguments: argparse.Namespace) -> Iterator[RunConfig]:
+def cells(arguments: argparse.Namespace) -> Iterator[published.PublishedRun]:
     """Yield the config of every cell."""
     common = [f"training.steps={arguments.steps}", f"training.device={arguments.device}", *arguments.set]
     if arguments.data_root is not None:
         common.append(f"data.root={json.dumps(str(arguments.data_root))}")
-    if arguments.local:
-        for projected in (["method.projection=dct"], ["method={name='idp-gan-local',projection='pixels'}"]):
-            yield trainer.load_config(CONFIGS / "mnist-idp-gan-local.toml", [*projected, *common, "privacy.epsilon=10"])
-        return
     for epsilon in arguments.epsilons:
         for batch_size in arguments.batch_sizes:
             halves = [f"privacy.epsilon1={epsilon / 2}", f"privacy.epsilon2={epsilon / 2}"]

@@ -20,7 +20,7 @@ attack lies above one half in each of at least three seeds.
 `dp-gan-zhang` is the paper's dp-GAN, Zhang, Ji and Wang's (2018) as published; `dp-gan` is that of Xie et al. (2018),
 stronger. The epsilon of idp-gan-published (eps1 + eps2 in halves) and of dp-gan-zhang is the *claimed* one; `proven` is
 what our accountant proves.
-idp-gan-local spends a fifth of epsilon on the label. Private sets are cut to size by `data.holdout_share`.
+Private sets are cut to size by `data.holdout_share`.
 
 One JSON line per cell and seed, one per cell for all seeds, then a picture of all. Runs are named by the hash of their
 config and attacks by that of their options too: finished ones are read back, interrupted ones continue. Everything
@@ -51,7 +51,7 @@ from idpgan.files import write_bytes_atomic, write_text_atomic
 from idpgan.training.config import RunConfig, build_config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
-FORMS = ("idp-gan-published", "idp-gan-local", "idp-gan-aggregate")
+FORMS = ("idp-gan-published", "idp-gan-aggregate")
 METHODS = (*FORMS, "dp-gan-zhang", "dp-gan", "wgan-gp")
 EPSILONS = (0.3, 1.0, 2.0, 4.0, 8.0, 11.0)
 PAPER_ATTACK, ANCHOR_EPSILON, ANCHOR = "classifier-confidence", 2.0, 0.52
@@ -189,8 +189,6 @@ def budget(cell: Cell) -> dict[str, Any]:
     epsilon = cell.epsilon or math.inf
     if cell.method == "idp-gan-published":
         return {"epsilon1": epsilon / 2, "epsilon2": epsilon / 2}
-    if cell.method == "idp-gan-local":
-        return {"epsilon": epsilon, "label_epsilon": 0.2 * epsilon}  # the label's is part of the whole
     return {"epsilon": epsilon}
 
 

@@ -63,7 +63,6 @@ PLANS: dict[str, dict[str, Plan]] = {
     "mnist": {
         "gaussian": Plan("mnist-gaussian", [], 2),
         "idp-gan-published": Plan("mnist-idp-gan-published", SHORT_LAPLACE, 4),
-        "idp-gan-local": Plan("mnist-idp-gan-local", SHORT_LAPLACE, 4),
         "wgan-gp": Plan("mnist-wgan-gp", SHORT_GAN, 6, private=False),
         "idp-gan-aggregate": Plan("mnist-aggregate-no-public", [], 12),
         AS_TRAINED: Plan("mnist-aggregate-no-public", ["model.drawing=plain"], 12),
@@ -77,7 +76,6 @@ PLANS: dict[str, dict[str, Plan]] = {
     "faces-wild": {
         "gaussian": Plan("faces-wild-gaussian", [], 2),
         "idp-gan-published": Plan("mnist-idp-gan-published", SHORT_LAPLACE, 5),
-        "idp-gan-local": Plan("mnist-idp-gan-local", SHORT_LAPLACE, 5),
         "idp-gan-aggregate": Plan("faces-wild-aggregate", [], 5),
         "wgan-gp": Plan("mnist-wgan-gp", SHORT_GAN, 7, private=False),
         ZHANG: Plan("mnist-dp-gan-zhang", SHORT_ZHANG, 60),
@@ -90,7 +88,6 @@ PLANS: dict[str, dict[str, Plan]] = {
     "celeba": {
         "gaussian": Plan("mnist-gaussian", [], 10),
         "idp-gan-published": Plan("celeba-idp-gan-published", SHORT_LAPLACE, 15),
-        "idp-gan-local": Plan("mnist-idp-gan-local", SHORT_LAPLACE, 15),
         "idp-gan-aggregate": Plan("celeba-aggregate", [], 30),
         "wgan-gp": Plan("celeba-wgan-gp", SHORT_GAN, 15, private=False),
         "dp-gan": Plan("celeba-dp-gan", ["training.steps=3500"], 40),
@@ -99,7 +96,6 @@ PLANS: dict[str, dict[str, Plan]] = {
     "digits": {
         "gaussian": Plan("digits-gaussian", [], 1),
         "idp-gan-published": Plan("digits-idp-gan-published", [], 1),
-        "idp-gan-local": Plan("digits-idp-gan-local", [], 1),
         "wgan-gp": Plan("digits-wgan-gp", [], 1, private=False),
         "idp-gan-aggregate": Plan("digits-aggregate", [], 1),
         ZHANG: Plan("digits-dp-gan-zhang", [], 2),
@@ -175,7 +171,7 @@ def budget(cell: Cell) -> dict[str, Any]:
         return {}
     if cell.method == "idp-gan-published":
         return {"epsilon1": epsilon / 2, "epsilon2": epsilon / 2}
-    return {"epsilon": epsilon} | ({"label_epsilon": 0.2 * epsilon} if cell.method == "idp-gan-local" else {})
+    return {"epsilon": epsilon}
 
 
 def names(cell: Cell, arguments: argparse.Namespace) -> tuple[Path, Path]:

@@ -178,6 +178,8 @@ def load_table(path: Path | None) -> dict[str, Any]:
         reason = getattr(error, "strerror", None) or error
         close = difflib.get_close_matches(path.stem if path else "", config_names(), n=1)
         hint = f" The package has one called {close[0]}." if close else ""
+        if path and (went := gone(f"config {path.stem}")):
+            raise ConfigError(went) from error
         raise ConfigError(f"Cannot read the config file {source}: {reason}.{hint}") from error
     if len(text) > MOST_CHARACTERS:
         raise ConfigError(f"The config file {source} has more than {MOST_CHARACTERS:,} characters: is it a config?")

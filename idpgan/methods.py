@@ -63,9 +63,6 @@ _TRAINED = (  # name, family, code, units, relation, sound, claimed, proven, rea
      ("image",), "replace-one", False, "eps1 + eps2",
      "n R / b0 where noise is drawn once, that per access where drawn at each, inf where a batch shares it",
      "the paper sizes its noise by the first layer and the batch, and charges eps1 + eps2 for any training"),
-    ("idp-gan-local", "generator", "synthesis.local:IdpLocal",
-     ("image",), "replace-one", True, None, "privacy.epsilon",
-     "each image and its label are perturbed by themselves, once; all else is computed from the result"),
     ("dp-gan", "generator", "synthesis.dp_gan.method:DpGan",
      ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "DP-SGD on the critic: gradients clipped per image, Poisson sampling, Gaussian noise on their sum"),
@@ -103,6 +100,11 @@ _TRAINED = (  # name, family, code, units, relation, sound, claimed, proven, rea
     ("arden", "classifier", "classify.arden:Arden",
      ("image",), "replace-one", False, "ln((1 - mu) e^(2 B / b) + mu), the price of one feature", "privacy.epsilon",
      "the paper prices one noisy feature, and every image sends many; a pixel that is nullified hides no image"),
+)
+_EARLIER = (  # went with 0.4.0: their releases are verified and their charges count, and nothing else knows them
+    ("idp-gan-local", "generator", "synthesis.earlier:IdpLocal",
+     ("image",), "replace-one", True, None, "privacy.epsilon",
+     "each image and its label are perturbed by themselves, once; all else is computed from the result"),
 )
 _PUBLISHERS = (  # name, units, sound, claimed, proven, code, reason
     ("lap", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
@@ -201,7 +203,7 @@ METHODS: dict[str, MethodInfo] = {
         ),
     )
 }
-
+EARLIER: dict[str, MethodInfo] = {row[0]: MethodInfo(*row) for row in _EARLIER}
 
 CLASSIFIER = "scattering-linear"  # what `idpgan.fit_classifier` trains unless it is told otherwise
 
@@ -217,9 +219,14 @@ def names_of(*families: str) -> str:
     return "; ".join(f"{family}: {', '.join(methods_of(family))}" for family in families)
 
 
+def row_of(name: str) -> MethodInfo:
+    """Return the row of a method, also of one that went."""
+    return METHODS.get(name) or EARLIER[name]
+
+
 def load(name: str) -> Any:
     """Import a method: the one place where a method's name leads to code."""
-    module, _, attribute = METHODS[name].code.partition(":")
+    module, _, attribute = row_of(name).code.partition(":")
     return getattr(importlib.import_module(f"idpgan.{module}"), attribute)
 
 

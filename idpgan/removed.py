@@ -9,7 +9,8 @@ _SUMS = "Of a stream only counts are released: `idpgan.continual.ContinualCounte
 _EXPOSURE = "Run `python benchmarks/papers/exposure.py CONFIG`, which has the same options."
 
 #: What a user wrote -> what to do instead, a sentence. A config's key stands as "section.key", a value of it as
-#: 'section.key = "value"', a command as "idpgan NAME", its option as "idpgan NAME --option", a name of Python in full.
+#: 'section.key = "value"', a config of the package as "config NAME", a command as "idpgan NAME", its option as
+#: "idpgan NAME --option", a name of Python in full.
 REMOVED = MappingProxyType(
     {
         # keys and values of configs
@@ -26,6 +27,10 @@ REMOVED = MappingProxyType(
         "model.varied": 'Set model.drawing = "handwriting".',
         "model.agreed": 'Set model.drawing = "pen": 1,000 of each class.',
         "model.plain_share": 'Set model.drawing: it is 0.75 in "pen", 0.5 beside model.moved.',
+        'method.name = "idp-gan-local"': "Take idp-gan-aggregate: one release, and images that teach. Releases of "
+        "idp-gan-local still open, and count on ledgers.",
+        "config digits-idp-gan-local": "Take digits-aggregate.",
+        "config mnist-idp-gan-local": "Take mnist-aggregate.",
         # commands and options
         "idpgan sample --papers": "Card and manifest say what protects the images; `datasets` and the Hub make "
         "Croissant of the folder.",

@@ -48,16 +48,19 @@ _UNREADABLE = (OSError, RuntimeError, KeyError, ValueError, EOFError, pickle.Unp
 _LOG = logging.getLogger(__name__)
 
 
-def load_config(path: Path | None, overrides: Sequence[str] = (), data_root: Path | None = None) -> RunConfig:
+def load_config(
+    path: Path | None, overrides: Sequence[str] = (), data_root: Path | None = None, *, earlier: bool = False
+) -> RunConfig:
     """Read a TOML file (None = the embedded default), apply ``section.key=value`` settings, build the method's config.
 
-    ``data_root`` says where the data set lies now; None = where the file says.
+    ``data_root`` says where the data set lies now; None = where the file says. ``earlier``: see `build_config`.
 
     Raises:
         ConfigError: On the first problem in the config.
     """
     where, overrides = "the default config" if path is None else str(path), [*overrides, *at_root(data_root)]
-    return build_config(with_releases(apply_overrides(load_table(path), overrides)), where, overrides)
+    table = with_releases(apply_overrides(load_table(path), overrides))
+    return build_config(table, where, overrides, earlier=earlier)
 
 
 @own_state()

@@ -192,10 +192,6 @@ RELEASES = {
         "privacy": {"epsilon": 2.0, "delta": 1e-5},
         "training": {"batch_size": 50},
     },
-    "local": {
-        "method": {"name": "idp-gan-local", "projection": "dct", "coefficients": 4},
-        "privacy": {"epsilon": 4.0, "label_epsilon": 1.0, "delta": 1e-5},
-    },
     "published, once": {"method": PUBLISHED, "privacy": {"noise": "once", "label_epsilon": 1.0, **UNSOUND}},
     "published, per step": {"method": PUBLISHED, "privacy": {"noise": "per_step", **UNSOUND}},
     "published, by relevance": {

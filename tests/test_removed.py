@@ -20,6 +20,7 @@ BLOCK = re.compile(r"(<!-- removed -->\n).*?(<!-- /removed -->)", re.DOTALL)
 
 KEYS = [name for name in REMOVED if re.fullmatch(r"[a-z]+\.[a-z_]+", name)]
 METHODS = [name for name in REMOVED if name.startswith("method.name = ")]
+CONFIGS = [name for name in REMOVED if name.startswith("config ")]
 COMMANDS = [name for name in REMOVED if name.startswith("idpgan ")]
 NAMES = [name for name in REMOVED if re.fullmatch(r"idpgan(\.\w+)+", name)]
 
@@ -53,6 +54,12 @@ def test_a_method_is_refused(name):
     method = name.split('"')[1]
     with pytest.raises(ConfigError, match=re.escape(gone(name))):
         build_config({"method": {"name": method}}, "old.toml")
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_config_of_the_package_is_refused(name):
+    with pytest.raises(ConfigError, match=re.escape(gone(name))):
+        load_table(Path(name.removeprefix("config ")))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -291,7 +291,7 @@ def _read(remarks: list[str], run: RunFolder, roots: set[Path]) -> _Read | None:
     from idpgan.trainer import load_config
 
     try:
-        config = load_config(run.config)
+        config = load_config(run.config, earlier=True)
         place = _read_by(run, config.data, config.data.data_root, roots)
         public = config.data.public_root
         if (place and config.data.public_share) or (public and _read_by(run, config.data, public.expanduser(), roots)):

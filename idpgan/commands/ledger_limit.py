@@ -103,7 +103,7 @@ def rows_of(
     others = tuple(dataclasses.replace(row, run=str(run.release)) for row in contained)
     if (run.release / PRIVACY).is_file():
         return dataclasses.replace(spent, run=str(run.path)), *others
-    config = load_config(run.config, data_root=place)
+    config = load_config(run.config, data_root=place, earlier=True)
     planned, books = plan_run(config, known_shape(config.data)), Books.parse(run.ledger.read_bytes(), run.ledger)
     events = (*planned.price.events, *books.repeated)
     return *charges(planned, run, events, contained=False), *others

@@ -17,7 +17,6 @@ from idpgan.data.images import LONGEST_CLASS_NAME
 from idpgan.data.load import SOURCES, DataShape, Sizes
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import printable
-from idpgan.models.drawing import with_drawing
 from idpgan.privacy.plan import Plan
 from idpgan.release.mark import DigitalSource
 from idpgan.training.config import RunConfig, build_config, refuse_unsound
@@ -105,9 +104,7 @@ def run_from_release(table: Any, described: Mapping[str, Any], document: Mapping
         raise ConfigError("config.json has no [data], or names folders of the machine that the run was trained on.")
     if num_public and not (data.get("public_share") or data.get("public")):  # they came from a separate folder
         table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}
-    if isinstance(model := table.get("model"), Mapping):
-        table = {**table, "model": with_drawing(model)}
-    config = build_config(table, "config.json")
+    config = build_config(table, "config.json", earlier=True)
     if config.data.name not in SOURCES:
         raise ConfigError(f"config.json: data.name = {ascii(config.data.name)[:60]} is not a known data set.")
     refuse_unsound(config)

@@ -6,7 +6,7 @@ docs/reference/deviations.md, WGAN-GP 1 to 4.
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, cast
+from typing import Literal
 
 import torch
 from pydantic import Field
@@ -23,7 +23,7 @@ from idpgan.synthesis.product import GivesGenerator
 from idpgan.training.config import MethodConfig, RunConfig
 from idpgan.training.distributed import sum_over_ranks
 from idpgan.training.method import Stats, refuse_small_shares
-from idpgan.training.plan import NonPrivatePlan, RunPlan
+from idpgan.training.plan import NonPrivatePlan
 
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 
@@ -74,25 +74,22 @@ class WganGp(GivesGenerator):
         generator: The averaged generator, in eval mode.
         newest: The generator that is trained.
         rows: Images of a batch that this process draws: all of them, or its rank's share.
-        NULL_RECORDS: Whether null records are read like any other: no guarantee covers them here.
 
     Raises:
         ConfigError: If the images have a shape that no network is built for, or labels are asked for and missing.
     """
 
-    Config: ClassVar[type[RunConfig]] = WganGpRun
-    Plan: ClassVar[type[RunPlan]] = WganGpPlan
+    Config, Plan = WganGpRun, WganGpPlan
 
-    NULL_RECORDS: ClassVar[bool] = False
     SAVED = ("networks",)
 
-    plan: RunPlan
+    plan: WganGpPlan
 
     def _set_up(self, split: Split) -> None:
         config, own = self.plan.config, self.config
         self.batch_size = config.training.batch_size
         self.rows = self.batch_size
-        self._images = place(split.private if self.NULL_RECORDS else split.private.existing(least=1), self.device)
+        self._images = place(split.private.existing(least=1), self.device)
         critic = build_critic(config.model, split.image_shape, len(split.classes), seed=config.training.seed)
         self.critic = critic.to(self.device)
         adam = AdamSettings(own.learning_rate, own.beta1, own.beta2, l2=own.l2)
@@ -112,7 +109,7 @@ class WganGp(GivesGenerator):
 
     def step_event(self) -> Event | None:
         """Every critic step reads raw images."""
-        return cast(NonPrivatePlan, self.plan).raw_read
+        return self.plan.raw_read
 
     def step(self, step: int) -> Stats:
         """Take a critic step; the generator's turn is after ``critic_steps_per_generator_step`` of them."""
@@ -126,21 +123,17 @@ class WganGp(GivesGenerator):
         real, labels = self._real_batch()
         with torch.no_grad():
             fake = self.newest(self.networks.latents(self.rows, self.networks.own_rng()), labels)  # (B, C, H, W)
-        return self._step_critic(real, labels, fake, labels)
-
-    def _step_critic(self, real: Tensor, labels: Tensor | None, fake: Tensor, fake_labels: Tensor | None) -> Stats:
-        """Take the Adam step on a batch; interpolates have the labels of the reals."""
         alpha = torch.rand(self.rows, generator=self.networks.own_rng(), device=self.device)
         mixed = interpolate(real, fake, alpha)
         penalty = self._mean(gradient_penalty(lambda images: self.critic(images, labels), mixed))
-        distance = self._mean(critic_wasserstein(self.critic(real, labels), self.critic(fake, fake_labels)))
+        distance = self._mean(critic_wasserstein(self.critic(real, labels), self.critic(fake, labels)))
         loss = distance + self.config.gradient_penalty * penalty
         self.networks.step_critic(loss)
         return {"critic_loss": loss.detach(), "wasserstein": -distance.detach(), "gradient_penalty": penalty.detach()}
 
     def generator_step(self, step: int) -> Stats:
         """Minimize ``-E[D(G(z))]`` by one Adam step, and move the average."""
-        loss = self._mean(generator_wasserstein(self.critic(*self._fake_batch())))
+        loss = self._mean(generator_wasserstein(self.critic(*self.networks.fakes(self.batch_size))))
         self.networks.step_generator(loss)
         return {"generator_loss": loss.detach()}
 
@@ -148,10 +141,6 @@ class WganGp(GivesGenerator):
         """Return how real the critic finds images; see `HasCritic`."""
         scores: Tensor = self.critic(images, labels if self.newest.num_classes else None)
         return scores
-
-    def _fake_batch(self) -> tuple[Tensor, Tensor | None]:
-        """Generate B images as the critic sees them, and their labels; gradients flow."""
-        return self.networks.fakes(self.batch_size)
 
     def _real_batch(self) -> tuple[Tensor, Tensor | None]:
         """Draw B private images with replacement: (B, C, H, W) in [-1, 1], and their labels if they are used."""

@@ -13,8 +13,9 @@ from idpgan.config import Section, build, digest, nearest_hint
 from idpgan.data.config import WHERE_FILES_LIE, DataConfig, License
 from idpgan.device import check_device
 from idpgan.errors import ConfigError
-from idpgan.methods import METHODS, load, methods_of, names_of
+from idpgan.methods import EARLIER, load, methods_of, names_of, row_of
 from idpgan.models.config import ModelConfig
+from idpgan.models.drawing import with_drawing
 from idpgan.removed import gone
 
 if TYPE_CHECKING:
@@ -245,13 +246,17 @@ def load_method(name: str) -> Any:
     return load(name)
 
 
-def build_config(table: Mapping[str, Any], where: str, settings: Sequence[str] = ()) -> RunConfig:
+def build_config(
+    table: Mapping[str, Any], where: str, settings: Sequence[str] = (), *, earlier: bool = False
+) -> RunConfig:
     """Build the config class of the method that the table names.
 
     Args:
         table: The sections as read from TOML.
         where: Names the table in messages, for example the file.
         settings: That were put into the table; see `idpgan.config.build`.
+        earlier: Whether the table is of a release or a run that an earlier version made: its method may have gone
+            since, and its way of drawing may be numbers.
 
     Raises:
         ConfigError: If method.name is missing or unknown, or a key or value is refused.
@@ -261,7 +266,10 @@ def build_config(table: Mapping[str, Any], where: str, settings: Sequence[str] =
     if not isinstance(name, str):
         known = names_of("generator", "classifier")
         raise ConfigError(f"{where} names no method. Set method.name to one of: {known}.")
-    config: RunConfig = build(load_method(name).Config, table, where, settings)
+    if earlier and isinstance(model := table.get("model"), Mapping):
+        table = {**table, "model": with_drawing(model)}
+    method = load(name) if earlier and name in EARLIER else load_method(name)
+    config: RunConfig = build(method.Config, table, where, settings)
     return config
 
 
@@ -271,7 +279,7 @@ def refuse_unsound(config: RunConfig) -> None:
     Raises:
         ConfigError: Saying what is proven, and how to run it all the same.
     """
-    info = METHODS[config.method.name]
+    info = row_of(config.method.name)
     if info.sound is False and not config.privacy.accept_unsound:
         raise ConfigError(
             f"method '{info.name}' is unsound: {info.reason}. Its proven epsilon is {info.proven}. To run it all "

@@ -15,7 +15,7 @@ from idpgan.data.load import DataShape
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
-from idpgan.methods import METHODS
+from idpgan.methods import load, row_of
 from idpgan.models import families, own
 from idpgan.models.config import classes_of, pyramid_of
 from idpgan.own_code import error_line, is_own_code
@@ -25,7 +25,7 @@ from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget, Plan, Price
 from idpgan.privacy.precision import check_precision
 from idpgan.privacy.totals import Part, joint_events, total
-from idpgan.training.config import RunConfig, load_method
+from idpgan.training.config import RunConfig
 
 _LEAST = 1.0  # below this figure the noise on a class is longer than the longest sum of its records
 
@@ -94,7 +94,7 @@ class Signal:
 
 def plan_run(config: RunConfig, shape: DataShape, given: Sequence[Event] = ()) -> Any:
     """Return the `RunPlan` of a config for data of a shape."""
-    return load_method(config.method.name).Plan(config, shape, given)
+    return load(config.method.name).Plan(config, shape, given)
 
 
 class RunPlan(Plan):
@@ -104,7 +104,7 @@ class RunPlan(Plan):
         config: The run's config.
         shape: What is public about the data.
         given: Charges that another part has already planned on the same ledger.
-        row: Of the method, in `METHODS`.
+        row: Of the method; see `idpgan.methods.row_of`.
         unit: That of [privacy], or of the row where [privacy] leaves no choice; likewise ``relation``.
         exact: Whether `events` are the very charges; else they are an upper bound that public images refine.
         contained: See `RunConfig.counted`.
@@ -118,7 +118,7 @@ class RunPlan(Plan):
     OWN_CRITIC: ClassVar[Literal["none", "any", "private"]] = "none"
 
     def __init__(self, config: Any, shape: DataShape, given: Sequence[Event] = ()) -> None:
-        self.config, self.shape, self.given, self.row = config, shape, tuple(given), METHODS[config.method.name]
+        self.config, self.shape, self.given, self.row = config, shape, tuple(given), row_of(config.method.name)
         self.unit = getattr(config.privacy, "unit", None) or Unit(self.row.units[0])
         self.relation = getattr(config.privacy, "relation", None) or Relation(self.row.relation)
         if shape.of_photos and self.unit is not Unit.PHOTO:

@@ -10,14 +10,11 @@ import torch
 from idpgan.audit.entry import Request
 from idpgan.audit.statistics import Nearness
 from idpgan.commands.audit import method_case
-from idpgan.data.images import Images
 from idpgan.errors import InputError
 from idpgan.models.perturbed import PixelNoise
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.privacy.tradeoff import gaussian_mu
-from idpgan.synthesis.local import channel_case, data_free_channel
-from idpgan.synthesis.local_channel import ChannelPrivacy, build_channel
 from idpgan.synthesis.published.method import pixels_case
 from idpgan.synthesis.sums_audit import sums_case
 
@@ -28,11 +25,9 @@ SOUND = [
     ("idp-gan-aggregate", Request(1.0, law="laplace", unit=Unit.PERSON), 0.9),
     ("idp-gan-aggregate", Request(4.0), 1.3),
     ("idp-gan-aggregate", Request(4.0, relation=REPLACE), 1.3),
-    ("idp-gan-local", Request(1.0, law="l1"), 0.7),
-    ("idp-gan-local", Request(4.0, law="l2"), 1.0),
     ("idp-gan-published", Request(0.3, draw="once"), 0.0),
 ]
-RUNS = {"idp-gan-published": 4000, "idp-gan-local": 8000}
+RUNS = {"idp-gan-published": 4000}
 CONFIDENCE = 1 - 0.001 / len(SOUND)
 
 
@@ -106,26 +101,6 @@ def test_the_simulated_release_is_that_of_the_whole_call():
     assert whole.mean().item() == pytest.approx(1.25, abs=error)
     assert single.mean().item() == pytest.approx(1.25, abs=error)
     assert single.std().item() == pytest.approx(whole.std().item(), rel=0.2)
-
-
-@pytest.mark.parametrize("projection", ["pixels", "dct", "public-pca"])
-@pytest.mark.parametrize("bound", ["clamp", "l1", "l2"])
-def test_every_channel_has_a_case_with_its_label(projection, bound):
-    terms = ChannelPrivacy(16 if projection == "pixels" else 3, bound, 2.0, 1e-5, num_classes=4, label_epsilon=0.5)
-    channel = data_free_channel(terms, projection, (1, 4, 4), None, public=projection == "public-pca")
-    case = channel_case(channel, Request(2.0, 1e-5))
-    audited = case.run(6000, confidence=1 - 0.001 / 9, seed=2)
-    assert 0.2 < audited.result.epsilon_lower <= case.proven.epsilon <= 2.0
-    assert len({1.0, *case.pair.data[:-1].abs().tolist()} - {0.0}) == 1
-
-
-def test_the_channels_pair_moves_the_whole_sensitivity():
-    terms = ChannelPrivacy(16, "l1", 1.0, 0.0)
-    channel = build_channel(terms, "pixels", (1, 4, 4), Images(torch.empty(0, 1, 4, 4).byte(), None, ()), 3.0)
-    case = channel_case(channel, Request(1.0))
-    both = channel.encode(torch.stack([case.pair.data, case.pair.neighbor]).view(2, 1, 4, 4))
-    assert (both[0] - both[1]).abs().sum().item() == pytest.approx(2.0)
-    assert int((both[0] != both[1]).sum()) == 3
 
 
 def test_an_allocation_is_audited_with_its_scales():

@@ -32,7 +32,7 @@ def test_cells_on_celeba_are_of_its_own_configs_and_size(tmp_path):
         assert len(found.classes) == 4
         assert config.training.batch_size <= 5 or method != "dp-gan"
     assert paper_figures.own_config("dp-gan", "celeba").stem == "celeba-dp-gan"
-    assert paper_figures.own_config("idp-gan-local", "celeba").stem == "mnist-idp-gan-local"
+    assert paper_figures.own_config("gaussian", "celeba").stem == "mnist-gaussian"
     assert paper_figures.own_config("idp-gan-aggregate", "mnist").stem == "mnist-aggregate-no-public"
 
 

@@ -199,14 +199,13 @@ def test_a_config_is_trained_once_with_canaries(run, tmp_path):
         assert words in out
 
 
-@pytest.mark.parametrize("config", ["digits-idp-gan-published.toml", "digits-idp-gan-local.toml"])
-def test_published_and_local_runs_are_audited_too(run, tmp_path, config):
+def test_a_published_run_is_audited_too(run, tmp_path):
     path = tmp_path / "run"
-    settings = [CONFIGS / config, *SMALL, "model.width=8"]
+    settings = [CONFIGS / "digits-idp-gan-published.toml", *SMALL, "model.width=8"]
     assert run("train", *settings, "--accept-unsound", "--out", path)[0] == 0
     code, out, _ = run("audit", path, "--runs", 1000, "--json", "--seed", 1)
     assert code == 0
-    assert json.loads(out)["method"] in config
+    assert json.loads(out)["method"] == "idp-gan-published"
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from idpgan.training.plan import plan_run
 ROOT = Path(__file__).parents[2]
 CONFIGS = ROOT / "configs"
 AGGREGATE, DP_GAN = str(CONFIGS / "digits-aggregate.toml"), str(CONFIGS / "digits-dp-gan.toml")
-LOCAL, WGAN_GP = str(CONFIGS / "digits-idp-gan-local.toml"), str(CONFIGS / "digits-wgan-gp.toml")
+WGAN_GP = str(CONFIGS / "digits-wgan-gp.toml")
 PUBLISHED, HYBRID = str(CONFIGS / "digits-idp-gan-published.toml"), str(CONFIGS / "digits-hybrid.toml")
 
 
@@ -71,9 +71,6 @@ REFUSED = {
     "person": ([AGGREGATE, "privacy.unit=person"], 'Set data.split_by = "identity"'),
     "undeclared": ([WGAN_GP, "data.name=folder", "data.root=ROOT/odd"], "data.num_images = 20, data.classes = "),
     "nobody": ([AGGREGATE, "privacy.unit=person", "data.split_by=identity"], "does not say who is on which image"),
-    "clip norm": ([LOCAL, "method.clip_norm=1.0"], "leave it out"),
-    "basis": ([LOCAL, "method.projection=public-pca", "method.coefficients=5"], "public images"),
-    "coefficients": ([LOCAL, "method.projection=dct", "method.coefficients=65"], "must lie in 1 .. 64"),
     "batch": ([PUBLISHED, "training.batch_size=2000"], "exceeds the 1295 private images"),
     "steps": ([HYBRID, "training.steps=10"], "counts both parts"),
     "memory": ([WGAN_GP, "training.batch_size=1000000", "model.width=1024"], "GiB are free"),

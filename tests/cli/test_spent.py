@@ -4,16 +4,20 @@ import dataclasses
 import json
 import os
 import shutil
+import tomllib
 
 import pytest
+import tomli_w
 
 from idpgan.commands.publish import PublishOptions, publish_folder, quote
 from idpgan.commands.stream import StreamOptions, answer_lines
 from idpgan.config import dump_toml
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
+from idpgan.methods import EARLIER
 from idpgan.privacy import Event, Ledger, Relation, Unit
 from idpgan.privacy.folder_ledger import FolderLedger, ledger_of
+from idpgan.removed import gone
 from idpgan.run import RunFolder
 from idpgan.training.config import build_config
 
@@ -202,6 +206,28 @@ def test_a_broken_run_on_other_images_is_no_matter(spent, faces, tmp_path):
     shutil.copytree(faces, tmp_path / "faces2")
     make_run(tmp_path / "runs" / "other", tmp_path / "faces2", laplace(1.0)).ledger.write_text("{}")
     assert spent(faces)["remarks"] == []
+
+
+OLD = {  # [method] and [privacy] of runs that 0.3.0 left unfinished
+    "idp-gan-local": ({"projection": "dct", "coefficients": 4}, {"epsilon": 2.0, "delta": 1e-9}),
+}
+
+
+@pytest.mark.parametrize("method", EARLIER)
+def test_what_a_method_that_went_has_spent_counts_and_its_run_does_not_go_on(run, spent, faces, method):
+    made, (own, privacy) = make_run(faces.parent / "runs" / "old", faces, laplace(1.5)), OLD[method]
+    table = {"data": tomllib.loads(made.config.read_text())["data"], "model": {"conditional": False}}
+    made.config.write_text(tomli_w.dumps({**table, "method": {"name": method, **own}, "privacy": privacy}))
+    found = spent(faces)
+    assert (found["remarks"], totals(found)) == ([], pytest.approx({("image", "zero-out-one"): 1.5}))
+    assert [each["method"] for each in found["spending"]] == [method]
+    code, said, error = run("ledger", faces, "--limit", 9, "--json")  # written there with its plan: 0.3.0 may go on
+    assert (code, error) == (0, "")
+    assert 1.9 < json.loads(said)["limits"][0]["spent"] <= 2.01
+    line = gone(f'method.name = "{method}"')
+    for command in (("train", "--resume"), ("report",), ("attack",), ("audit",)):
+        code, said, error = run(*command, made.path)
+        assert (code, said, error) == (2, "", f"idpgan: {line}\n")
 
 
 @pytest.mark.parametrize("others", [0, 1, 2])

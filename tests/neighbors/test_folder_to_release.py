@@ -14,8 +14,6 @@ from idpgan.data.images import to_unit
 from idpgan.data.load import load
 from idpgan.privacy import DPSGDPlan, Noise
 from idpgan.private import steps as private_steps
-from idpgan.synthesis import local as idp_local
-from idpgan.synthesis import local_channel as channel
 from tests.data.layouts import declared
 from tests.neighbors.folders import (
     PER_PERSON,
@@ -260,31 +258,6 @@ def test_hybrid(folders, tmp_path, monkeypatch, ratio):
 
 
 # Per record ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("bound", "order"), [("clamp", float("inf")), ("l1", 1), ("l2", 2)])
-@pytest.mark.parametrize("how", ["replaced", "emptied"])
-def test_local(folders, tmp_path, monkeypatch, ratio, how, bound, order):
-    for module in (channel, idp_local):
-        monkeypatch.setattr(module, "solve", lambda terms: terms.mechanism(1.0))  # any noise; nothing is priced here
-    data = folders["image"]
-    table = {
-        "model": {"width": 4, "latent_dim": 4},
-        "method": {"name": "idp-gan-local", "projection": "dct", "coefficients": 9, "bound": bound},
-        "privacy": {"epsilon": 20.0, "label_epsilon": 2.0, "delta": 1e-3},
-        "training": {"steps": 2, "batch_size": 8},
-    }
-    change = Change(record(data), how)
-    (left, before), (right, after) = (method_of(d, table) for d in (data, neighbor(data, tmp_path, change)))
-    touched = touched_positions(before, after)
-    for method in (left, right):
-        method.prepare()
-    difference = (left._steps - right._steps).double()
-    assert not difference[~touched].any()
-    assert torch.equal(left._labels[~touched], right._labels[~touched])
-    moved = torch.linalg.vector_norm(difference[touched][0], ord=order).item()
-    assert 0 < ratio("idp-gan-local", "image", moved, left.channel.mechanism.sensitivity) <= 1
-    assert len(left._steps) == len(before.private)  # a null record is released like any other
 
 
 @pytest.mark.parametrize("law", ["laplace", "gaussian"])

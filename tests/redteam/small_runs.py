@@ -53,12 +53,6 @@ _TABLES: dict[str, dict[str, Any]] = {
     "pgd": {"method": {"width": 4, "attack_steps": 2}, "training": {"batch_size": 8}},
     "wgan-gp": {"model": _MODEL, "training": {"batch_size": 8}},
     "idp-gan-aggregate": {"model": _WARP, "method": _AGGREGATE, "privacy": {"epsilon": 2.0, "delta": 1e-5}},
-    "idp-gan-local": {
-        "model": _MODEL,
-        "method": {"projection": "dct", "coefficients": 6},
-        "privacy": {"epsilon": 4.0, "label_epsilon": 1.0, "delta": 1e-5},
-        "training": {"batch_size": 8},
-    },
     "idp-gan-published": {
         "model": _MODEL,
         "privacy": {"epsilon1": 0.5, "epsilon2": 0.5, "noise": "once", "delta": 1e-5, "accept_unsound": True},

@@ -31,7 +31,6 @@ SLOW = (
     "digits-gaussian",
     "digits-evolution",
     "digits-idp-gan-published",
-    "digits-idp-gan-local",
     "digits-dp-gan",
     "digits-hybrid",
     "faces-aggregate",

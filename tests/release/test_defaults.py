@@ -11,10 +11,10 @@ import pytest
 from pydantic_core import to_jsonable_python
 
 from idpgan.config import Section
-from idpgan.methods import methods_of
+from idpgan.methods import EARLIER, load, methods_of
 from idpgan.obfuscate.base import load_method as load_obfuscator_class
 from idpgan.publish.plan import load_publisher
-from idpgan.training.config import RunConfig, load_method
+from idpgan.training.config import RunConfig
 
 FROZEN = Path(__file__).with_name("defaults.json")
 
@@ -59,8 +59,8 @@ def all_defaults():
     """The sections that methods share stand under "run", those of their own under the method's name."""
     found = dict(defaults_of(RunConfig, "run"))
     shared = {key: field.annotation for key, field in RunConfig.model_fields.items()}
-    for name in methods_of("generator", "classifier"):
-        config = load_method(name).Config
+    for name in (*methods_of("generator", "classifier"), *EARLIER):
+        config = load(name).Config
         for key, field in config.model_fields.items():
             if not field.is_required():
                 found[f"{name}.{key}"] = default_of(field)

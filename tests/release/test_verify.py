@@ -342,7 +342,7 @@ def test_more_noise_in_the_config_of_dp_gan_is_found_out(budget_run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["wgan-gp", "idp-gan-local", "idp-gan-published", "hybrid", "edm"])
+@pytest.mark.parametrize("name", ["wgan-gp", "idp-gan-published", "hybrid", "edm"])
 def test_the_release_of_every_method_is_consistent(tmp_path, name):
     from pathlib import Path
 

@@ -58,17 +58,6 @@ RUNS: dict[str, dict[str, Any]] = {
         "privacy": {"epsilon": 2.0, "delta": 1e-5},
         "training": {**FAST, "batch_size": 50},
     },
-    "local": {
-        "model": SMALL,
-        "method": {
-            "name": "idp-gan-local",
-            "critic_steps_per_generator_step": 2,
-            "projection": "dct",
-            "coefficients": 4,
-        },
-        "privacy": {"epsilon": 4.0, "label_epsilon": 1.0, "delta": 1e-5},
-        "training": FAST,
-    },
     "hybrid": {
         "model": WARP,
         "method": {

@@ -40,7 +40,6 @@ def test_a_share_that_nothing_reads_is_refused(name, settings):
     ("name", "settings"),
     [
         ("idp-gan-published", ["method.allocation=relevance"]),
-        ("idp-gan-local", []),
         ("aggregate", []),
         ("gaussian", []),
         ("arden", []),

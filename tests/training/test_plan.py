@@ -15,10 +15,6 @@ METHODS = {
     "dp-gan": ({"critic_steps_per_generator_step": 1}, SAMPLED),
     "dp-gan, opacus": ({"critic_steps_per_generator_step": 1, "engine": "opacus"}, SAMPLED),
     "wgan-gp": ({"critic_steps_per_generator_step": 1}, {}),
-    "idp-gan-local": (
-        {"critic_steps_per_generator_step": 1, "projection": "dct", "coefficients": 4},
-        {"epsilon": 4.0, "label_epsilon": 1.0, "delta": 1e-5},
-    ),
 }
 
 

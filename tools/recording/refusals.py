@@ -17,7 +17,7 @@ VALUES = (
 )
 KEYS = ("", "a b", "steps ", "Steps", "stesp", "__class__", "model_config", "é", "0")
 CONFIGS = (
-    *("digits-wgan-gp", "digits-idp-gan-published", "digits-gaussian", "digits-idp-gan-local", "digits-aggregate"),
+    *("digits-wgan-gp", "digits-idp-gan-published", "digits-gaussian", "digits-aggregate"),
     *("digits-evolution", "digits-dssgd", "digits-pgd", "digits-arden", "faces-gaussian", "mnist-wgan-gp"),
 )
 IMAGES = ["--method", "lap", "--epsilon", "1", "--unit", "image", "--out", "out"]

@@ -11,7 +11,6 @@ from box import Box, Case
 SMALL = {  # settings that make a run of a method short
     "idp-gan-aggregate": "method.moments=6 method.fourier=20 method.metric_steps=[2]",
     "idp-gan-published": "model.width=4 model.latent_dim=4",
-    "idp-gan-local": "model.width=4 model.latent_dim=4",
     "dp-gan": "method.critic_steps_per_generator_step=2 privacy.sample_rate=0.02",
     "hybrid": "method.aggregate_steps=2 method.aggregate_batch_size=20 method.dp_gan.critic_warmup=1 "
     "method.aggregate.moments=6 method.aggregate.fourier=20 method.aggregate.metric_steps=[2] "
@@ -66,9 +65,6 @@ VARIANTS = {  # name: config and settings of a method variant
     "gaussian public": "digits-gaussian data.public_share=0.1 data.confirm_public=true",
     "evolution public": "digits-evolution model.simulator=public data.public_share=0.1 data.confirm_public=true",
     "evolution person": "faces-wild-evolution privacy.unit=person privacy.relation=replace-one",
-    "local l1": "digits-idp-gan-local method.bound=l1 method.clip_norm=4",
-    "local l2": "digits-idp-gan-local method.bound=l2 method.clip_norm=4",
-    "local pca": "digits-idp-gan-local method.projection=public-pca data.public_share=0.1 data.confirm_public=true",
     "published per step": "digits-idp-gan-published privacy.noise=per_step",
     "published per batch": "digits-idp-gan-published privacy.noise=per_batch",
     "published linear": "digits-idp-gan-published method.first_layer=linear privacy.label_path=autograd",

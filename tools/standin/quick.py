@@ -33,7 +33,6 @@ STEPS = {  # what a step does is the difference of what its run had done at two 
 CASES = {
     "wgan-gp": "train digits-wgan-gp training.steps=2 training.batch_size=16 model.width=8 --out {out}/wgan-gp",
     "gaussian": "train digits-gaussian model.latent_dim=20 --out {out}/gaussian",
-    "local": "train digits-idp-gan-local training.steps=2 --out {out}/local",
     "verify": "verify {out}/gaussian",
     "sample": "sample {out}/gaussian --num 20 --out {out}/sample.npz",
     "evaluate": "evaluate {out}/gaussian --num 60 --seeds 1 --only fidelity",

@@ -1,0 +1,115 @@
+"""Methods that went with 0.4.0, as far as the price of what they released follows from its settings: nothing trains.
+
+The proofs are in the code of commit 1aef30f1: `synthesis/local_channel.py`, and `synthesis/hybrid.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from idpgan.errors import ConfigError
+from idpgan.privacy import DiscreteLaplace, Event, Grid, RandomizedResponse, Relation, RoundedGaussian, Unit
+from idpgan.privacy.accounting import calibrate
+from idpgan.privacy.noise import Source
+from idpgan.privacy.plan import Budget
+from idpgan.synthesis.wgan_gp import WganGpConfig
+from idpgan.training.config import PrivacyConfig, RunConfig
+from idpgan.training.plan import RunPlan
+
+# idp-gan-local: every image and its label went through a channel of its own, once ------------------------------------
+
+_LOCAL = (Unit.IMAGE, Relation.REPLACE_ONE)
+
+
+class LocalConfig(WganGpConfig):
+    """[method] of idp-gan-local: k coefficients in a public basis, each clamped, or clipped together in a norm."""
+
+    name: Literal["idp-gan-local"] = "idp-gan-local"  # type: ignore[assignment]  # the same section, another method
+    projection: Literal["pixels", "dct", "public-pca"] = "pixels"
+    coefficients: int | None = Field(None, ge=1)
+    bound: Literal["clamp", "l1", "l2"] = "clamp"
+    clip_norm: float | None = Field(None, gt=0)
+
+
+class LocalPrivacy(PrivacyConfig):
+    """[privacy] of idp-gan-local; the label's randomized response takes ``label_epsilon`` of ``epsilon``."""
+
+    epsilon: float = Field(gt=0)
+    delta: float | None = Field(None, ge=0, lt=1)
+    label_epsilon: float | None = Field(None, gt=0, le=30)
+
+
+class LocalRun(RunConfig):
+    """A whole config file of idp-gan-local."""
+
+    method: LocalConfig = LocalConfig()
+    privacy: LocalPrivacy
+
+    @property
+    def raw_labels(self) -> bool:
+        """Whether labels were used without protection."""
+        return self.model.conditional and self.privacy.label_epsilon is None
+
+    @model_validator(mode="after")
+    def _check(self) -> LocalRun:
+        label, method = self.privacy.label_epsilon, self.method
+        if label is not None and not (self.model.conditional and label < self.privacy.epsilon):
+            raise ConfigError(f"privacy.label_epsilon = {label:g} is not part of epsilon, or there are no labels.")
+        if (method.projection == "pixels") != (method.coefficients is None):
+            raise ConfigError(f"method.coefficients = {method.coefficients} does not fit to method.projection.")
+        return self
+
+
+class LocalPlan(RunPlan):
+    """The price of a run of idp-gan-local."""
+
+    @property
+    def budget(self) -> Budget | None:
+        """What was asked for; raw labels have none."""
+        return None if self.config.raw_labels else super().budget
+
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The least noise that keeps the image and its label within the budget."""
+        privacy, pixels = self.config.privacy, math.prod(self.shape.image_shape)
+        size = self.config.method.coefficients or pixels
+        if size > pixels:
+            raise ConfigError(f"method.coefficients = {size} must lie in 1 .. {pixels}, the numbers of an image.")
+        labels: tuple[Event, ...] = ()
+        if privacy.label_epsilon is not None and self.classes:
+            labels = (RandomizedResponse(self.classes, privacy.label_epsilon, *_LOCAL).event,)
+        found = calibrate(lambda noise: (self._image(size, noise), *labels), privacy.epsilon, self.delta)
+        unpaid = (Event.non_private("raw labels are an input of the critic", *_LOCAL),)
+        return (self._image(size, found), *labels, *(unpaid if self.config.raw_labels else ()))
+
+    def _image(self, size: int, noise_multiplier: float) -> Event:
+        """Return the price of an image: replacing it moves each coefficient, or the norm of all, by at most 2."""
+        bound = self.config.method.bound
+        length, norm = (1, 1) if bound == "clamp" else (size, 1 if bound == "l1" else 2)
+        grid = Grid.fine(2.0, length, norm=norm)
+        if norm == 2:
+            far = grid.l2(2.0, length)
+            return RoundedGaussian(far, math.ceil(noise_multiplier * far), *_LOCAL).event
+        steps = grid.l1(2.0, length)
+        return DiscreteLaplace(steps, math.ceil(noise_multiplier * steps), *_LOCAL).event.repeated(size // length)
+
+    @property
+    def claimed(self) -> None:
+        """No paper claims anything of this method."""
+
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
+        """Name the noise, and what public images had set."""
+        method, learned = self.config.method, "basis and bounds of the coefficients were computed from public images"
+        plain = method.projection == "pixels" and (method.bound == "clamp" or method.clip_norm)
+        return f"noise source: {sources[0].name}", *((learned,) if self.shape.sizes.public and not plain else ())
+
+
+class IdpLocal:
+    """What is left of idp-gan-local."""
+
+    Config, Plan = LocalRun, LocalPlan
