@@ -127,7 +127,7 @@ def missing_scripts(text):
     named = set(re.findall(r"(?<![\w/])(?:benchmarks|tools)/[\w/]+\.py", text))
     to_run = set(re.findall(r"\bpython ((?:benchmarks|tools)/[\w/]+\.py)", text))
     gone = {name for name in named if not (ROOT / name).exists()}
-    return sorted(gone & to_run if re.search(r"\bcommit [0-9a-f]{7}\b", text) else gone)
+    return sorted(gone & to_run if re.search(r"\bcommit [0-9a-f]{7,8}\b", text) else gone)
 
 
 @pytest.mark.parametrize(
