@@ -39,6 +39,11 @@ class Record:
     nearest: Tensor
     copied: str = ""
 
+    def __str__(self) -> str:
+        near = f"the nearest generated image at {self.distances[0]:.1f} grey levels"
+        how = "equal to a generated image" if self.equal else f"in a generated image ({self.copied})"
+        return f"{', '.join(self.names)}: {how if self.equal or self.copied else near}"
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict without the images."""
         return {

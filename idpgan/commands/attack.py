@@ -80,11 +80,9 @@ def attack(
         return _attack_images(source, options, progress)
     if source.is_file():
         raise InputError(f"{source} is a file, not a run. Say what its images were made from: --members, and --others.")
-    from idpgan.report.riskiest import write_riskiest
-
     report = attack_run(source, options, progress)
     with kept(report.to_json()):
-        written = (*report.write(), *write_riskiest(report.run.attack, report.riskiest, str(source)))
+        written = report.write()
     return Answer(report, lambda: print_attacks(report, written), report.code)
 
 
@@ -93,7 +91,6 @@ def _attack_images(synthetic: Path, options: AttackOptions, progress: Progress) 
     from idpgan.commands import attack_images
     from idpgan.release.outputs import check_output
     from idpgan.report.attacked_images import FORMAT
-    from idpgan.report.riskiest import check_riskiest, write_riskiest
 
     if options.members is None or options.others is None:
         raise InputError(
@@ -105,7 +102,6 @@ def _attack_images(synthetic: Path, options: AttackOptions, progress: Progress) 
     if options.out is not None:
         check_output(options.out, FORMAT, list(filter(None, sources)))
         check_writable(options.out)
-        check_riskiest(options.out, options.riskiest)
     resolve_device(options.device, "--device")
     names = ("most", "confidence", "seed", "pixel_range", "device", "riskiest")
     same: Any = {name: getattr(options, name) for name in names}
@@ -116,7 +112,6 @@ def _attack_images(synthetic: Path, options: AttackOptions, progress: Progress) 
     with kept(found.to_json()):
         if options.out is not None:
             write_private_json(options.out, found.to_json())
-            lines += [f"Curator only: {path}" for path in write_riskiest(options.out, found.riskiest, str(synthetic))]
     return Answer(found, lambda: print_lines(lines), found.code)
 
 
@@ -143,8 +138,7 @@ def print_attacks(report: AttackReport, written: Sequence[Path] = ()) -> None:
     head = ("attack", "AUC", "prec.", "TPR 1%", "0.1%")  # fits 80 columns; the rest is in attack.json
     print_table(head, rows, title, frame=False)
     best = [] if report.best is None else [str(report.best)]
-    gate = [] if report.gate is None else report.gate.lines()
-    print_lines([*best, *lines, *(f"note: {note}" for note in (*notes, *report.notes)), *gate])
+    print_lines([*best, *lines, *(f"note: {note}" for note in (*notes, *report.notes)), *report.lines()])
     if written:
         print(f"Curator only: {' and '.join(map(str, written))}")
 
@@ -165,13 +159,11 @@ def attack_run(path: Path, options: AttackOptions | None = None, progress: Progr
     from idpgan.models.checkpoint import is_classifier
     from idpgan.release.outputs import check_output
     from idpgan.report.attacked_images import CAUTION, FORMAT, AttackReport
-    from idpgan.report.riskiest import check_riskiest
 
     options, started, run = options or AttackOptions(), time.monotonic(), RunFolder.open(path)
     check_output(run.attack, FORMAT, option="the result")
     check_writable(run.attack)
     kind = "classifier" if is_classifier(path) else "generator"
-    check_riskiest(run.attack, options.riskiest)
     rows, device = attacks.select_attacks(options.attacks, kind), resolve_device(options.device, "--device")
     target = _open(run, kind, options, progress)
     images = choose_members(target.split.existing(), options.most)

@@ -38,7 +38,7 @@ class AttackOptions:
     out: Path | None = option(None, "With --members: JSON file to write.")
     fail_above: str | None = option(None, "A gate: leak, or at most TPR at an FPR of 0.01 or 0.001.", metavar="TPR@FPR")
     upper_end: bool = option(False, "With TPR@FPR: hold upper ends of intervals against it.")
-    riskiest: int = option(0, "Show so many members and their nearest generated images on a page.")
+    riskiest: int = option(0, "Name so many members that are found most easily.")
     device: Device = "auto"
 
     def __post_init__(self) -> None:
@@ -51,8 +51,6 @@ class AttackOptions:
         if not 0 < self.confidence < 1:
             raise InputError(f"--confidence {self.confidence} must be in (0, 1).")
         refuse_below(self, samples=3, most=2, most_costly=2, riskiest=0)
-        if self.riskiest and self.members is not None and self.out is None:
-            raise InputError("--riskiest needs --out FILE.json with --members: the page is written beside that file.")
         if self.upper_end and self.fail_above is None:
             raise InputError("--upper-end is for a gate: give --fail-above TPR@FPR too.")
         _ = self.limit

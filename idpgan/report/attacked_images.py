@@ -26,7 +26,7 @@ class _Asked:
     """What only some calls ask for.
 
     Attributes:
-        riskiest: The members that are found most easily.
+        riskiest: The members that are found most easily, the first one first.
         gate: The verdict of `attacks.gate`.
     """
 
@@ -37,6 +37,11 @@ class _Asked:
     def code(self) -> int:
         """Exit code of the command."""
         return 0 if self.gate is None else self.gate.code
+
+    def lines(self) -> list[str]:
+        """Return in words what was asked for."""
+        named = [f"riskiest {place}: {record}" for place, record in enumerate(self.riskiest, 1)]
+        return named + ([] if self.gate is None else self.gate.lines())
 
     def asked(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -174,7 +179,7 @@ class ImagesAttack(_Asked):
             *(["", "Not run:", *skipped] if skipped else []),
             "",
             *(f"note: {note}" for note in self.notes),
-            *([] if self.gate is None else self.gate.lines()),
+            *self.lines(),
         ]
 
     def _verdict(self) -> list[str]:

@@ -120,6 +120,20 @@ def attack_part(found: Mapping[str, Any], proven: Proven | None = None) -> Part:
     tables = [Table(caption, ("attack", "AUC", *rates, "precision", "members"), rows)] if rows else []
     if skipped := [(name, each["skipped"]) for name, each in found["attacks"].items() if name not in run]:
         tables.append(Table("Attacks that were not run", ("attack", "why"), skipped))
+    if risky := found.get("riskiest"):
+        names, caption = (
+            list(risky[0]["levels"]),
+            "Members that are found most easily; a run without them proves nothing",
+        )
+        records = [
+            (
+                ", ".join(each["names"]),
+                f"{each['distances'][0]:.1f}",
+                *(f"{each['levels'][name]:.2%}" for name in names),
+            )
+            for each in risky
+        ]
+        tables.append(Table(f"{caption} for those who were in", ("member", "distance", *names), records))
     notes = list(dict.fromkeys([*found["notes"], *(note for result in run.values() for note in result["notes"])]))
     if bounded:
         notes.append(

@@ -142,8 +142,8 @@ def size_text(shape: tuple[int, int, int]) -> str:
     return f"{shape[1]} x {shape[2]} pixels, {'grey' if shape[0] == 1 else 'color'}"
 
 
-def render(page: Page, form: str = FORMAT) -> str:
-    """Return the HTML of a page, of a format that stands in its head; every text of it is escaped."""
+def render(page: Page) -> str:
+    """Return the HTML of a page, whose format stands in its head; every text of it is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("idpgan.report"),
         autoescape=True,
@@ -151,7 +151,7 @@ def render(page: Page, form: str = FORMAT) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return environment.get_template("report.html").render(page=page, format=form, version=made_with())
+    return environment.get_template("report.html").render(page=page, format=FORMAT, version=made_with())
 
 
 # Pictures: PNG files inside the page, with clear gaps between images ------------------------------------------------
