@@ -32,7 +32,7 @@ def test_what_a_command_names_is_there(command):
     assert [word for word in words if word.endswith(".py") and not (ROOT / word).is_file()] == []
 
 
-def test_the_tests_that_the_suite_leaves_out_run_with_the_papers(pytestconfig):
+def test_the_tests_that_the_suite_leaves_out_run_with_the_papers(pytestconfig, monkeypatch):
     """Their mark is out of the suite's, so that a file that is not here would run nowhere."""
     commands = [row["command"] for row in rows.tests()]
     assert {command.split()[-1] for command in commands} == {
@@ -40,6 +40,11 @@ def test_the_tests_that_the_suite_leaves_out_run_with_the_papers(pytestconfig):
     }
     assert commands
     assert all(command.startswith("pytest -m papers ") for command in commands)
+    asked = []
+    monkeypatch.setattr(rows, "run", lambda wanted, *_: asked.extend(wanted) or 0)
+    monkeypatch.setattr("sys.argv", ["rows.py", "run"])
+    assert rows.main() == 0
+    assert [row["command"] for row in asked] == commands + [row["command"] for row in ROWS]
     assert " or papers)" in " ".join(pytestconfig.getini("addopts"))
 
 
