@@ -31,6 +31,9 @@ REMOVED = MappingProxyType(
         "idp-gan-local still open, and count on ledgers.",
         "config digits-idp-gan-local": "Take digits-aggregate.",
         "config mnist-idp-gan-local": "Take mnist-aggregate.",
+        'model.trained = "tangent:R"': 'Take "lora:R": as many numbers, beside the same layers.',
+        'model.trained = "votes:K:R"': 'Name the layers yourself: "lora:R:PATTERN".',
+        "method.vote_share": "Votes for layers went too: leave it out.",
         # commands and options
         "idpgan sample --papers": "Card and manifest say what protects the images; `datasets` and the Hub make "
         "Croissant of the folder.",

@@ -6,10 +6,9 @@ adapted network computes what it did before; `merged` adds what was learned to t
 
 The parts of ``model.trained``: "labels" (vectors of the classes), "biases" (all vectors of weights: biases, and scales
 of normalization; Ben Zaken et al., "BitFit", 2022), "lora:R" (rank R beside the projections of attention, or where a
-network has none, beside all its linear and convolutional layers), "tangent:R" (there too; see `idpgan.models.tangent`),
-"lora:R:PATTERN" and "tangent:R:PATTERN" (beside the layers of these names), "votes:K:R" and "votes:K:R:PATTERN" (LoRA
-beside K of these layers, which private records choose: `idpgan.synthesis.diffusion.votes`), or a pattern of names of
-weights. ``*`` in a pattern stands for anything.
+network has none, beside all its linear and convolutional layers), "lora:R:PATTERN" (beside the layers of these names),
+or a pattern of names of weights. ``*`` in a pattern stands for anything. Releases of idpgan 0.3 may have "tangent:R"
+(`idpgan.models.tangent`).
 """
 
 from __future__ import annotations
@@ -26,9 +25,10 @@ from torch import Tensor, nn
 from idpgan.errors import ConfigError
 from idpgan.models.initialize import seeded_init
 from idpgan.models.tangent import Tangent
+from idpgan.removed import gone
 
-LABELS, BIASES, LORA, TANGENT, VOTES = "labels", "biases", "lora", "tangent", "votes"
-RANK = re.compile(rf"({LORA}|{TANGENT}|{VOTES}:[1-9][0-9]{{0,3}}):([1-9][0-9]{{0,3}})(?::(.+))?")
+LABELS, BIASES, LORA, TANGENT, VOTES = "labels", "biases", "lora", "tangent", "votes"  # the last two went
+RANK = re.compile(rf"({LORA}|{TANGENT}):([1-9][0-9]{{0,3}})(?::(.+))?")
 _ATTENTION = re.compile(r"(.*\.)?(to_q|to_k|to_v|to_out\.0)")
 _SHOWN = 12  # names in a message
 
@@ -68,10 +68,6 @@ class Lora(nn.Module):
         return self.layer
 
 
-class Candidate(Lora):
-    """LoRA that learns if it is voted for, and else stays zero."""
-
-
 class LabelVectors(nn.Module):
     """A linear layer, frozen, of inputs that begin with the class, one number each, and a vector added a class."""
 
@@ -90,6 +86,14 @@ class LabelVectors(nn.Module):
         """Return the layer with the vectors in its weight."""
         self.layer.weight.data[:, : self._num] += self.labels.weight.detach()
         return self.layer
+
+
+def refuse_gone(trained: Sequence[str]) -> None:
+    """Refuse the parts that earlier versions trained."""
+    kinds = {TANGENT: f'model.trained = "{TANGENT}:R"', VOTES: f'model.trained = "{VOTES}:K:R"'}
+    for part in trained:
+        if line := gone(kinds.get(part.partition(":")[0], "")):
+            raise ConfigError(line)
 
 
 def adapt(network: nn.Module, trained: Sequence[str], *, seed: int = 0) -> None:
@@ -169,12 +173,7 @@ def _adapt_layers(network: nn.Module, kind: str, rank: int, pattern: str | None)
             f'model.trained: "{kind}:{rank}" {what}adapts nothing. A rank below {rank + 1} fits beside linear layers '
             f"and convolutions in one group that are wider: {_listed(can)}."
         )
-    made = {LORA: Lora, TANGENT: Tangent}.get(kind, Candidate)
-    if made is Candidate and int(kind.removeprefix(f"{VOTES}:")) >= len(chosen):
-        raise ConfigError(
-            f'model.trained: "{kind}:{rank}" chooses among {len(chosen)} layers: {_listed(chosen)}. Let it choose '
-            f'fewer, or take "{LORA}:{rank}" beside all.'
-        )
+    made = Tangent if kind == TANGENT else Lora
     for name in chosen:
         network.set_submodule(name, made(cast(nn.Linear | nn.Conv2d, can[name]), rank))
 
@@ -194,32 +193,8 @@ def trained_weights(network: nn.Module) -> dict[str, nn.Parameter]:
     return {name: weight for name, weight in network.named_parameters() if weight.requires_grad}
 
 
-def voted(network: nn.Module) -> dict[str, Candidate]:
-    """Return what votes choose among in an adapted network, by name."""
-    return {name: layer for name, layer in network.named_modules() if isinstance(layer, Candidate)}
-
-
-def votes_in(trained: Sequence[str]) -> int:
-    """Return K of the part "votes:K:R" of ``model.trained``; 0 without.
-
-    Raises:
-        ConfigError: If there are several: each record has K votes.
-    """
-    found = [int(part[1].partition(":")[2] or 0) for part in map(RANK.fullmatch, trained) if part]
-    if sum(map(bool, found)) > 1:
-        raise ConfigError('model.trained: one part "votes:K:R" chooses for all layers. Leave the others out.')
-    return max(found, default=0)
-
-
-def count_trained(network: nn.Module, chosen: int) -> int:
-    """Return the most numbers that steps move in an adapted network of which so many candidates are chosen."""
-    sizes = [sum(weight.numel() for weight in trained_weights(layer).values()) for layer in voted(network).values()]
-    every = sum(weight.numel() for weight in trained_weights(network).values())
-    return every - sum(sorted(sizes)[: len(sizes) - chosen])
-
-
 def adapter_weights(network: nn.Module) -> dict[str, nn.Parameter]:
-    """Return what an adapted network has beside the public one: the trained weights, and the frames of tangents."""
+    """Return what an adapted network has beside the public one: what is trained, and the frames of tangents."""
     frames = {
         f"{name}.{frame}": module.get_parameter(frame)
         for name, module in network.named_modules()
@@ -229,19 +204,12 @@ def adapter_weights(network: nn.Module) -> dict[str, nn.Parameter]:
     return trained_weights(network) | frames
 
 
-def settled(network: nn.Module) -> None:
-    """Leave the weights of an adapted network as its release has them; what it computes stays the same."""
-    for module in network.modules():
-        if isinstance(module, Tangent):
-            module.settle()
-
-
 @torch.no_grad()
 def merged(network: nn.Module) -> nn.Module:
     """Return a copy of an adapted network whose layers hold what was learned beside them."""
     made = copy.deepcopy(network)
     for name, module in [*made.named_modules()]:
-        if isinstance(module, Lora | Tangent | LabelVectors):
+        if isinstance(module, Lora | LabelVectors):
             made.set_submodule(name, module.merged())
     return made
 

@@ -20,8 +20,7 @@ from idpgan.data.images import check_class_names
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import parse_json, pasted, read_plain, write_bytes_atomic, write_text_atomic
 from idpgan.host import own_state
-from idpgan.models.config import ModelConfig, Origin
-from idpgan.models.drawing import with_drawing
+from idpgan.models.config import ModelConfig, Origin, of_release
 from idpgan.models.families import build_generator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.initialize import without_weights
@@ -220,7 +219,7 @@ def build_described(described: Any, path: Path) -> Generator:
     if not isinstance(model, dict):
         raise InputError(f"{path}: model = {model!r} must be a table. {_AGAIN}.")
     try:
-        config = build(ModelConfig, with_drawing(model), "generator.model")
+        config = build(ModelConfig, of_release(model), "generator.model")
         if _without_network(config):  # code that a release names is not imported
             kind = GeneratorOutline if config.pipeline is None else PipelineOutline
             generator: Generator = kind(config, shape, len(classes), outlined(described.get("tensors")))

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema, mod
 from idpgan.config import Section
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import printable
-from idpgan.models.drawing import DRAWINGS, PLAIN, Drawing, drawing_of, earlier_drawing
+from idpgan.models.drawing import DRAWINGS, PLAIN, Drawing, drawing_of, earlier_drawing, with_drawing
 from idpgan.own_code import is_own_code, path_of
 
 
@@ -171,8 +171,7 @@ class ModelConfig(Section):
             of your own, or "generator", what that draws is moved.
         trained: Of a run that adapts what ``data.public_generator`` names, a released "diffusion" generator or a folder
             of `diffusers`: which of its weights the steps move, one or several of "labels", "biases", "lora:R",
-            "tangent:R", either with ":PATTERN" behind it, and patterns of names; see `idpgan.models.adapters`. Empty:
-            nothing is adapted.
+            "lora:R:PATTERN", and patterns of names; see `idpgan.models.adapters`. Empty: nothing is adapted.
         pipeline: That folder; written by `idpgan train`, which reads it.
         prompts: What the frozen text encoder of that folder is told of each class, in their order, or of all images.
     """
@@ -326,6 +325,18 @@ class Origin(Section):
 
 
 ModelConfig.model_rebuild()
+
+
+def of_release(model: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a released [model] as this version spells it.
+
+    Raises:
+        ConfigError: If votes chose its layers.
+    """
+    parts = model.get("trained")
+    if isinstance(parts, list) and any(isinstance(part, str) and part.startswith("votes:") for part in parts):
+        raise ConfigError(f"a generator of which votes chose the layers, trained = {parts}, opens with idpgan 0.3.")
+    return with_drawing(model)
 
 
 def pyramid_of(image_shape: Sequence[int]) -> Pyramid:

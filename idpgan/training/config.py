@@ -14,8 +14,7 @@ from idpgan.data.config import WHERE_FILES_LIE, DataConfig, License
 from idpgan.device import check_device
 from idpgan.errors import ConfigError
 from idpgan.methods import EARLIER, load, methods_of, names_of, row_of
-from idpgan.models.config import ModelConfig
-from idpgan.models.drawing import with_drawing
+from idpgan.models.config import ModelConfig, of_release
 from idpgan.removed import gone
 
 if TYPE_CHECKING:
@@ -267,7 +266,7 @@ def build_config(
         known = names_of("generator", "classifier")
         raise ConfigError(f"{where} names no method. Set method.name to one of: {known}.")
     if earlier and isinstance(model := table.get("model"), Mapping):
-        table = {**table, "model": with_drawing(model)}
+        table = {**table, "model": of_release(model)}
     method = load(name) if earlier and name in EARLIER else load_method(name)
     config: RunConfig = build(method.Config, table, where, settings)
     return config

@@ -9,11 +9,13 @@ import torch
 
 from idpgan import load_classifier, load_generator
 from idpgan.data.images import to_uint8
+from idpgan.errors import InputError
 from idpgan.kinds import verify
 
 FROZEN = Path(__file__).parent / "frozen"
 MANIFEST = json.loads((FROZEN / "manifest.json").read_text())
 NAMES = sorted(MANIFEST["releases"])
+REFUSED = {"key-base-votes": "opens with idpgan 0.3"}  # settings that no proposal and no config had
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +28,15 @@ def test_every_folder_is_listed():
     assert sorted(path.name for path in FROZEN.iterdir() if path.is_dir()) == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_only_an_earlier_version_opens_is_told_so_in_one_line(name):
+    (problem,) = verify(FROZEN / name).problems
+    assert REFUSED[name] in problem
+    with pytest.raises(InputError, match=REFUSED[name]):
+        load_generator(FROZEN / name)
+
+
+@pytest.mark.parametrize("name", sorted({*NAMES} - {*REFUSED}))
 def test_it_loads_samples_and_verifies(name, samples):
     folder, expected = FROZEN / name, MANIFEST["releases"][name]
     found = verify(folder)

@@ -125,15 +125,6 @@ def test_from_a_folder_of_diffusers_to_a_release_and_back(folder, tmp_path):
     assert verdict(release)
 
 
-def test_votes_choose_among_the_layers_of_a_pipeline(tmp_path):
-    folder = saved("unet", tmp_path / "pipeline")
-    release = trainer.start(config_of(folder, ["votes:2:2"]), tmp_path / "run").run.release
-    assert verdict(release) == ""
-    state = load_generator(release, module=folder).state_dict()
-    factors = {name: weight for name, weight in state.items() if name.endswith("up.weight")}
-    assert sum(bool(weight.any()) for weight in factors.values()) == 2 < len(factors)
-
-
 def test_init_proposes_how_to_adapt_a_pipeline(tmp_path):
     folder = saved("unet", tmp_path / "pipeline")
     template = config_for("digits", InitOptions(base=folder))
@@ -160,11 +151,10 @@ def add_text_encoder(folder):
 
 
 @pytest.mark.skipif(not importlib.util.find_spec("peft"), reason="diffusers loads adapters by the package peft")
-@pytest.mark.parametrize("trained", ["lora:2", "tangent:1"])
-def test_stable_diffusion_with_a_prompt_a_class_loads_the_lora_weights_and_computes_the_same(trained, tmp_path):
+def test_stable_diffusion_with_a_prompt_a_class_loads_the_lora_weights_and_computes_the_same(tmp_path):
     folder = saved("stable", tmp_path / "pipeline")
     add_text_encoder(folder)
-    config = config_of(folder, [trained], model={"prompts": list("abcdefghij")})
+    config = config_of(folder, ["lora:2"], model={"prompts": list("abcdefghij")})
     release = trainer.start(config, tmp_path / "run").run.release
     assert verdict(release) == ""
     ours, unet = load_generator(release, module=folder), loaded(folder)

@@ -42,7 +42,7 @@ def network_and_records() -> tuple[nn.Module, torch.Tensor]:
     """Return the network, whose adapters have learned something, and images."""
     torch.manual_seed(0)
     network = Attentive()
-    adapt(network, ["tangent:1:conv", "lora:2"])
+    adapt(network, ["lora:1:conv", "lora:2"])
     for weight in trained_weights(network).values():
         nn.init.normal_(weight, std=0.3)
     return network, torch.randn(NUM, 1, 6, 6)

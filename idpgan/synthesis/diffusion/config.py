@@ -14,7 +14,7 @@ from torch import nn
 
 from idpgan.errors import ConfigError
 from idpgan.models import families
-from idpgan.models.adapters import LABELS, adapt, count_trained, voted, votes_in
+from idpgan.models.adapters import LABELS, adapt, refuse_gone, trained_weights
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator
 from idpgan.models.initialize import without_weights
@@ -36,7 +36,7 @@ _RATE = 2e-3  # of Adam, where noise is no matter
 _QUIET = 0.03  # noise of all steps together, in clip norms, up to which it is none
 _NO_NOISE = 2.0**-30  # a noise multiplier: some steps of the grid, and of no proof
 _LEAST_OF_PART = 0.5  # twice where all weights stopped being the best part, on made digits (benchmarks/RESULTS.md)
-_PARTS = (LABELS, "biases", *(f"tangent:{rank}" for rank in (1, 2, 4, 8, 16, 32)), "*")
+_PARTS = (LABELS, "biases", *(f"lora:{rank}" for rank in (1, 2, 4, 8, 16, 32)), "*")
 _DRAWS = ((20_000, 1), (5_000, 2), (0, 4))  # by least number of private images: few of them cost little time
 MODEL = ModelConfig(generator="diffusion", latent_dim=160, width=32)
 
@@ -48,7 +48,6 @@ class DiffusionConfig(MomentsConfig):
         start_share: Share of the budget for the sums of moments at which the diffusion starts, as with `gaussian`; the
             teacher has its own, and the steps get the rest. 0, with ``model.trained``: those of the public denoiser
             stay.
-        vote_share: Share of the budget for the votes, where ``model.trained`` has "votes:K:R".
         draws: K, noisy copies of an image inside its one clipped gradient. None = 1 from 20,000 private images on, 2
             from 5,000 on, else 4: where images are few, copies cost little time.
         clip_norm: C, bound on one image's gradient; a constant, never taken from private gradients.
@@ -65,7 +64,6 @@ class DiffusionConfig(MomentsConfig):
 
     name: Literal["diffusion"] = "diffusion"
     start_share: float = Field(0.5, ge=0, lt=1)
-    vote_share: float = Field(0.05, gt=0, lt=1)
     draws: int | None = Field(None, ge=1, le=1000)
     clip_norm: ClipNorm = 0.2
     learning_rate: float | None = Field(None, gt=0)
@@ -130,7 +128,6 @@ class DiffusionRun(SumsRun):
         else:
             self._check_pipeline()
         shares = ["start_share", "teacher_share", *(["template_share"] if self.model.drawn.shape else [])]
-        shares += ["vote_share"] if votes_in(self.model.trained) else []
         if sum(getattr(self.method, share) for share in shares) >= 1:
             given = ", ".join(f"method.{share} = {getattr(self.method, share):g}" for share in shares)
             raise ConfigError(
@@ -198,14 +195,13 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
 
     @property
     def other_share(self) -> float:
-        """Share of the budget for the votes and the steps."""
+        """Share of the budget for the steps."""
         method = self.config.method
         return float(1 - method.start_share - method.teacher_share - self.template_share)
 
     def others(self, multiplier: float) -> tuple[Event, ...]:
-        """Return the charges of the votes and of all steps."""
-        steps = self._steps(multiplier).event.repeated(self.config.training.steps)
-        return (self._votes(multiplier).event, steps) if self.chosen else (steps,)
+        """Return the charge of all steps."""
+        return (self._steps(multiplier).event.repeated(self.config.training.steps),)
 
     @functools.cached_property
     def multiplier(self) -> float:
@@ -214,30 +210,13 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
             return super().multiplier
         return calibrate(self.others, self.config.privacy.epsilon, self.delta)
 
-    @functools.cached_property
-    def chosen(self) -> int:
-        """K, the layers that votes choose; 0 where there are none."""
-        return votes_in(self.config.model.trained)
-
-    def _votes(self, multiplier: float) -> CellSums:
-        """Return the release of the votes, beside everything together at this multiplier."""
-        noise = noise_on(self.config.method.vote_share, multiplier)
-        candidates = len(voted(self._adapted(self.config.model)))
-        return CellSums(1, candidates, "gaussian", noise, self.unit, self.relation, nonnegative=True)
-
-    @functools.cached_property
-    def votes(self) -> CellSums | None:
-        """The release of the votes; None without."""
-        return self._votes(self.multiplier) if self.chosen else None
-
     @property
     def sample_rate(self) -> float:
         """The chance of a record to be in a step."""
         return min(1.0, self.config.training.batch_size / max(self.shape.num_private, 1))
 
     def _steps(self, multiplier: float) -> DPSGDPlan:
-        share = self.other_share - (self.config.method.vote_share if self.chosen else 0.0)
-        noise = noise_on(share, multiplier, self.config.training.steps, self.sample_rate)
+        noise = noise_on(self.other_share, multiplier, self.config.training.steps, self.sample_rate)
         divisor = max(1, round(self.sample_rate * max(self.shape.num_private, 1)))
         return DPSGDPlan(self.sample_rate, self.config.method.clip_norm, divisor, noise)
 
@@ -247,7 +226,7 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         privacy, steps = self.config.privacy, self.config.training.steps
         if privacy.without_noise:
             return dataclasses.replace(self._steps(1.0), noise_multiplier=_NO_NOISE)
-        if self.starts_at_moments or self.chosen:
+        if self.starts_at_moments:
             return self._steps(self.multiplier)
         noise = least_noise(privacy.epsilon, self.delta, self.sample_rate, steps)
         return dataclasses.replace(self._steps(1.0), noise_multiplier=noise)
@@ -261,12 +240,11 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
 
     @property
     def start_events(self) -> tuple[Event, ...]:
-        """The price of the template, of the sums, of the teacher and of the votes; nothing where none are released."""
-        votes = () if self.votes is None else (self.votes.event,)
+        """The price of the template, of the sums and of the teacher; nothing where none are released."""
         if not self.starts_at_moments:
-            return votes
+            return ()
         teacher = () if self.teaching is None else (self.teaching.event,)
-        return (*self.template_events, self.sums.event, *teacher, *votes)
+        return (*self.template_events, self.sums.event, *teacher)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -305,7 +283,7 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         Raises:
             ConfigError: If ``model.trained`` names what the network has not.
         """
-        return count_trained(self._adapted(self.config.model), self.chosen)
+        return _count(self._adapted(self.config.model))
 
     def _adapted(self, model: ModelConfig) -> nn.Module:
         """Return the network as the steps see it, without its weights."""
@@ -333,14 +311,13 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
             alone = part in (LABELS, "*") or not (self.config.model.conditional and self.shape.classes)
             trained = (part,) if alone else (part, LABELS)
             with contextlib.suppress(ConfigError):  # a network need not have all of them
-                weights = count_trained(self._adapted(self.config.model.model_copy(update={"trained": trained})), 0)
+                weights = _count(self._adapted(self.config.model.model_copy(update={"trained": trained})))
                 borne |= {trained: weights} if self._signal_of(weights) >= _LEAST_OF_PART else {}
         return max(borne, key=lambda trained: borne[trained], default=())
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name both parts, and where their noise came from."""
         first = f"{super().reason(events, sources[:1])}; then " if self.starts_at_moments else ""
-        first += f"noisy votes for {self.chosen} layers, then " if self.chosen else ""
         what = "adapters of a public denoiser" if self.config.model.trained else "the denoiser"
         noise = ", WITHOUT NOISE" if self.config.privacy.without_noise else ""
         return self.reason_of(f"{first}DP-SGD on {what}, Poisson sampling{noise}", events, sources[1])
@@ -350,13 +327,13 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         plan = self.dpsgd
         return (
             *(super().assumptions(sources[:1]) if self.starts_at_moments else ()),
-            *(["how long gradients are in each layer on images that the public network draws"] if self.chosen else []),
             f"the sampling rate {plan.sample_rate:g} and the divisor {plan.divisor}",
             SETTINGS,
         )
 
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
+        refuse_gone(self.config.model.trained)
         self.check_precision()
         if self.starts_at_moments:
             super().check()
@@ -364,3 +341,8 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
             families.build_origin(self.config.model.origin, self.shape.image_shape)
         each = 4 * self.num_weights + self.draws * families.batch_bytes(self.config.model, self.shape.image_shape, 1)
         self.check_gradients(each, "Lower it, or model.width.")
+
+
+def _count(network: nn.Module) -> int:
+    """Return the numbers that the steps move."""
+    return sum(weight.numel() for weight in trained_weights(network).values())

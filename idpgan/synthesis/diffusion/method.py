@@ -45,7 +45,7 @@ from idpgan.audit.gradient_canaries import (
 from idpgan.data.images import to_float
 from idpgan.data.load import DataShape, Sizes, Split, place
 from idpgan.models import ema, optimizers
-from idpgan.models.adapters import merged, settled, trained_weights
+from idpgan.models.adapters import merged, trained_weights
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, ResidualNetwork, training_levels
 from idpgan.models.generator import Generator
@@ -68,7 +68,6 @@ from idpgan.synthesis.diffusion.config import (
     DiffusionRun,
     DiffusionTraining,
 )
-from idpgan.synthesis.diffusion.votes import VoteMap, keep_chosen, release_votes
 from idpgan.synthesis.gaussian import GaussianMoments
 from idpgan.synthesis.sums_audit import sums_case
 from idpgan.training.config import ReleaseConfig
@@ -110,12 +109,8 @@ class Diffusion(PrivateSteps, GaussianMoments):
         self._average = ema.Ema(self.newest, self.config.ema_decay)
         self.generator = self._average.module  # type: ignore[assignment]  # a copy
         self.draws = self.plan.draws
-        self._optimizer = self._new_optimizer()
+        self._optimizer = networks.AdamSettings(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
         self.train_privately(self.newest.network, self._optimizer)
-
-    def _new_optimizer(self) -> torch.optim.Optimizer:
-        """Return an optimizer of all weights that are not frozen now."""
-        return networks.AdamSettings(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
 
     def _built(self, split: Split) -> Generator:
         """See `GaussianMoments`; what the steps move is not frozen."""
@@ -139,53 +134,22 @@ class Diffusion(PrivateSteps, GaussianMoments):
         else:
             self._take_released({})
 
-    def _release(self) -> dict[str, Tensor]:
-        """Release the moments, if the run starts there, and then the votes, if it has any."""
-        released = super()._release() if self.plan.starts_at_moments else {}
-        if self.plan.votes is not None:
-            self._take_released(dict(released))
-            own, tile = self._vote_map(), self.config.max_physical_batch
-            released["votes"] = release_votes(self.plan.votes, own, self._images, tile, self.noise)
-        return released
-
-    def _vote_map(self) -> VoteMap:
-        """Return what maps an image to its votes; what is usual is learned from images that the generator draws."""
-        coins = self._public_coins(1)
-
-        def records(images: Tensor, rows: Tensor) -> Sequence[Tensor]:
-            return self._seen(images, rows, coins.expand(len(images), -1))
-
-        found = VoteMap(self.newest.network, self.record_loss, records, self.plan.chosen)
-        found.learn(*self._drawn(self.config.max_physical_batch))
-        return found
-
     def usual_norm(self, num: int) -> float:
-        """Return the median norm of the gradients of so many images that the generator draws: public before a step."""
-        records = self._seen(*self._drawn(num), self._public_coins(num))
-        weights = trained_weights(self.newest.network)
-        found = self.dpsgd.clipped_sum(self.record_loss, weights, tiled(records, self.tiles.rows), self.tiles)
-        return float(found.norms[found.norms.isfinite()].median())
+        """Return the median of `usual_norms`."""
+        found = self.usual_norms(num)
+        return float(found[found.isfinite()].median())
 
-    def _drawn(self, num: int) -> tuple[Tensor, Tensor]:
-        """Return images that the generator draws, and their classes, zeros without."""
-        drawn = place(self.generator.sample_images(num, seed=0), self.device)
+    def usual_norms(self, num: int) -> Tensor:
+        """Return the norms of the gradients of so many images that the generator draws; public before a step."""
+        drawn, rng = place(self.generator.sample_images(num, seed=0), self.device), torch.Generator().manual_seed(0)
         labels = torch.zeros(num, dtype=torch.int64, device=self.device) if drawn.labels is None else drawn.labels
-        return to_float(drawn.images), labels
-
-    def _public_coins(self, num: int) -> Tensor:
-        rng = torch.Generator().manual_seed(0)
-        return torch.rand(num, self.coins, generator=rng, dtype=torch.float64).to(self.device)
-
-    def _seen(self, images: Tensor, rows: Tensor, coins: Tensor) -> Sequence[Tensor]:
-        """Return what the loss takes of images of which nothing is kept."""
-        known = self.newest.known(images, rows if self.newest.num_classes else None)
-        return self.prepared(images, rows, known, coins)
+        images, coins = to_float(drawn.images), torch.rand(num, self.coins, generator=rng, dtype=torch.float64)
+        known = self.newest.known(images, labels if self.newest.num_classes else None)
+        records = self.prepared(images, labels, known, coins.to(self.device))
+        weights, rows = trained_weights(self.newest.network), self.tiles.rows
+        return self.dpsgd.clipped_sum(self.record_loss, weights, tiled(records, rows), self.tiles).norms
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
-        if "votes" in released:
-            for each in (self.newest, self.generator):
-                keep_chosen(each.network, released["votes"], self.plan.chosen)
-            self._optimizer = self._trainer = self._new_optimizer()
         if not self.plan.starts_at_moments:
             self._released, self._private = released, None
             return
@@ -230,10 +194,8 @@ class Diffusion(PrivateSteps, GaussianMoments):
             generator = cast(DiffusionGenerator, made.generator)
             refuse_unmoved(generator.network, self._start)
             made.generator = generator = copy.deepcopy(generator)
-            if generator.config.pipeline is None:
+            if generator.config.pipeline is None:  # of a pipeline the adapters alone are given away
                 generator.network = cast(ResidualNetwork, merged(generator.network))
-            else:  # the adapters alone are given away
-                settled(generator.network)
         return made
 
     # A record's loss: a function of that record, its coins, what was released and the weights ----------------------
@@ -370,12 +332,10 @@ def _case(config: DiffusionRun, shape: DataShape, request: Request, claimed: Gua
     steps = canaries(
         config.method, plan.draws, plan.dpsgd.sample_rate, plan.dpsgd.noise_multiplier, config.training.steps
     )
-    first, template = plan.votes, plan.template_events
-    if plan.starts_at_moments:
-        first, template = plan.sums, template if first is None else (*template, first.event)
-    if first is None:
+    if not plan.starts_at_moments:
         return canary_case("diffusion", steps, request, claimed)
-    return sums_case("diffusion", first, request, claimed, template=template, teaching=plan.teaching, steps=steps)
+    parts: Any = {"template": plan.template_events, "teaching": plan.teaching, "steps": steps}
+    return sums_case("diffusion", plan.sums, request, claimed, **parts)
 
 
 def _build(request: Request) -> AuditCase:
