@@ -59,7 +59,6 @@ ALGORITHMS = {"LAP": "lap", "SWP": "swp", "sort-SWP": "sort-swp"}
 FILTERS = {"": lambda images: images, "AF": mean_filter, "MF": median_filter}
 COMPONENTS = 50
 JUDGED = {"precision": "Precision", "recall": "Recall", "f1": "F1"}
-ERRORS = ("absolute_error", "relative_error", "mse", "total_error", "histogram_distance")
 PAPER_ROW = {  # epsilon 3, percent
     "LAP": 17.55, "SWP": 53.56, "sort-SWP": 74.31,
     "LAP and AF": 29.32, "SWP and AF": 67.10, "sort-SWP and AF": 77.01,

@@ -104,8 +104,6 @@ class Split:
         private: Images that the guarantee covers. Every position is there, null records included.
         holdout: Images never trained on: the non-members of attacks. They are as secret as the private ones.
         test: Images for evaluating the trained model.
-        label_attributes: The attributes whose combinations are the classes, if any (`data.label`): bit j of a label is
-            attribute j, so that ``labels[:, None] >> arange(A) & 1`` are the bits.
         refused: Files that became null records, with the reasons. Curator only.
         of_photos: Whether the identities are photos that the images were cut out of, and not people.
         positions: Where the images of each part stand in the source; None of a set that is not read from one.
@@ -115,7 +113,6 @@ class Split:
     private: Images
     holdout: Images
     test: Images
-    label_attributes: tuple[str, ...] = ()
     refused: tuple[Refused, ...] = ()
     of_photos: bool = False
     positions: Indices | None = None
@@ -212,7 +209,6 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
         private=_part(images, index.private),
         holdout=_part(images, index.holdout),
         test=_part(images, index.test) if test is None else _conformed(test, images, config, "its test part"),
-        label_attributes=config.attributes,
         refused=refused,
         of_photos=found is not None and found.of_photos,
         positions=index,

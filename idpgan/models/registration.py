@@ -26,7 +26,6 @@ from torch.nn import functional
 
 from idpgan.numerics.dct import cosines
 
-MOST_FUNCTIONS = 36  # of a direction
 _SIDE = 24  # px of the blurred images that are compared
 _BLUR = 0.03  # its standard deviation, in image sides
 _WINDOW = 0.7  # standard deviation of the weights, half image sides

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import importlib.resources
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from idpgan.version import made_with
 
-TEMPLATES = importlib.resources.files("idpgan.report") / "templates"
 FORMAT = "idpgan report 1"  # in the file's head, so that only a report is overwritten
 GAP_PX = 3  # between images of a picture: clear, which suits a light and a dark page
 MOST_BYTES = 1 << 27  # most bytes of a result file that is read

@@ -122,7 +122,6 @@ def test_source():
     assert describe(config).classes == split.classes
     assert split.classes[3] == "glasses, smiling"
     assert split.image_shape == (3, 16, 16) == describe(config).image_shape
-    assert split.label_attributes == ("glasses", "smiling")
     names = split.private.attribute_names
     bits = split.private.attributes[:, [names.index("glasses"), names.index("smiling")]]
     assert torch.equal(split.private.labels[:, None] >> torch.arange(2) & 1, bits.long())

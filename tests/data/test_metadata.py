@@ -41,7 +41,6 @@ def test_rows_are_positions_with_labels_and_people(tmp_path):
     assert config == DataConfig(name="folder", root=tmp_path, **KEYS, **PUBLIC)
     split = load(config)
     assert split.classes == ("sad", "glad")
-    assert split.label_attributes == ()
     assert split.shape == describe(config)
     order = {pixels(index).tobytes(): index for index in range(20)}
     for part in (split.private, split.holdout, split.test):
@@ -63,7 +62,6 @@ def test_attributes_make_classes_as_those_of_celeba(tmp_path):
     config = declared(tmp_path, label=("glasses",))
     split = load(config)
     assert split.classes == ("no glasses", "glasses")
-    assert split.label_attributes == ("glasses",)
     assert describe(config).classes == split.classes
     assert (
         sum(int(part.null.sum()) for part in (split.private, split.test, split.holdout) if part.null is not None) == 1
