@@ -80,7 +80,8 @@ def short_page(rows: list[dict[str, Any]]) -> str:
         "",
         f"What five papers describe, with the command that shows it. {counted(rows)}. Rows that tests show, all",
         "remarks and the lines of the papers are in [the long table](../../benchmarks/results/rows.md); `make papers`",
-        "runs everything on small data. Written by `python benchmarks/papers/rows.py table`.",
+        'runs everything on small data. `survey.py` needs `pip install -c constraints.txt -e ".[survey]"`, OpenDP.',
+        "Written by `python benchmarks/papers/rows.py table`.",
     ]
     for paper, title in PAPERS.items():
         shown = [row for row in rows if row["paper"] == paper and row["command"].startswith(("python", "idpgan"))]
