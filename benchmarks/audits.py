@@ -32,9 +32,7 @@ from idpgan.audit.gradient_canaries import canary_case
 from idpgan.commands.audit import audit_entry, method_case, nothing_to_audit
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.dpsgd import least_noise
-from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.dp_gan.method import DpGanConfig, canaries
-from idpgan.synthesis.sums_audit import sums_case
 
 EPSILONS = (0.1, 0.3, 0.5, 1.0, 3.0, 10.0)
 DELTA = 1e-5
@@ -44,7 +42,6 @@ RUNS = {
     "idp-gan-published": 8000,
     "dp-gan": 5000,
     "dp-gan-zhang": 5000,
-    "hybrid": 5000,
 }
 RUNS |= dict.fromkeys(classify.METHODS, 5000)
 LAP_RUNS = {Unit.PIXEL: 40_000, Unit.COLUMN: 10_000, Unit.IMAGE: 400}  # numbers that differ: 1, 112, 10,304
@@ -66,7 +63,7 @@ class Cell:
     Attributes:
         method: A name of `idpgan audit`.
         request: What it is asked for.
-        steps: Sample rate, steps and settings of dp-gan and hybrid.
+        steps: Sample rate, steps and settings of dp-gan.
         canaries: Of an audit of one run; 0 = many runs.
     """
 
@@ -88,16 +85,8 @@ class Cell:
         rate, count, settings = self.steps
         epsilon, delta = self.request.epsilon, self.request.delta or DELTA
         request = replace(self.request, delta=delta)
-        sums, spent = None, ()
-        if self.method == "hybrid":
-            terms: dict[str, Any] = {"unit": Unit.IMAGE, "relation": Relation.ZERO_OUT}
-            terms |= {"epsilon": 0.4 * epsilon, "delta": 0.0 if self.request.law == "laplace" else delta}
-            sums = CellSums.calibrated(10, 64, "laplace" if self.request.law == "laplace" else "gaussian", **terms)
-            spent = (sums.event,)
-        steps = canaries(DpGanConfig(**dict(settings)), rate, least_noise(epsilon, delta, rate, count, spent), count)
-        if sums is None:
-            return canary_case("dp-gan", steps, request)
-        return sums_case("hybrid", sums, request, steps=steps)
+        steps = canaries(DpGanConfig(**dict(settings)), rate, least_noise(epsilon, delta, rate, count), count)
+        return canary_case("dp-gan", steps, request)
 
 
 def cells() -> Iterator[Cell]:
@@ -126,16 +115,14 @@ def cells() -> Iterator[Cell]:
         for number, variant in enumerate(VARIANTS):
             rate, count = PLANS[number % len(PLANS)]
             yield Cell("dp-gan", Request(epsilon), (rate, count, tuple(variant.items())))
-        for law in ("gaussian", "laplace"):
-            yield Cell("hybrid", Request(epsilon, law=law), (0.3, 20, ()))
         yield Cell("dp-gan-zhang", Request(epsilon))
         yield Cell("diffusion", Request(epsilon))
         for name in classify.METHODS:
             if nothing_to_audit(name) is None:
                 yield Cell(name, Request(epsilon))
     for epsilon in (1.0, 10.0):
-        for name in ("dp-gan", "hybrid"):  # at that confidence canaries x delta must be far below 1e-4
-            yield Cell(name, Request(epsilon, 1e-8), (0.3, 20, ()), canaries=2000)
+        # at that confidence canaries x delta must be far below 1e-4
+        yield Cell("dp-gan", Request(epsilon, 1e-8), (0.3, 20, ()), canaries=2000)
         for name in ("idp-gan-aggregate", "evolution"):  # Gaussian cells
             yield Cell(name, Request(epsilon, 1e-8, relation=Relation.ZERO_OUT, unit=Unit.IMAGE), canaries=5000)
 

@@ -71,7 +71,6 @@ PLANS: dict[str, dict[str, Plan]] = {
         "dp-gan": Plan("mnist-dp-gan", ["training.steps=3500"], 18),
         OURS: Plan("mnist-dp-gan", [FEW_STEPS], 5),
         BY_OPACUS: Plan("mnist-dp-gan-opacus", [FEW_STEPS], 8),
-        "hybrid": Plan("mnist-hybrid", ["method.aggregate_steps=1500", "training.steps=4250"], 22),
     },
     "faces-wild": {
         "gaussian": Plan("faces-wild-gaussian", [], 2),
@@ -83,7 +82,6 @@ PLANS: dict[str, dict[str, Plan]] = {
         "dp-gan": Plan("mnist-dp-gan", ["training.steps=3500"], 20),
         OURS: Plan("mnist-dp-gan", [FEW_STEPS], 5),
         BY_OPACUS: Plan("mnist-dp-gan-opacus", [FEW_STEPS], 8),
-        "hybrid": Plan("mnist-hybrid", ["method.aggregate_steps=1500", "training.steps=4250"], 24),
     },
     "celeba": {
         "gaussian": Plan("mnist-gaussian", [], 10),
@@ -91,7 +89,6 @@ PLANS: dict[str, dict[str, Plan]] = {
         "idp-gan-aggregate": Plan("celeba-aggregate", [], 30),
         "wgan-gp": Plan("celeba-wgan-gp", SHORT_GAN, 15, private=False),
         "dp-gan": Plan("celeba-dp-gan", ["training.steps=3500"], 40),
-        "hybrid": Plan("mnist-hybrid", ["method.aggregate_steps=1500", "training.steps=4250"], 45),
     },
     "digits": {
         "gaussian": Plan("digits-gaussian", [], 1),
@@ -101,13 +98,12 @@ PLANS: dict[str, dict[str, Plan]] = {
         ZHANG: Plan("digits-dp-gan-zhang", [], 2),
         ZHANG_SOUND: Plan("digits-dp-gan-zhang", ["method.name=dp-gan"], 2),
         "dp-gan": Plan("digits-dp-gan", [], 1),
-        "hybrid": Plan("digits-hybrid", [], 1),
     },
 }
 DATA = {"celeba": "celeba-aggregate"}  # whose [data] takes the place of another data set's; else that of `gaussian`
 PHOTOS = ("faces-wild", "celeba")  # people who may be recognized
 BUSY = "another process is at it"
-SLOW = (AS_TRAINED, ZHANG, ZHANG_SOUND, "dp-gan", OURS, BY_OPACUS, "hybrid")  # one seed
+SLOW = (AS_TRAINED, ZHANG, ZHANG_SOUND, "dp-gan", OURS, BY_OPACUS)  # one seed
 
 
 class Cell(NamedTuple):

@@ -40,7 +40,6 @@ _KEPT = (
 )
 _HEAD = ("method", "unit", "relation", "claimed", "proven", "audited", SHARE)
 _RUNS = dict.fromkeys(("idp-gan-aggregate", "gaussian", "evolution", "arden"), 1_000_000)  # seconds, even so
-_RUNS |= {"hybrid": 100_000}
 
 
 def main() -> None:

@@ -69,9 +69,6 @@ _TRAINED = (  # name, family, code, units, relation, sound, claimed, proven, rea
     ("dp-gan-zhang", "generator", "synthesis.dp_gan.zhang:DpGanZhang",
      ("image",), "zero-out-one", False, "privacy.epsilon", "privacy.epsilon at sqrt(groups / tensors) of its noise",
      "every weight tensor is clipped to its group's bound by itself, and one term a group is accounted"),
-    ("hybrid", "generator", "synthesis.hybrid:Hybrid",
-     ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
-     "one release of noisy sums, then DP-SGD on a critic; both are charged to one ledger"),
     ("gaussian", "generator", "synthesis.gaussian:GaussianMoments",
      ("image", "person", "photo"), "zero-out-one or replace-one", True, "privacy.epsilon", "privacy.epsilon",
      "one release of noisy first and second moments of bounded vectors; sampling from them costs nothing"),
@@ -105,6 +102,9 @@ _EARLIER = (  # went with 0.4.0: their releases are verified and their charges c
     ("idp-gan-local", "generator", "synthesis.earlier:IdpLocal",
      ("image",), "replace-one", True, None, "privacy.epsilon",
      "each image and its label are perturbed by themselves, once; all else is computed from the result"),
+    ("hybrid", "generator", "synthesis.earlier:Hybrid",
+     ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
+     "one release of noisy sums, then DP-SGD on a critic; both are charged to one ledger"),
 )
 _PUBLISHERS = (  # name, units, sound, claimed, proven, code, reason
     ("lap", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",

@@ -29,6 +29,11 @@ REMOVED = MappingProxyType(
         "model.plain_share": 'Set model.drawing: it is 0.75 in "pen", 0.5 beside model.moved.',
         'method.name = "idp-gan-local"': "Take idp-gan-aggregate: one release, and images that teach. Releases of "
         "idp-gan-local still open, and count on ledgers.",
+        'method.name = "hybrid"': "Take idp-gan-aggregate, or gaussian for faces: the critic's steps added nothing. "
+        "Releases of hybrid still open, and count on ledgers.",
+        "config digits-hybrid": "Take digits-aggregate.",
+        "config mnist-hybrid": "Take mnist-aggregate-no-public.",
+        "config faces-wild-hybrid": "Take faces-wild-gaussian.",
         "config digits-idp-gan-local": "Take digits-aggregate.",
         "config mnist-idp-gan-local": "Take mnist-aggregate.",
         'model.trained = "tangent:R"': 'Take "lora:R": as many numbers, beside the same layers.',

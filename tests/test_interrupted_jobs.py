@@ -199,10 +199,11 @@ RELEASES = {
         "method": {**PUBLISHED, "allocation": "relevance"},
         "privacy": {"noise": "once", **UNSOUND},
     },
-    "hybrid": {
-        "method": {"name": "hybrid", "aggregate_steps": 1, "aggregate": {"moments": 4, "fourier": 8}},
-        "privacy": {"epsilon": 0.2, "delta": 1e-5, "sample_rate": 0.02},
-        "training": {"batch_size": 26},
+    "diffusion": {
+        "model": {"generator": "diffusion", "latent_dim": 6, "width": 4},
+        "method": {"name": "diffusion"},
+        "privacy": {"epsilon": 0.2, "delta": 1e-5},
+        "training": {"batch_size": 2048},
     },
 }
 
@@ -210,7 +211,7 @@ RELEASES = {
 @pytest.mark.parametrize(
     "table",
     [
-        pytest.param(table, id=name, marks=[pytest.mark.slow] if name == "hybrid" else [])  # solves for two noises
+        pytest.param(table, id=name, marks=[pytest.mark.slow] if name == "diffusion" else [])  # solves for two noises
         for name, table in RELEASES.items()
     ],
 )
@@ -234,15 +235,13 @@ def test_what_a_method_released_is_taken_and_not_read_again(tmp_path, table):
     first, second = states
     if "noise" in first:
         del first["noise"], second["noise"]  # ratcheted by the loop
-    if "hybrid" in table["method"]["name"]:
-        del first["dp_gan"], second["dp_gan"]
     assert first == second
     assert not price.exact or ledger.events == price.events[: len(ledger.events)]
-    assert len(ledger.events) == 1 or "hybrid" not in table["method"]["name"]
+    assert len(ledger.events) == 1 or "diffusion" not in table["method"]["name"]
 
 
 def test_a_run_goes_on_only_with_the_public_images_that_it_began_with(tmp_path, monkeypatch):
-    """What is trained on them first decides over the sums of hybrid's private steps, which would get the same noise."""
+    """What is trained on them first decides over the sums of private steps after it, which would get the same noise."""
     config = aggregate().model_copy(update={"data": DataConfig(public_share=0.2, confirm_public=True)})
     config = config.model_copy(update={"method": config.method.model_copy(update={"metric": "public"})})
     path = trainer.start(config, tmp_path / "run").run.path

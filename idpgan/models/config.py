@@ -151,7 +151,7 @@ class ModelConfig(Section):
             methods diffusion and edm), "population" (members that a simulator draws, for the method evolution) or
             "pipeline" (a pipeline of diffusers, whose adapters the method diffusion trains); or your own class,
             "package.module:Class".
-        critic: "dcgan", or your own class, for dp-gan, hybrid and wgan-gp.
+        critic: "dcgan", or your own class, for dp-gan and wgan-gp.
         codes: Codes per class of a "warp" generator; members per class of a "population".
         warp: Strength of the motions of a "warp" generator, and of the simulator "public": 1 is that of handwriting, 0
             none; faces and things move less.

@@ -17,8 +17,11 @@ from idpgan.privacy import DiscreteLaplace, Event, Grid, RandomizedResponse, Rel
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget
+from idpgan.private.people import AggregatePrivacy
+from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePlan, AggregateRun, AggregateTraining
+from idpgan.synthesis.dp_gan.config import DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun
 from idpgan.synthesis.wgan_gp import WganGpConfig
-from idpgan.training.config import PrivacyConfig, RunConfig
+from idpgan.training.config import MethodConfig, PrivacyConfig, RunConfig
 from idpgan.training.plan import RunPlan
 
 # idp-gan-local: every image and its label went through a channel of its own, once ------------------------------------
@@ -113,3 +116,99 @@ class IdpLocal:
     """What is left of idp-gan-local."""
 
     Config, Plan = LocalRun, LocalPlan
+
+
+# hybrid: a release of sums at a share of epsilon, then critic steps of dp-gan with what it left, on one ledger --------
+
+
+class HybridConfig(MethodConfig):
+    """[method] of hybrid; its first ``aggregate_steps`` read nothing private."""
+
+    RELEASES_LAW = True
+
+    name: Literal["hybrid"] = "hybrid"
+    share: float = Field(0.1, gt=0, lt=1)
+    aggregate_steps: int = Field(2000, ge=1)
+    aggregate_batch_size: int = Field(250, ge=1)
+    match: float = Field(100.0, ge=0)
+    aggregate: AggregateConfig = AggregateConfig()
+    dp_gan: DpGanConfig = DpGanConfig(critic_warmup=300)
+
+
+class HybridPrivacy(PrivacyConfig):
+    """[privacy] of hybrid, of both parts together."""
+
+    epsilon: float = Field(gt=0)
+    delta: float = Field(gt=0, lt=1)
+    sample_rate: float | None = Field(None, gt=0, le=1)
+
+
+class HybridRun(RunConfig):
+    """A whole config file of hybrid."""
+
+    method: HybridConfig = HybridConfig()
+    privacy: HybridPrivacy
+
+    @model_validator(mode="after")
+    def _check(self) -> HybridRun:
+        if self.method.dp_gan.looks_at_public or self.training.steps <= self.method.aggregate_steps:
+            raise ConfigError("hybrid had no public start, and more training.steps than method.aggregate_steps.")
+        return self
+
+
+class HybridPlan(RunPlan):
+    """The price of a run of hybrid: those of both parts."""
+
+    SOURCES = 2
+
+    @functools.cached_property
+    def first(self) -> AggregatePlan:
+        """The release of sums."""
+        config, privacy = self.config, self.config.privacy
+        steps = {"steps": config.method.aggregate_steps, "batch_size": config.method.aggregate_batch_size}
+        delta = 0.0 if config.method.aggregate.law == "laplace" else privacy.delta  # Laplace noise is pure
+        part = AggregateRun(
+            data=config.data,
+            model=config.model.model_copy(update={"critic": "dcgan"}),
+            method=config.method.aggregate,
+            privacy=AggregatePrivacy(epsilon=config.method.share * privacy.epsilon, delta=delta),
+            training=AggregateTraining(**(config.training.model_dump() | steps)),
+        )
+        return AggregatePlan(part, self.shape)
+
+    @functools.cached_property
+    def second(self) -> DpGanPlan:
+        """The critic steps."""
+        config, privacy = self.config, self.config.privacy
+        part = DpGanRun(
+            data=config.data,
+            model=config.model.model_copy(update={"moved": 0, "origin": None}),
+            method=config.method.dp_gan,
+            privacy=DpGanPrivacy(epsilon=privacy.epsilon, delta=privacy.delta, sample_rate=privacy.sample_rate),
+            training=config.training.model_copy(
+                update={"steps": config.training.steps - config.method.aggregate_steps}
+            ),
+        )
+        return DpGanPlan(part, self.shape, self.first.events)
+
+    @functools.cached_property
+    def events(self) -> tuple[Event, ...]:
+        """The price of the release, then of the critic steps."""
+        return (*self.first.events, *self.second.events)
+
+    @property
+    def candidates(self) -> int | None:
+        """Images that the released generator draws for each one that its teacher chooses; None without a teacher."""
+        return self.first.candidates
+
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
+        """Name what both parts took as public."""
+        second = self.second
+        second.reads_public = True
+        return (*self.first.assumptions(sources[:1]), *second.assumptions(sources[1:]))
+
+
+class Hybrid:
+    """What is left of hybrid."""
+
+    Config, Plan = HybridRun, HybridPlan

@@ -177,8 +177,8 @@ class RunConfig(Section):
         taught = bool(getattr(method, "teacher_share", 0))
         if model.moved and not method.RELEASES_LAW:
             raise ConfigError(
-                f"model.moved = {model.moved} needs a method that releases a normal distribution, gaussian, "
-                f"idp-gan-aggregate or hybrid, and this is {method.name}. Set model.moved = 0."
+                f"model.moved = {model.moved} needs a method that releases a normal distribution, gaussian "
+                f"or idp-gan-aggregate, and this is {method.name}. Set model.moved = 0."
             )
         if model.drawn.agreed and not taught:
             raise ConfigError(

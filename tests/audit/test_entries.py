@@ -70,7 +70,7 @@ def test_mechanisms_have_entries_and_there_is_one_sentence_for_a_wrong_name():
     assert nothing_to_audit("laplace") is None
     with pytest.raises(InputError, match="Did you mean 'evolution'"):
         audit_entry("evolutio")
-    with pytest.raises(InputError, match=r"Known: .*, hybrid, idp-gan-aggregate,"):
+    with pytest.raises(InputError, match=r"Known: .*, gaussian, gaussian-noise, gp-gan, idp-gan-aggregate,"):
         audit_entry("nonsense")
 
 

@@ -1,4 +1,4 @@
-"""dp-gan and hybrid: the real steps follow their law, are never caught, and every mistake in them is."""
+"""dp-gan, alone and after a release: the real steps follow their law, are never caught, and every mistake is."""
 
 import dataclasses
 import math
@@ -138,9 +138,9 @@ def sums_of(epsilon):
     return CellSums.calibrated(3, 8, "gaussian", epsilon=epsilon, delta=DELTA, **terms)
 
 
-def test_hybrid_is_its_release_and_its_steps(case, audited, monkeypatch):
+def test_a_release_and_its_steps_are_audited_together(case, audited, monkeypatch):
     sums = sums_of(2.0)
-    joined = sums_case("hybrid", sums, Request(10.0, DELTA), steps=PLAN)
+    joined = sums_case("diffusion", sums, Request(10.0, DELTA), steps=PLAN)
     assert joined.proven.epsilon > case.proven.epsilon
     both = joined.run(RUNS, confidence=CONFIDENCE, seed=3)
     assert both.result.separation.mu_lower > audited.result.separation.mu_lower + 0.1
@@ -148,7 +148,7 @@ def test_hybrid_is_its_release_and_its_steps(case, audited, monkeypatch):
     mechanism = CellSums.mechanism
     fifth = property(lambda self: dataclasses.replace(mechanism.fget(self), scale=mechanism.fget(self).scale // 5))
     monkeypatch.setattr(CellSums, "mechanism", fifth)  # a fifth of the noise in the release
-    wrong = dataclasses.replace(sums_case("hybrid", sums, Request(10.0, DELTA), steps=PLAN), proven=joined.proven)
+    wrong = dataclasses.replace(sums_case("diffusion", sums, Request(10.0, DELTA), steps=PLAN), proven=joined.proven)
     assert wrong.run(RUNS, confidence=CONFIDENCE, seed=3).violation
 
 
@@ -183,7 +183,7 @@ def test_one_release_of_sums_with_many_canaries(monkeypatch):
     assert again.violation  # by the second bound alone
 
 
-SLOW = [pytest.param(name, "the mechanism's own", marks=pytest.mark.slow) for name in ("hybrid", "diffusion", "dp-sgd")]
+SLOW = [pytest.param(name, "the mechanism's own", marks=pytest.mark.slow) for name in ("diffusion", "dp-sgd")]
 
 
 @pytest.mark.parametrize(("method", "law"), [("scattering-linear", "Gaussian"), ("evolution", "Gaussian"), *SLOW])

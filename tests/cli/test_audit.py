@@ -170,13 +170,13 @@ def test_a_dp_gan_run_is_audited_with_its_own_settings(run, tmp_path):
 
 
 @pytest.mark.slow  # its noise is solved for over two parts
-def test_a_hybrid_run_is_audited_with_its_own_settings(run, tmp_path):
-    small = ["method.aggregate_steps=2", "training.steps=22", "training.tick_steps=11", "release.samples=10"]
+def test_a_run_of_a_release_and_steps_is_audited_with_its_own_settings(run, tmp_path):
+    small = ["training.steps=20", "training.tick_steps=10", "release.samples=10", "model.width=4"]
     path = tmp_path / "run"
-    assert run("train", CONFIGS / "digits-hybrid.toml", *small, "--out", path)[0] == 0
+    assert run("train", CONFIGS / "digits-diffusion.toml", *small, "--out", path)[0] == 0
     code, out, _ = run("audit", path, "--runs", 1000, "--json", "--seed", 1)
     found = json.loads(out)
-    assert (code, found["method"]) == (0, "hybrid")
+    assert (code, found["method"]) == (0, "diffusion")
     assert found["audited"] <= found["proven"] == pytest.approx(10.0, rel=1e-3)
     assert any("20 steps" in note for note in found["notes"])
 

@@ -228,33 +228,31 @@ def test_dp_gan_control_a_deleted_file(folders, tmp_path):
     assert (sums[0][0] - sums[1][0]).norm() > 2 * CLIP
 
 
-def test_hybrid(folders, tmp_path, monkeypatch, ratio):
+def test_diffusion(folders, tmp_path, monkeypatch, ratio):
     monkeypatch.setattr(private_steps, "least_noise", lambda *_: 1.0)  # nothing is priced here
     data = folders["image"]
     table = {
-        "model": {"width": 4, "latent_dim": 4},
-        "method": {
-            "name": "hybrid",
-            "aggregate_steps": 1,
-            "aggregate_batch_size": 30,
-            "aggregate": {"moments": 6, "fourier": 10, "augment": 1.0},
-            "dp_gan": {"clip_norm": CLIP, "critic_warmup": 9},
-        },
-        "privacy": {"epsilon": 10.0, "delta": 1e-3, "sample_rate": RATE},
+        "model": {"generator": "diffusion", "latent_dim": 6, "width": 4},
+        "method": {"name": "diffusion", "draws": 2, "clip_norm": CLIP},
+        "privacy": {"epsilon": 10.0, "delta": 1e-3},
         "training": {"steps": 5, "batch_size": 44},
     }
     change = Change(record(data), "emptied")
     (left, _), (right, _) = (method_of(d, table) for d in (data, neighbor(data, tmp_path, change)))
     for method in (left, right):
         method.prepare()
-    moved = distance(left.aggregate, right.aggregate, left.aggregate)
-    assert 0 < ratio("hybrid", "image", moved, left.aggregate.sums.mechanism.sensitivity) <= 1
-    right.aggregate.load_state(left.aggregate.state())  # from here on both know the same release
-    for method in (left, right):
-        method.step(1)
-        method.dp_gan.start_from(left.aggregate.generator)
-    moved = moved_sums(left.dp_gan, right.dp_gan, 4)
-    assert 0 < ratio("hybrid", "image", max(moved), CLIP) <= 1
+    moved = torch.linalg.vector_norm(left._released["sums"] - right._released["sums"]).item()
+    sums = left.plan.sums
+    assert 0 < ratio("diffusion", "image", moved / sums.grid.step, sums.mechanism.sensitivity) <= 1
+    right.load_state(left.state())  # from here on both know the same release
+    seen = [recorded(method) for method in (left, right)]
+    for step in range(1, 5):
+        right.newest.load_state_dict(left.newest.state_dict())
+        left.step(step)
+        right.step(step)
+        assert left.noise.state() == right.noise.state()  # every coin and every number of the noise is used alike
+    moved = [(a - b).norm().item() for a, b in zip(*seen, strict=True)]
+    assert 0 < ratio("diffusion", "image", max(moved), CLIP) <= 1
 
 
 # Per record ----------------------------------------------------------------------------------------------------------

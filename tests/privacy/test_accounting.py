@@ -275,7 +275,7 @@ def test_every_admissible_setting_has_an_answer_and_it_is_monotone(events, delta
 
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 3.0])
 def test_a_release_and_steps_can_be_calibrated_at_any_epsilon(epsilon):
-    """mnist-hybrid: a tenth of epsilon for a release of sums, the rest for 14,000 steps; was a traceback below 10."""
+    """A tenth of epsilon for a release of sums, the rest for 14,000 steps; was a traceback below 10."""
     release = calibrate(lambda m: [Event("gaussian", *ADD, m)], epsilon / 10, 1e-5)
     spent = Event("gaussian", *ADD, release)
     multiplier = calibrate(lambda m: [spent, dp_sgd(14_000, m, 0.00474)], epsilon, 1e-5)

@@ -78,12 +78,6 @@ _TABLES: dict[str, dict[str, Any]] = {
         "training": {"batch_size": 1_000_000},
     },
     "edm": {"model": {"generator": "diffusion", "latent_dim": 12, "width": 4}, "training": {"batch_size": 8}},
-    "hybrid": {
-        "model": _WARP,
-        "method": {"aggregate_steps": 2, "aggregate_batch_size": 20, "share": 0.5, "aggregate": _AGGREGATE},
-        "privacy": {"epsilon": 2.0, "delta": 1e-5, "sample_rate": 0.02},
-        "training": {"batch_size": 26},
-    },
 }
 
 

@@ -32,7 +32,7 @@ SLOW = (
     "digits-evolution",
     "digits-idp-gan-published",
     "digits-dp-gan",
-    "digits-hybrid",
+    "digits-diffusion",
     "faces-aggregate",
     "mnist-wgan-gp",
 )

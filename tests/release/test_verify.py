@@ -342,7 +342,7 @@ def test_more_noise_in_the_config_of_dp_gan_is_found_out(budget_run, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["wgan-gp", "idp-gan-published", "hybrid", "edm"])
+@pytest.mark.parametrize("name", ["wgan-gp", "idp-gan-published", "diffusion", "edm"])
 def test_the_release_of_every_method_is_consistent(tmp_path, name):
     from pathlib import Path
 
@@ -350,8 +350,7 @@ def test_the_release_of_every_method_is_consistent(tmp_path, name):
 
     configs = Path(__file__).parents[2] / "configs"
     table = load_table(configs / f"digits-{name}.toml")
-    settings = ["training.steps=6", "training.tick_steps=10"] + ["method.aggregate_steps=3"] * (name == "hybrid")
-    path = train(tmp_path / "run", settings, table)
+    path = train(tmp_path / "run", ["training.steps=6", "training.tick_steps=10"], table)
     assert verdict(path) == ""
 
 

@@ -176,12 +176,3 @@ def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
 def test_what_cannot_be_done_is_refused(changes, message):
     with pytest.raises(ConfigError, match=message):
         method_of(config_of("dp-gan", **changes))
-
-
-def test_hybrid_has_no_public_start():
-    table = {
-        "method": {"name": "hybrid", "dp_gan": {"groups": 2}},
-        "privacy": {"epsilon": 1.0, "delta": DELTA, "sample_rate": 0.1},
-    }
-    with pytest.raises(ConfigError, match=r"dp_gan\.groups and public_steps are for dp-gan alone"):
-        build_config(table, "test")

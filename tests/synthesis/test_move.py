@@ -304,20 +304,3 @@ def test_the_refined_generator_of_the_aggregate_form_is_moved_onto_too(tmp_path)
     table["training"]["steps"] = 1
     with pytest.raises(ConfigError, match='Set it to "photos"'):
         trainer.start(build_config(table, "the test"), tmp_path / "other")
-
-
-def test_what_a_hybrid_draws_is_moved_onto_after_both_parts(tmp_path):
-    table = config_of().to_json() | {
-        "method": {"name": "hybrid", "aggregate_steps": 1, "aggregate_batch_size": 4,
-                   "aggregate": {"features": "photos", "moments": 4, "fourier": 4}},
-        "training": {"steps": 2, "batch_size": 4},
-    }  # fmt: skip
-    table["data"]["image_size"] = 32
-    table["model"] |= {"generator": "refined", "width": 4}
-    table["privacy"] |= {"sample_rate": 0.02}
-    outcome = trainer.start(build_config(table, "the test"), tmp_path / "run")
-    assert verify(outcome.run.release).problems == ()
-    from idpgan import load_generator
-
-    assert load_generator(outcome.run.release).pictures.any()
-    assert "50 public images of each class" in (outcome.run.release / "README.md").read_text()

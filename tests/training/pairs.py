@@ -58,19 +58,6 @@ RUNS: dict[str, dict[str, Any]] = {
         "privacy": {"epsilon": 2.0, "delta": 1e-5},
         "training": {**FAST, "batch_size": 50},
     },
-    "hybrid": {
-        "model": WARP,
-        "method": {
-            "name": "hybrid",
-            "share": 0.5,
-            "aggregate_steps": 3,
-            "aggregate_batch_size": 40,
-            "aggregate": SUMS,
-            "dp_gan": {"critic_steps_per_generator_step": 1, "critic_warmup": 1},
-        },
-        "privacy": {"epsilon": 2.0, "delta": 1e-5, "sample_rate": 0.02},
-        "training": FAST,
-    },
     "diffusion": {
         "model": {"generator": "diffusion", "latent_dim": 12, "width": 4, "drawing": "faces"},
         "method": {"name": "diffusion", "draws": 2},

@@ -20,7 +20,7 @@ from tests.training.toy import CPU, digits
 
 TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 FAST = ["dp-gan", "aggregate", "wgan-gp"]
-SLOW = ["opacus", "separate", "hybrid", "diffusion", "evolution", "dp-sgd", "scattering-linear"]
+SLOW = ["opacus", "separate", "diffusion", "evolution", "dp-sgd", "scattering-linear"]
 
 
 @pytest.fixture(scope="module")

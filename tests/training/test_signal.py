@@ -19,7 +19,7 @@ METHODS = (
     "gaussian",
     "evolution",
     pytest.param("dp-gan", marks=pytest.mark.slow),  # their noise takes a search of seconds
-    pytest.param("hybrid", marks=pytest.mark.slow),
+    pytest.param("diffusion", marks=pytest.mark.slow),
 )
 
 

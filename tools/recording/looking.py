@@ -142,7 +142,7 @@ def init(box: Box) -> None:
     for folder in ("classes", "table", "faces"):
         shutil.copytree(box.data / folder, box.folder / folder)
         box.run("init", folder, "--json")
-    for source in ("mnist", "digits", "fonts", "digits-hybrid", "celeba"):
+    for source in ("mnist", "digits", "fonts", "celeba"):
         box.run("init", source, "--json")
     for path in ("classes", "table", "faces"):
         shutil.rmtree(box.folder / path)

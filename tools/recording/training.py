@@ -12,9 +12,6 @@ SMALL = {  # settings that make a run of a method short
     "idp-gan-aggregate": "method.moments=6 method.fourier=20 method.metric_steps=[2]",
     "idp-gan-published": "model.width=4 model.latent_dim=4",
     "dp-gan": "method.critic_steps_per_generator_step=2 privacy.sample_rate=0.02",
-    "hybrid": "method.aggregate_steps=2 method.aggregate_batch_size=20 method.dp_gan.critic_warmup=1 "
-    "method.aggregate.moments=6 method.aggregate.fourier=20 method.aggregate.metric_steps=[2] "
-    "method.dp_gan.critic_steps_per_generator_step=2 privacy.sample_rate=0.02",
     "wgan-gp": "model.width=4 model.latent_dim=4",
     "evolution": "model.codes=6",
     "gaussian": "model.latent_dim=12",
@@ -37,15 +34,10 @@ SMALL_CONFIG = {
     "faces-gaussian": "data.num_images=400 data.num_people=400 data.image_size=28 method.candidates=2",
     "faces-wild-aggregate": "training.steps=0 method.candidates=2 model.latent_dim=12 model.width=4",
     "mnist-dp-gan": "privacy.sample_rate=0.04",
-    "mnist-hybrid": "privacy.sample_rate=0.04",
-    "faces-wild-hybrid": "privacy.sample_rate=0.1 model.latent_dim=12 model.width=4 method.aggregate.candidates=2 "
-    "method.aggregate_steps=1 method.dp_gan.critic_width=4",
     "mnist-idp-gan-published": "data.public_share=0.05",
 }
 FEW = {  # settings for the price of a config on few images
-    name: "privacy.sample_rate=0.1 training.batch_size=20" if "wild" in name else "privacy.sample_rate=0.5"
-    for name in ("mnist-dp-gan", "mnist-hybrid", "faces-wild-hybrid")
-} | {
+    "mnist-dp-gan": "privacy.sample_rate=0.5",
     "celeba-dp-gan": "training.batch_size=20",
 }
 WARP = "model.width=4 model.codes=5 model.latent_dim=4"

@@ -35,7 +35,6 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.models.features import DATALESS, EmbeddingNet, FeatureMap, PublicFeatures
 from idpgan.models.gaussian import GaussianGenerator
-from idpgan.models.generator import Generator
 from idpgan.models.warp import WarpGenerator, augment
 from idpgan.privacy.sums import NORMS, CellSums, Law
 from idpgan.private.released_once import ReleasedOnce
@@ -232,7 +231,7 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
         whitened = {"public": (1,), "fakes": config.metric_steps}.get(config.metric, ())
         if step in whitened:
             self._set_metric()
-        fake = self._embedded(self.newest)
+        fake = self._embedded()
         stats, score = self.critic.learn(fake.detach()), self.critic.score(fake)
         progress = step / self.training.steps  # 5 % linear warm-up, then a cosine to zero
         falling = 0.5 * (1 + math.cos(math.pi * (progress - 0.05) / 0.95))
@@ -242,16 +241,7 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
         self.networks.step_generator(-score)
         return stats | {"score": score.detach()}
 
-    def match_loss(self, generator: Generator) -> Tensor:
-        """Train the critic on images of another generator; return minus their score, 0-d, differentiable.
-
-        For a method that trains a generator on the released sums and on something else (`hybrid`).
-        """
-        fake = self._embedded(generator)
-        self.critic.learn(fake.detach())
-        return -self.critic.score(fake)
-
-    def _embedded(self, generator: Generator) -> Tensor:
+    def _embedded(self) -> Tensor:
         """Generate equally many images of each class; return their mean embedding, (rows, D).
 
         Each rank generates its share of every class; the embedding is that of all of them, on every rank.
@@ -259,7 +249,7 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
         ranks, size = self.networks.ranks, self.training.batch_size // self.rows
         labels = torch.arange(self.rows, device=self.device).repeat_interleave(ranks.rows(size))
         latents = self.networks.latents(len(labels), self.networks.own_rng())
-        images = generator(latents, labels if self.classes else None)
+        images = self.newest(latents, labels if self.classes else None)
         means = self.features.means(images, labels if self.classes else None, self.rows)
         return sum_over_ranks(means * ranks.weight(size), ranks)
 

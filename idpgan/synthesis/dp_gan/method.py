@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -39,7 +39,6 @@ from idpgan.data.load import Split, place
 from idpgan.errors import ConfigError
 from idpgan.models import dcgan, families, warp
 from idpgan.models.config import ModelConfig
-from idpgan.models.generator import Generator
 from idpgan.models.own import OwnCritic
 from idpgan.privacy import Noise
 from idpgan.privacy.captured_gradients import record_gradients
@@ -73,7 +72,6 @@ class DpGan(PrivateSteps, GivesGenerator):
         newest: The generator that is trained, in eval mode but for its own steps.
         critic: Covered by the guarantee, but not released.
         pace: Critic steps per generator step.
-        extra_loss: A further loss of the generator, which must not read private data. None omits it.
 
     Raises:
         ConfigError: If config and data do not fit together. No private image has been read then.
@@ -83,7 +81,7 @@ class DpGan(PrivateSteps, GivesGenerator):
     Plan: ClassVar[type[RunPlan]] = DpGanPlan
 
     UNNOISED = ("critic_loss", "gradient_norm", "clipped_share")
-    SAVED = ("networks", "noise", "frozen_statistics")
+    SAVED = ("networks", "noise")
 
     plan: DpGanPlan
 
@@ -113,8 +111,6 @@ class DpGan(PrivateSteps, GivesGenerator):
         self.coins = sum(self._coins)
         self.way = "vmap" if own.loss == "wgan-gp" else "capture"  # a penalty is not captured
         self.train_privately(self.critic, self.networks.critic_optimizer)
-        self._frozen_statistics = False
-        self.extra_loss: Callable[[Generator], Tensor] | None = None
         self.pace, self._since, self._accuracy = own.critic_steps_per_generator_step, 0, 1.0
 
     def _build_critic(self) -> dcgan.Critic | OwnCritic:
@@ -123,11 +119,6 @@ class DpGan(PrivateSteps, GivesGenerator):
         critic = families.build_critic(self.plan.critic_model, shape.image_shape, len(shape.classes), seed=seed)
         validate_network(critic, self.config)
         return critic
-
-    def start_from(self, generator: Generator) -> None:
-        """Continue from a trained generator of the same layout; its batch statistics stay unchanged."""
-        self.networks.start_from(generator)
-        self._frozen_statistics = True
 
     def share_steps(self, ranks: Ranks) -> None:
         """See `PrivateSteps`: each rank generates its share of the fakes too."""
@@ -234,13 +225,11 @@ class DpGan(PrivateSteps, GivesGenerator):
         """Raise the scores of fakes by one Adam step, move the average, and set the pace."""
         self._since = 0
         fit.set_rate(self.networks.generator_optimizer, self.rate(self.config.generator_learning_rate, step))
-        self.newest.train(not self._frozen_statistics)
+        self.newest.train()
         ranks, size = self.networks.ranks, self.training.batch_size
         images, labels = self.networks.fakes(size)
         scores = self.critic(images, labels)
         loss = distributed.sum_over_ranks(self.loss.of_generator(scores) * ranks.weight(size), ranks)
-        if self.extra_loss is not None:
-            loss = loss + self.extra_loss(self.newest)
         self.networks.step_generator(loss)
         self.newest.eval()  # critic steps need fakes that do not depend on each other
         accuracy = distributed.sum_over_ranks((scores.detach() < 0).float().mean() * ranks.weight(size), ranks)

@@ -342,12 +342,12 @@ def test_any_other_public_folder_is_public_by_the_word_of_who_names_it(drawn, tm
 # Other ways in -------------------------------------------------------------------------------------------------
 
 
-def test_hybrid_counts_what_its_public_images_contain(drawn, tmp_path):
+def test_diffusion_counts_what_its_public_images_contain(drawn, tmp_path):
     table = {
         "data": DIGITS | {"public_root": drawn},
-        "model": {"width": 4, "latent_dim": 4},
-        "method": {"name": "hybrid", "aggregate_steps": 1},
-        "privacy": {"epsilon": 5.0, "delta": 1e-5, "sample_rate": 1.0},
+        "model": {"generator": "diffusion", "latent_dim": 4, "width": 4},
+        "method": {"name": "diffusion"},
+        "privacy": {"epsilon": 5.0, "delta": 1e-5},
         "training": {"device": "cpu", "steps": 3, "batch_size": 1290},
     }
     plan = trainer.plan(config_of(tmp_path, table))
