@@ -41,6 +41,7 @@ FEW = {  # settings for the price of a config on few images
     "celeba-dp-gan": "training.batch_size=20",
 }
 WARP = "model.width=4 model.codes=5 model.latent_dim=4"
+PHOTOS = "model.drawing=photos"
 VARIANTS = {  # name: config and settings of a method variant
     "aggregate replace-one": "default privacy.relation=replace-one method.augment=0",
     "aggregate laplace": "default method.law=laplace privacy.delta=0 method.moments=3 method.fourier=4",
@@ -52,7 +53,7 @@ VARIANTS = {  # name: config and settings of a method variant
     "aggregate person": "celeba-aggregate privacy.unit=person privacy.most_per_person=2 data.split_by=identity",
     "gaussian replace-one": "digits-gaussian privacy.relation=replace-one",
     "gaussian teacher": "digits-gaussian method.teacher_share=0.3 method.candidates=2",
-    "gaussian light": "digits-gaussian model.drawing=photos",
+    "gaussian light": f"digits-gaussian {PHOTOS}",
     "gaussian person": "faces-wild-gaussian privacy.unit=person",
     "gaussian public": "digits-gaussian data.public_share=0.1 data.confirm_public=true",
     "evolution public": "digits-evolution model.simulator=public data.public_share=0.1 data.confirm_public=true",
@@ -118,8 +119,11 @@ def training_cases(tree: Path) -> Iterator[Case]:
 
     for path in sorted((tree / "configs").glob("*.toml")):
         yield Case(f"train {path.stem}", run_of(path.stem, settings_of(path.stem, tree)))
+    named = (tree / "idpgan" / "models" / "drawing.py").is_file()
     for name, text in VARIANTS.items():
-        config, *settings = text.split()
+        config, *settings = text.replace(
+            *("", "") if named else (PHOTOS, "model.light=true model.truncation=0.7")
+        ).split()
         yield Case(f"train variant {name}", run_of(config, [*settings_of(config, tree), *settings]))
     for path in sorted((tree / "configs").glob("*.toml")):
         yield Case(f"price {path.stem}", price_of(path.stem))
