@@ -18,8 +18,7 @@ class MethodInfo:
             publisher) or `idpgan.obfuscate.make_obfuscator` (an obfuscator).
         family: "generator", "classifier", "publisher" or "obfuscator".
         code: Where it is, below `idpgan`: the module and the class, whose ``Config`` has its settings (a publisher's
-            mapping holds it). `load_audit` finds how it is audited; a generator with a ``suggest`` is proposed by
-            ``idpgan init``.
+            mapping holds it). `load_audit` finds how it is audited.
         units: The guarantee's possible units, the default first; names of `idpgan.privacy.Unit`.
         sound: Whether proven <= claimed (or asked for) for every setting; None if nothing is promised.
         claimed: The epsilon that the method states, None if it states none.

@@ -51,10 +51,10 @@ from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import load_generator
 from idpgan.release.received import read_privacy
 from idpgan.run import RunFolder, passing_folder, refuse_used
-from idpgan.synthesis.facts import facts_of, values_of
-from idpgan.synthesis.starter import Facts, best
+from idpgan.synthesis.facts import facts_of
+from idpgan.synthesis.starter import BEST, Facts, has_template, starter_for
 from idpgan.trainer import start
-from idpgan.training.config import RunConfig, build_config, load_method
+from idpgan.training.config import RunConfig, build_config
 
 AUTO = "auto"
 
@@ -443,20 +443,22 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
         facts = dataclasses.replace(facts, per_person=None)
     if isinstance(given.epsilon, int | float) and 0 < given.epsilon < math.inf:  # others are refused by the config
         facts = dataclasses.replace(facts, epsilon=float(given.epsilon))
-    chosen = best(facts) if method == AUTO else None
-    written = facts.of_handwriting()
-    if chosen and written.digits and facts.shape.image_shape[0] == 1 and best(written).sections != chosen.sections:
-        warn_once("Classes called 0 to 9 may be anything: if these are digits, handwriting=True draws them better.")
-    method = chosen.method if chosen else method
-    if unit not in METHODS[method].units:
-        raise InputError(f'method = "{method}" protects one {METHODS[method].units[0]}. Set unit to that.')
-    suggest = getattr(load_method(method), "suggest", None)
     table: dict[str, Any] = {"method": {"name": method}, "privacy": {}}
-    if suggest is not None:
-        proposed = chosen.sections if chosen else suggest(facts)
-        table = values_of(proposed)
+    if method == AUTO or has_template(method, facts):
+        table = starter_for(facts, BEST if method == AUTO else method).table
+        written = facts.of_handwriting()
+        if (
+            method == AUTO
+            and written.digits
+            and facts.shape.image_shape[0] == 1
+            and starter_for(written).table != table
+        ):
+            warn_once("Classes called 0 to 9 may be anything: if these are digits, handwriting=True draws them better.")
+        method = table["method"]["name"]
     elif family == "generator":
         table["model"] = {"conditional": bool(facts.shape.classes)}
+    if unit not in METHODS[method].units:
+        raise InputError(f'method = "{method}" protects one {METHODS[method].units[0]}. Set unit to that.')
     delta = default_delta(facts.shape.num_private) if given.delta is None else given.delta
     table["privacy"] |= {"epsilon": given.epsilon, "delta": delta}
     table["data"] = {**data, **table.get("data", {})}

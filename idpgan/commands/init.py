@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import sys
-import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,14 +20,12 @@ from idpgan.files import pasted, refuse_existing, write_text_atomic
 from idpgan.methods import METHODS, methods_of, names_of
 
 if TYPE_CHECKING:
-    from idpgan.data.load import DataShape
     from idpgan.synthesis.facts import Shown
-    from idpgan.synthesis.starter import Choice, Facts, Sections, Setting
+    from idpgan.synthesis.starter import Facts, Starter
     from idpgan.training.config import RunConfig
     from idpgan.training.plan import RunPlan
 
 BEST = "best"
-_WIDTH, _LONGEST = 30, 120  # where comments begin, and where lines end
 
 
 @dataclass(frozen=True)
@@ -38,7 +36,7 @@ class InitOptions:
     method: Annotated[
         str,
         typer.Option(
-            help="What to train: a generator, or best = by a rule from public facts.",
+            help="What to train: a generator, or best = by the situation.",
             autocompletion=completing(BEST, *methods_of("generator")),
         ),
     ] = BEST
@@ -70,7 +68,7 @@ class Template:
         text: TOML with comments.
         table: The same without comments.
         private_notes: What only the curator should know: true counts of classes. They set nothing.
-        notes: What was chosen and why, how long it takes, and the alternatives.
+        notes: What was chosen, what it needs, and what would help; with the private ones at most eight lines.
     """
 
     text: str
@@ -89,7 +87,7 @@ def init(
 ) -> Answer:
     """Print a commented config for your images, ready to train, or one of the package's; or write it to a new file.
 
-    Why this method, how long it takes, and the alternatives stand on stderr.
+    What was chosen, from how many images on it serves, and what would help stand on stderr.
 
     Example: idpgan init faces48 --epsilon 3 > config.toml && idpgan train config.toml
     """
@@ -116,8 +114,8 @@ def config_for(source: str, options: InitOptions | None = None) -> Template:
     Args:
         source: A folder, or a name of `idpgan.data.load.SOURCES` that needs none, or of `idpgan.config.config_names`;
             ``./faces`` is a folder.
-        options: What is wanted; None = all by rule. A method is one that has suggestions;
-            "best" = by rule, see `synthesis.starter`.
+        options: What is wanted; None = all by the situation. A method is one that has a template, see
+            `synthesis.starter`.
 
     Raises:
         InputError: If the source is neither, lacks what is wanted, or images have no size that networks are built for.
@@ -132,9 +130,8 @@ def config_for(source: str, options: InitOptions | None = None) -> Template:
                 f"{source} is a config of its own: leave {', '.join(flags)} out. `idpgan train` takes --data-root and "
                 "every key as section.key=value."
             )
-        return Template(
-            packaged(source), load_table(Path(source)), (), _how_long(str(load_table(Path(source))["method"]["name"]))
-        )
+        table = load_table(Path(source))
+        return Template(packaged(source), table, (), _how_long(table["method"]["name"]))
     with unsaid():  # the comments say what is wrong with the data
         return _template(source, options)
 
@@ -143,76 +140,62 @@ def _template(source: str, options: InitOptions) -> Template:
     from idpgan.data.image_files import in_folders, leftovers
     from idpgan.data.load import BY_NAME
     from idpgan.origin import is_denoiser
-    from idpgan.synthesis.facts import facts_of, values_of
-    from idpgan.synthesis.starter import Choice, best
+    from idpgan.synthesis.facts import facts_of
+    from idpgan.synthesis.starter import starter_for
 
-    suggest = None if options.method == BEST else _suggestion(options.method)
     denoiser = options.base if options.base and is_denoiser(options.base) else None
     if denoiser is not None and options.method not in (BEST, "diffusion"):
         raise InputError(f"--base is adapted by method diffusion, not by {options.method}. Leave one of them out.")
     images = None if denoiser else options.base
-    seen, shown = facts_of(source, options.data_root, options.label, options.channels, images)
-    facts = _wanted(shown, options)
+    seen, found = facts_of(source, options.data_root, options.label, options.channels, images)
+    _check_method(options.method, found if not options.handwriting else found.of_handwriting())
+    facts = _wanted(found, options)
+    data = {key: setting.value for key, setting in seen.settings.items()}
     if denoiser is not None:
-        from idpgan.synthesis.adapting import adapters
+        from idpgan.synthesis.adapting import adapted
 
-        choice = Choice.of(adapters(facts, seen.settings, denoiser, _config_of))
+        asked = adapted(facts, denoiser, functools.partial(_config_of, data))
+        starter = starter_for(facts, "diffusion", asked)
     else:
-        choice = best(facts) if suggest is None else Choice(options.method, suggest(facts), "")
-    sections = _whole(seen.settings, choice)
-    _priced(sections, facts)
-    counts = ", ".join(f"{name} {count:,}" for name, count in seen.counts.most_common())
-    note = (
-        f"For you alone, since it is private: images per class: {counts}. Classes with few images will be noise: take "
-        "them out of data.classes."
-    )
-    notes = [*_notes(choice, facts, seen.settings), *_unused(seen)]
+        starter = starter_for(facts, options.method)
+    config = _config_of(data, starter.table)
+    planned = _planned(config, facts)
+    notes = [_chosen(source, config, starter, facts), *_least(planned, facts), *_how_long(config.method.name)]
+    notes += [*_portraits(facts, source), *_unused(seen)]
     if denoiser is not None:
         notes.append(
             f"data.public_disjoint = true is your word that nobody of the private images is among what {denoiser} "
             "learned from, so that its charges do not count. Take the line out where it does not hold."
         )
-    notes += _portraits(facts, source, denoiser)
     if left_out := leftovers(Path(source)) if source not in BY_NAME else {}:
         where = in_folders(left_out)
         notes.append(f"Left out, in hidden folders and what systems leave behind: {where} image files.")
-    text = _text(_called(source, options), sections, seen, facts.shape, choice.why)
-    return Template(text, values_of(sections), (note,) if counts else (), tuple(notes))
+    counts = ", ".join(f"{name} {count:,}" for name, count in seen.counts.most_common())
+    private = f"For you alone, since it is private: images of each class: {counts}. Those with few will be noise."
+    table = {
+        "data": {**data, **starter.table.get("data", {})},
+        **{k: v for k, v in starter.table.items() if k != "data"},
+    }
+    return Template(
+        _text(_called(source, options), starter, seen, facts), table, (private,) * bool(counts), tuple(notes)
+    )
 
 
-def _portraits(facts: Facts, source: str, denoiser: Path | None) -> list[str]:
-    """Return the commands that draw portraits, where these would help: beside squares of faces in place."""
-    from idpgan import portraits
-
-    channels, height, width = facts.shape.image_shape
-    drawable = height == width and portraits.SIZES[0] <= height <= portraits.SIZES[1]
-    if not (facts.aligned and drawable) or facts.shape.sizes.public or denoiser:
-        return []
-    install = "" if portraits.is_installed() else 'pip install "idpgan[people]" && '
-    color = " --color" if channels == 3 else ""
-    return [
-        "Portraits of people who do not exist, moved onto what is released, have the edges that a release lacks: "
-        f"{install}idpgan people portraits --num 6000 --size {height}{color}, then idpgan init {pasted(source)} --base "
-        "portraits."
-    ]
-
-
-def _suggestion(method: str) -> Callable[[Facts], Sections]:
-    """Return what proposes the settings of a method; refuse one that has no proposal."""
+def _check_method(method: str, facts: Facts) -> None:
+    """Refuse a method that has no template for such images."""
     from idpgan.config import config_names, load_table, nearest_hint
-    from idpgan.methods import load
+    from idpgan.synthesis.starter import has_template
 
     trained = "generator", "classifier"
+    if method == BEST or has_template(method, facts):
+        return
     if method not in (known := methods_of(*trained)):
         raise InputError(f"--method {method} is unknown. {nearest_hint(method, (BEST, *known), names_of(*trained))}")
-    suggest: Callable[[Facts], Sections] | None = getattr(load(method), "suggest", None)
-    if suggest is None:
-        begun = [name for name in config_names() if load_table(Path(name))["method"]["name"] == method]
-        raise InputError(
-            f"--method {method} has no proposal for own images. Begin with a config of the package, such as "
-            f"idpgan init {begun[0]}."
-        )
-    return suggest
+    begun = [name for name in config_names() if load_table(Path(name))["method"]["name"] == method]
+    raise InputError(
+        f"--method {method} has no template for such images. Begin with a config of the package, such as idpgan init "
+        f"{begun[0]}."
+    )
 
 
 def _wanted(facts: Facts, options: InitOptions) -> Facts:
@@ -234,58 +217,48 @@ def _wanted(facts: Facts, options: InitOptions) -> Facts:
     return facts if unit != "image" else dataclasses.replace(facts, per_person=None)
 
 
-def _unused(seen: Shown) -> list[str]:
-    """Name the columns of the table that the config does not use."""
-    lines = []
-    if seen.others:
-        lines.append(f"Columns not used, which could make the classes: {', '.join(seen.others)} (--label COLUMN).")
-    if seen.unfit:
-        lines.append(f"Columns not used, with one value, too many, or few images of each: {', '.join(seen.unfit)}.")
-    return lines
+def _config_of(data: Mapping[str, object], table: Mapping[str, Any]) -> RunConfig:
+    """Return the config of [data] and of a template; those of [data] that it brings along come last."""
+    from idpgan.origin import with_releases
+    from idpgan.training.config import build_config
+
+    return build_config(with_releases({**table, "data": {**data, **table.get("data", {})}}), "what init has written")
 
 
-def _whole(settings: Mapping[str, Setting], choice: Choice) -> Sections:
-    """Return all sections, with the public images that a method draws for itself among those of [data]."""
-    return {**choice.sections, "data": {**settings, **choice.sections.get("data", {})}}
-
-
-def _priced(sections: Sections, facts: Facts) -> tuple[RunConfig, RunPlan]:
-    """Return config and plan; raises `InputError` if such data do not suit the method."""
+def _planned(config: RunConfig, facts: Facts) -> RunPlan:
+    """Return the plan; raises `InputError` if such data do not suit the method."""
     from idpgan.data.load import known_shape
     from idpgan.training.plan import plan_run
 
-    config = _config_of(sections)
-    shape = facts.shape if config.data.public is None else known_shape(config.data)
-    planned = plan_run(config, shape)
+    planned: RunPlan = plan_run(config, facts.shape if config.data.public is None else known_shape(config.data))
     planned.check()
-    return config, planned
+    return planned
 
 
-def _config_of(sections: Sections) -> RunConfig:
-    from idpgan.origin import with_releases
-    from idpgan.synthesis.facts import values_of
-    from idpgan.training.config import build_config
-
-    return build_config(with_releases(values_of(sections)), "what init has written")
+# What stands on stderr ---------------------------------------------------------------------------------------------
 
 
-def _notes(choice: Choice, facts: Facts, settings: Mapping[str, Setting]) -> list[str]:
-    """Say which method it is and why, how long it takes, and from how many images on it and the others serve."""
-    from idpgan.synthesis.starter import alternatives
+def _chosen(source: str, config: RunConfig, starter: Starter, facts: Facts) -> str:
+    """Say what the images are, and what is proposed for them."""
+    channels, height, width = facts.shape.image_shape
+    classes = f" in {len(facts.shape.classes)} classes" if facts.shape.classes else ", unlabeled"
+    color = "grey" if channels == 1 else "color"
+    what = f"{facts.shape.num_private:,} private images{classes}, {width} x {height}, {color}"
+    taught = " with a teacher" if getattr(config.method, "teacher_share", 0) else ""
+    return f"{source}: {what}. Template {starter.name}: {config.method.name}{taught}; its head says what was measured."
 
-    lines = [f"Method by rule: {choice.method}. Why: {choice.why}."] if choice.why else []
-    for each in (choice, *(alternatives(facts) if choice.why else ())):
-        try:
-            config, planned = _priced(_whole(settings, each), facts)
-        except InputError:
-            continue  # a method that such data does not suit is no alternative
-        words = [each.method + (" with a teacher" if getattr(config.method, "teacher_share", 0) else "")]
-        signal = planned.signal
-        if signal is not None and signal.figure > 0:
-            least = math.ceil(facts.shape.num_private / signal.figure)
-            words.append(f"below {least:,} images nothing but noise at epsilon {facts.epsilon:g}")
-        lines.append(("" if each is choice else "Or --method ") + ", ".join(words))
-    return [*lines, *_how_long(choice.method)]
+
+def _least(planned: RunPlan, facts: Facts) -> list[str]:
+    """Say from how many images on, in all and of each class, the method gives more than noise."""
+    signal = planned.signal
+    if signal is None or signal.figure <= 0:
+        return []
+    least = math.ceil(facts.shape.num_private / signal.figure)
+    each = f", {math.ceil(least / facts.num_classes):,} of each class" if facts.num_classes > 1 else ""
+    unit = f"unit {planned.unit}"
+    return [
+        f"At epsilon {facts.epsilon:g}, {unit}, fewer than {least:,} such images in all{each} give nothing but noise."
+    ]
 
 
 def _how_long(method: str) -> tuple[str, ...]:
@@ -296,6 +269,36 @@ def _how_long(method: str) -> tuple[str, ...]:
     return (f"{method} took {took} (docs/guide/which-method.md); train shows the time left.",) if took else ()
 
 
+def _portraits(facts: Facts, source: str) -> list[str]:
+    """Return the commands that draw portraits, where these would help: beside squares of faces in place."""
+    from idpgan import portraits
+
+    channels, height, width = facts.shape.image_shape
+    drawable = height == width and portraits.SIZES[0] <= height <= portraits.SIZES[1]
+    if not (facts.aligned and drawable) or facts.shape.sizes.public:
+        return []
+    install = "" if portraits.is_installed() else 'pip install "idpgan[people]" && '
+    color = " --color" if channels == 3 else ""
+    return [
+        "Portraits of people who do not exist, moved onto what is released, have the edges that a release lacks: "
+        f"{install}idpgan people portraits --num 6000 --size {height}{color}, then idpgan init {pasted(source)} --base "
+        "portraits."
+    ]
+
+
+def _unused(seen: Shown) -> list[str]:
+    """Name the columns of the table that the config does not use."""
+    lines = []
+    if seen.others:
+        lines.append(f"Columns not used, which could make the classes: {', '.join(seen.others)} (--label COLUMN).")
+    if seen.unfit:
+        lines.append(f"Columns not used, with one value, too many, or few images of each: {', '.join(seen.unfit)}.")
+    return lines
+
+
+# What is written ---------------------------------------------------------------------------------------------------
+
+
 def _called(source: str, options: InitOptions) -> str:
     """Return the command that was given, as it can be pasted."""
     names = [field.name for field in dataclasses.fields(options)]
@@ -304,32 +307,23 @@ def _called(source: str, options: InitOptions) -> str:
     return " ".join(["idpgan init", pasted(source), *words])
 
 
-def _text(called: str, sections: Sections, seen: Shown, shape: DataShape, why: str) -> str:
-    """Write the sections, each setting with its reason, below the command that made them."""
-    from idpgan.data.declared import shown
+def _text(called: str, starter: Starter, seen: Shown, facts: Facts) -> str:
+    """Write what was counted of the images, and the template, below the command that made them."""
+    from idpgan.synthesis.starter import section
 
     lines = [
         f"# Made by: {called}",
         "# Cost without reading an image: idpgan train THIS.toml --dry-run      Train: idpgan train THIS.toml",
         "# Every key: docs/reference/api.md#every-key-of-a-config. What you leave out has its default.",
-        *textwrap.wrap(f"# Method by rule. {why}", _LONGEST, subsequent_indent="# ")[: None if why else 0],
         "",
     ]
-    for name, keys in {"data": sections["data"], **sections}.items():
-        if name == "data" and "num_images" in keys:
-            lines += [
-                "# init counted these in the folder. They will be public, and the guarantee holds for data sets that",
-                "# agree in them: by keeping them you declare them. Set what you would have said without looking.",
-            ]
-        lines.append(f"[{name}]")
-        for key, setting in keys.items():
-            value = shown(setting.value)
-            line = f"{key} = {value.replace('e-0', 'e-') if isinstance(setting.value, float) else value}"
-            with_why = f"{line:<{_WIDTH}} # {setting.why}" if setting.why else line
-            lines += [with_why] if len(with_why) <= _LONGEST or not setting.why else [f"# {setting.why}", line]
-        if name == "data" and seen.others:
-            lines.append(f"# other columns of labels: {', '.join(seen.others)}")
-        if name == "data":
-            lines.append(f"# private images after test and holdout are split off: {shape.num_private:,}")
-        lines.append("")
-    return "\n".join(lines)
+    if "num_images" in seen.settings:
+        lines += [
+            "# init counted these in the folder. They will be public, and the guarantee holds for data sets that",
+            "# agree in them: by keeping them you declare them. Set what you would have said without looking.",
+        ]
+    lines.append(section("data", seen.settings))
+    lines += [starter.data.rstrip()] if starter.data.strip() else []
+    lines += [f"# other columns of labels: {', '.join(seen.others)}"] if seen.others else []
+    lines.append(f"# private images after test and holdout are split off: {facts.shape.num_private:,}")
+    return "\n".join([*lines, "", starter.text])

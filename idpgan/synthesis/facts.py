@@ -22,7 +22,7 @@ from idpgan.data.metadata import METADATA, PREPARED, bits, class_values, read_ro
 from idpgan.errors import DataError, InputError
 from idpgan.files import pasted
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
-from idpgan.synthesis.starter import Facts, Sections, Setting
+from idpgan.synthesis.starter import Facts, Setting
 
 PAPERS_FILE = "people.json"  # beside portraits, as `idpgan people` writes it
 DIGITS = ("digits", "mnist")  # written by hand
@@ -46,11 +46,6 @@ class Shown(NamedTuple):
     counts: Counter[str]
     others: tuple[str, ...] = ()
     unfit: tuple[str, ...] = ()
-
-
-def values_of(sections: Sections) -> dict[str, dict[str, Any]]:
-    """Return a config's sections without the reasons."""
-    return {name: {key: setting.value for key, setting in keys.items()} for name, keys in sections.items()}
 
 
 def facts_of(

@@ -40,7 +40,6 @@ from idpgan.privacy.sums import NORMS, CellSums, Law
 from idpgan.private.released_once import ReleasedOnce
 from idpgan.progress import counted
 from idpgan.ranks import Ranks
-from idpgan.synthesis import starter
 from idpgan.synthesis.aggregate.config import AggregatePlan, AggregateRun
 from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
 from idpgan.synthesis.aggregate.vectors import PhotoFeatures, private_vectors
@@ -76,7 +75,6 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
     """
 
     Config, Plan = AggregateRun, AggregatePlan
-    suggest = staticmethod(starter.aggregate)
     took = "14 minutes on one core for 54,000 digits of 28 x 28 with a teacher"
     taught = "a small network 96.9 % at epsilon 1 and 97.5 % at 10, by digits of 28 x 28 with a teacher"
 

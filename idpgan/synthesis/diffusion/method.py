@@ -58,7 +58,7 @@ from idpgan.private.steps import PrivateSteps
 from idpgan.progress import counted
 from idpgan.ranks import Ranks
 from idpgan.release.generator import GeneratorArtifact
-from idpgan.synthesis import moments, networks, starter
+from idpgan.synthesis import moments, networks
 from idpgan.synthesis.diffusion.adapt import public_pipeline, refuse_unmoved, refuse_unreached, start_at_public
 from idpgan.synthesis.diffusion.config import (
     BETAS,
@@ -90,7 +90,6 @@ class Diffusion(PrivateSteps, GaussianMoments):
     """
 
     Config, Plan = DiffusionRun, DiffusionPlan
-    suggest = staticmethod(starter.diffusion)
     took = "49 minutes for 54,000 digits of 28 x 28"
     taught = "a small network 93.58 % at epsilon 10, by digits of 28 x 28"
 

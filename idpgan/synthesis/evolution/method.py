@@ -49,7 +49,6 @@ from idpgan.private import people
 from idpgan.progress import counted
 from idpgan.ranks import ALONE, Ranks
 from idpgan.removed import gone
-from idpgan.synthesis import starter
 from idpgan.synthesis.evolution.embedding import DRAWN, LEAST_SIDE, MOST_DIMENSIONS, Embedding, nearest, private_vectors
 from idpgan.synthesis.evolution.population import first_candidates, next_candidates, thresholded
 from idpgan.synthesis.evolution.votes import Votes, steps_of, votes_case
@@ -233,7 +232,6 @@ class Evolution(GivesGenerator):
     """
 
     Config, Plan = EvolutionRun, EvolutionPlan
-    suggest = staticmethod(starter.evolution)
     took = "4 minutes on one core for 54,000 digits of 28 x 28"
     taught = "a small network 89.4 % at epsilon 1, by digits of 28 x 28"
     NOISY_STEPS = True
