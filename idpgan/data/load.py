@@ -319,13 +319,6 @@ def describe(config: DataConfig) -> DataShape | None:
     return shape
 
 
-def per_person(config: DataConfig) -> float | None:
-    """Return the mean number of images of a person or photo, as declared; None where nobody is named."""
-    with _opened(config) as (source, _):
-        found = source.describe(config)
-    return sum(found.people) / len(found.people) if found is not None and found.people else None
-
-
 def known_shape(config: DataConfig) -> DataShape:
     """Return what `describe` returns; raises `ConfigError` if the files are missing."""
     shape = describe(config)

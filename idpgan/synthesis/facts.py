@@ -17,7 +17,7 @@ from idpgan.data.config import DataConfig
 from idpgan.data.images import names_people
 from idpgan.data.labels import MOST_CLASSES as MOST_LABELS
 from idpgan.data.labels import spelled, spellings
-from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape, per_person
+from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape
 from idpgan.data.metadata import METADATA, PREPARED, bits, class_values, read_rows
 from idpgan.errors import DataError, InputError
 from idpgan.files import pasted
@@ -81,7 +81,7 @@ def facts_of(
         )
     settings = seen.settings | chosen
     found = SOURCES[str(settings["name"].value)].describe(_config(settings))
-    mean = per_person(_config(settings))
+    mean = sum(found.people) / len(found.people) if found and found.people else None
     if found and mean is not None:
         why = "nobody is trained on and tested on" if mean > 1 else "each person has one image"
         why = "no photo is trained on and tested on" if found.of_photos else why
