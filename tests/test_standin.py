@@ -20,7 +20,6 @@ CASES = [
     *(
         "wgan-gp",
         "gaussian",
-        "local",
         "verify",
         "sample",
         "evaluate",

@@ -18,6 +18,7 @@ from idpgan.commands.command import Answer, command, completing, given, option
 from idpgan.errors import InputError
 from idpgan.files import pasted, refuse_existing, write_text_atomic
 from idpgan.methods import METHODS, methods_of, names_of
+from idpgan.removed import gone
 
 if TYPE_CHECKING:
     from idpgan.synthesis.facts import Shown
@@ -132,6 +133,8 @@ def config_for(source: str, options: InitOptions | None = None) -> Template:
             )
         table = load_table(Path(source))
         return Template(packaged(source), table, (), _how_long(table["method"]["name"]))
+    if went := gone(f"config {source}"):
+        raise InputError(went)
     with unsaid():  # the comments say what is wrong with the data
         return _template(source, options)
 

@@ -67,7 +67,7 @@ def test_three_commands(run, tmp_path, monkeypatch):
 
     code, out, err = run("init", "ready")
     assert code == 0
-    assert "images per class: glad 24, sad 23" in err
+    assert "images of each class: glad 24, sad 23" in err
     assert "glad 24" not in out
     (tmp_path / "config.toml").write_text(out)
     config = tomllib.loads(out)

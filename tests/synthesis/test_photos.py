@@ -236,7 +236,7 @@ def test_color_unit_and_drawn_public_faces(tmp_path, unit, channels, shape):
     assert verify(tmp_path / "run").problems == ()
     assert load_generator(tmp_path / "run").sample(2, seed=0).shape == (2, channels, 28, 28)
     other = build_config(table | {"method": table["method"] | {"metric": "public"}}, "a test")
-    with pytest.raises(ConfigError, match="without labels"):
+    with pytest.raises(ConfigError, match="the public images have no labels"):
         plan_run(other, load(config.data).shape).check()
 
 

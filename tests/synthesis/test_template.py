@@ -234,5 +234,5 @@ def test_templates_of_classes_need_public_images_with_classes():
     table = table_of(method={"templates": "class"})
     table["data"] |= {"public": "faces", "public_images": 20}
     config = build_config(table, "a test")
-    with pytest.raises(ConfigError, match=r'method\.templates = "class", but data\.public = "faces" has no labels'):
+    with pytest.raises(ConfigError, match=r'method\.templates = "class", but the public images have no labels'):
         plan_run(config, load(config.data).shape).check()
