@@ -1,6 +1,6 @@
-"""What the five papers describe, row by row: two pages, and the commands that show each row.
+"""What the five papers describe, row by row: a page, and the commands that show each row.
 
-python benchmarks/papers/rows.py table                        # write both pages from rows.toml
+python benchmarks/papers/rows.py table                        # write the page from rows.toml
 python benchmarks/papers/rows.py run [--paper 000] [--seconds 900]    # run every command once (make papers)
 """
 
@@ -21,7 +21,6 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SOURCE, PAGE = Path(__file__).with_suffix(".toml"), ROOT / "benchmarks" / "results" / "rows.md"
-SHORT = ROOT / "docs" / "results" / "papers.md"
 SLOWEST = 5  # commands that are named at the end
 VERDICTS = ("works", "partial", "missing", "departs")
 PAPERS = {
@@ -52,7 +51,8 @@ def page(rows: list[dict[str, Any]]) -> str:
         "",
         f"A row is one thing that a paper describes; *line* counts in our text of it. {counted(rows)}. Written by",
         "`python benchmarks/papers/rows.py table` from rows.toml beside it; `make papers` runs every command,",
-        "which shows the thing on small data (a test file is a command, too). Which claims hold is another question:",
+        "which shows the thing on small data (a test file is a command, too). `survey.py` needs",
+        '`pip install -c constraints.txt -e ".[survey]"`, OpenDP. Which claims hold is another question:',
         "[claims](../../docs/results/reproduction.md).",
     ]
     for paper, title in PAPERS.items():
@@ -70,24 +70,6 @@ def page(rows: list[dict[str, Any]]) -> str:
             verdict = row["verdict"] + (f": {row['remark']}" if row["remark"] else "")
             command = f"`{row['command']}`" if row["command"] else ""
             lines.append("| " + " | ".join((str(row["row"]), row["line"], row["what"], verdict, command)) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def short_page(rows: list[dict[str, Any]]) -> str:
-    """Return the text of the page of docs/: what a reader can run on data of his own, a line each."""
-    lines = [
-        "# The papers",
-        "",
-        f"What five papers describe, with the command that shows it. {counted(rows)}. Rows that tests show, all",
-        "remarks and the lines of the papers are in [the long table](../../benchmarks/results/rows.md); `make papers`",
-        'runs everything on small data. `survey.py` needs `pip install -c constraints.txt -e ".[survey]"`, OpenDP.',
-        "Written by `python benchmarks/papers/rows.py table`.",
-    ]
-    for paper, title in PAPERS.items():
-        shown = [row for row in rows if row["paper"] == paper and row["command"].startswith(("python", "idpgan"))]
-        if shown:
-            lines += ["", f"## {title}", "", "| # | what | verdict | command |", "|---" * 4 + "|"]
-            lines += [f"| {row['row']} | {row['what']} | {row['verdict']} | `{row['command']}` |" for row in shown]
     return "\n".join(lines) + "\n"
 
 
@@ -161,7 +143,6 @@ def main() -> int:
     rows = read()
     if arguments.do == "table":
         PAGE.write_text(page(rows), encoding="utf-8")
-        SHORT.write_text(short_page(rows), encoding="utf-8")
         return 0
     asked = [row for row in tests() + rows if arguments.paper in (None, row["paper"])]
     return min(run(asked, arguments.seconds, arguments.jobs), 1)
