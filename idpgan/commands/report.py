@@ -53,7 +53,7 @@ def write_report(source: Path, data_root: Path | None = None, progress: Progress
     from idpgan.kinds import KINDS
     from idpgan.release.outputs import check_page
     from idpgan.report import attacked_images
-    from idpgan.report.page import FORMAT, Page, render
+    from idpgan.report.page import FORMAT, render
     from idpgan.report.publication import Sheet, publication_page
     from idpgan.report.run import gathered, run_page
     from idpgan.trainer import load_config
@@ -72,7 +72,6 @@ def write_report(source: Path, data_root: Path | None = None, progress: Progress
         path = curator / "report.html"
     check_page(path, FORMAT)
     check_writable(path)
-    page: Page
     if path == run.report:
         results = {"evaluation": evaluate.FORMAT, "attack": attacked_images.FORMAT, "audit": audit.FORMAT}
         page = run_page(gathered(run, load_config(run.config, data_root=data_root), KINDS, results), progress)

@@ -1,19 +1,26 @@
-"""The three numbers of a release, and in plain words what they mean and why they differ."""
+"""The three numbers of a release in plain words, its charges, and what any attack finds at most."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+
+from idpgan.attacks.registry import ATTACKS
 from idpgan.audit.bounds import SHARE, SHARE_MEANS
 from idpgan.audit.cases import stated_share
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.books import count
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
+from idpgan.privacy.risk import SHOWN, Risk, percent
+from idpgan.privacy.tradeoff import Tradeoff, tradeoff
 from idpgan.release.card import RECORDS as _OF_CARD
-from idpgan.report.page import Figure, Part, Table
+from idpgan.report.charts import Point, roc_chart
+from idpgan.report.page import Content, table
 
 RECORDS = {
     **_OF_CARD,
@@ -25,6 +32,11 @@ SOUND = {True: "sound: proven never exceeds what is asked for", False: "NOT soun
 _AGREE = 0.01  # relative: the noise is rounded up, so that proven lies a little below
 _MOST_ROWS = 12
 _GROUPS = (2, 5, 10)
+_DURABLE = (
+    "A step's charge is made durable before the read that it pays for; what is released once is computed in memory "
+    "and made durable together with its charge. The ledger keeps the order of the charges, not the clock."
+)
+_DRAWN = np.geomspace(1e-4, 1.0, 81)  # false alarms at which the curve of any attack is drawn
 
 
 def epsilon_text(epsilon: float) -> str:
@@ -37,23 +49,24 @@ def delta_text(delta: float) -> str:
     return f"{delta:.3g}"
 
 
-def figures(report: PrivacyReport) -> list[Figure]:
+def figures(report: PrivacyReport) -> list[Content]:
     """Return claimed, proven and audited; where other releases are contained, the total too."""
-    proven = report.proven
+    proven, shown = report.proven, list[Content]()
     rows = [
         ("Claimed", report.claimed, "no paper claims one", ""),
         ("Proven", proven, "", "≤" if proven.finite else ""),
         ("Audited", report.audited, "no audit was made", "≥"),
     ]
-    rows += [] if report.total is None else [("In total", report.total, "", "≤")]
-    shown = []
-    for name, found, missing, sign in rows:
-        if found is None:
-            shown.append(Figure(name, "none", basis=missing))
+    for name, guarantee, missing, sign in [*rows, *([("In total", report.total, "", "≤")] if report.total else [])]:
+        if guarantee is None:
+            shown.append({"name": name, "value": "none", "basis": missing})
             continue
-        value = epsilon_text(found.epsilon) if found.finite else "∞"
-        delta = f"δ = {delta_text(found.delta)}" if found.delta else "δ = 0" if found.finite else ""
-        shown.append(Figure(name, value, sign, delta, f"unit {found.unit}, {found.relation}", found.basis))
+        finite, pair = guarantee.finite, f"unit {guarantee.unit}, {guarantee.relation}"
+        value = epsilon_text(guarantee.epsilon) if finite else "∞"  # read out as "infinite"
+        delta = f"δ = {delta_text(guarantee.delta)}" if guarantee.delta else "δ = 0" if finite else ""
+        shown.append(
+            {"name": name, "value": value, "sign": sign, "delta": delta, "unit": pair, "basis": guarantee.basis}
+        )
     return shown
 
 
@@ -106,25 +119,25 @@ def _meaning(report: PrivacyReport) -> tuple[str, ...]:
 def _upper(report: PrivacyReport) -> str:
     """Compare claimed with proven."""
     claimed, proven = report.claimed, report.proven
-    said = f"Our accountant's reason: {_plain(report.reason)}."
+    reason = f"Our accountant's reason: {_plain(report.reason)}."
     if claimed is None:
-        return f"Nobody claims an epsilon for this method, so there is nothing to compare the proof with. {said}"
+        return f"Nobody claims an epsilon for this method, so there is nothing to compare the proof with. {reason}"
     start = "Claimed is what is stated or asked for; proven is what follows from the noise that was really added. "
     if not proven.finite:
-        return f"{start}Here nothing follows, so the claim of {epsilon_text(claimed.epsilon)} is unsupported. {said}"
+        return f"{start}Here nothing follows, so the claim of {epsilon_text(claimed.epsilon)} is unsupported. {reason}"
     if claimed.unit != proven.unit or claimed.relation != proven.relation:
         return (
             f"{start}They cannot be compared as numbers: the claim is for unit {claimed.unit} ({claimed.relation}), "
-            f"the proof for unit {proven.unit} ({proven.relation}). {said}"
+            f"the proof for unit {proven.unit} ({proven.relation}). {reason}"
         )
     if math.isclose(claimed.epsilon, proven.epsilon, rel_tol=_AGREE):
-        return f"{start}Here they agree, but for the rounding of the noise. {said}"
+        return f"{start}Here they agree, but for the rounding of the noise. {reason}"
     if proven.epsilon < claimed.epsilon:
         return (
             f"{start}Here more is proven than was claimed: the budget was not spent to its end, or the claim counts "
-            f"more loosely. {said}"
+            f"more loosely. {reason}"
         )
-    return f"{start}Here the proof is weaker than the claim, and what holds is the proof. {said}"
+    return f"{start}Here the proof is weaker than the claim, and what holds is the proof. {reason}"
 
 
 def _lower(report: PrivacyReport, cap: float | None) -> str:
@@ -157,61 +170,50 @@ def _lower(report: PrivacyReport, cap: float | None) -> str:
     return text + "An audit can refute a guarantee; it never proves one."
 
 
-@dataclass(frozen=True)
-class Spending:
-    """The charges on the ledger of a run.
+def ledger_part(
+    events: Sequence[Event],
+    delta: float,
+    proven: Guarantee | None,
+    *,
+    text: str | None = None,
+    notes: Sequence[str] = (),
+    prepared: int | None = None,
+) -> dict[str, Any]:
+    """Return the charges of a release with their prices, in order.
 
-    Attributes:
-        events: All charges, in order.
+    Args:
+        events: All charges.
         delta: Where they are priced.
-        target: What may be spent, in words; None = no limit, or not known.
+        proven: Of the release, if there is one.
+        text: What may be spent.
+        notes: In small print.
         prepared: Number of charges of the one read before the first step; None = not known.
-        repeated: Number of charges for steps that were taken again after an interruption.
-        source: Where this was read.
     """
-
-    events: Sequence[Event]
-    delta: float
-    target: str | None
-    prepared: int | None
-    repeated: int
-    source: str
-
-
-def ledger_part(spending: Spending, proven: Guarantee | None) -> Part:
-    """Return the charges with their prices, in order."""
-    rows, before, events = list[tuple[str, ...]](), 0, list(spending.events)
+    rows, before = list[tuple[str, ...]](), 0
     for place, event in enumerate(events[:_MOST_ROWS]):
         first, before = before + 1, before + event.count
         charges = f"{first:,}" if event.count == 1 else f"{first:,} to {before:,}"
-        alone = compose_epsilon([event.single], spending.delta)
-        so_far = compose_epsilon(events[: place + 1], spending.delta)
-        early = spending.prepared is not None and before <= spending.prepared
-        when = "before the first step" if early else "in training"
-        rows.append((charges, described(event), when, epsilon_text(alone), epsilon_text(so_far)))
+        when = () if prepared is None else ("before the first step" if before <= prepared else "in training",)
+        prices = (compose_epsilon([event.single], delta), compose_epsilon(events[: place + 1], delta))
+        rows.append((charges, described(event), *when, *map(epsilon_text, prices)))
     if len(events) > _MOST_ROWS:
-        left = f"{before + 1:,} to {count(events):,}"
-        so_far = compose_epsilon(events, spending.delta)
-        rows.append((left, f"{len(events) - _MOST_ROWS:,} more kinds of charges", "", "", epsilon_text(so_far)))
-    head: tuple[str, ...] = ("charge", "what was read, and how", "when", "ε of one alone", "ε so far")
-    if spending.prepared is None:
-        head, *rows = ((*row[:2], *row[3:]) for row in (head, *rows))
-    tables = [Table(f"Every charge, at δ = {delta_text(spending.delta)}", head, rows)] if events else []
+        more = (f"{before + 1:,} to {count(events):,}", f"{len(events) - _MOST_ROWS:,} more kinds of charges")
+        rows.append((*more, *[""] * (len(rows[0]) - 3), epsilon_text(compose_epsilon(events, delta))))
+    head = ("charge", "what was read, and how", *(["when"] * (prepared is not None)), "ε of one alone", "ε so far")
+    tables = [table(f"Every charge, at δ = {delta_text(delta)}", head, rows)] if events else []
     if proven is not None and proven.unit is Unit.IMAGE and proven.finite:
         groups = [(str(size), proven.for_group(size)) for size in _GROUPS]
-        lines = [(n, epsilon_text(each.epsilon), delta_text(each.delta) if each.finite else "") for n, each in groups]
+        lines = [(n, epsilon_text(of.epsilon), delta_text(of.delta) if of.finite else "") for n, of in groups]
         caption = "What is proven for a person who is on several images (group privacy)"
-        tables.append(Table(caption, ("images", "ε", "δ"), lines))
-    notes = [
-        "A step's charge is made durable before the read that it pays for; what is released once is computed in memory "
-        "and made durable together with its charge. The ledger keeps the order of the charges, not the clock.",
-        f"Read from {spending.source}.",
-    ]
-    if spending.repeated:
-        notes.insert(0, f"{spending.repeated:,} charges paid for steps that were taken again after an interruption.")
-    text = f"The run may spend {spending.target}." if spending.target else "The run has no limit."
-    missing = None if events else "Nothing private was read, so nothing was charged."
-    return Part("ledger", "Budget ledger", text=(text,), tables=tables, missing=missing, notes=notes)
+        tables.append(table(caption, ("images", "ε", "δ"), lines))
+    return {
+        "name": "ledger",
+        "heading": "Budget ledger",
+        "text": [text] if text else [],
+        "tables": tables,
+        "missing": None if events else "Nothing private was read, so nothing was charged.",
+        "notes": [_DURABLE, *notes],
+    }
 
 
 def described(event: Event) -> str:
@@ -239,3 +241,88 @@ def described(event: Event) -> str:
 
 def _plain(text: str) -> str:
     return text.strip().removesuffix(".")
+
+
+# What any attack finds at most ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Proven:
+    """What is proven of all charges that a receiver profits from.
+
+    Attributes:
+        unit: Of the charges; likewise ``relation``.
+        curve: The most that any test finds.
+    """
+
+    unit: Unit
+    relation: Relation
+    curve: Tradeoff
+
+    @property
+    def points(self) -> list[Point]:
+        """The curve as it is drawn: (false alarms, found)."""
+        return [(rate, self.curve.found(rate)) for rate in _DRAWN.tolist()]
+
+    def bounds(self, attack: str) -> bool:
+        """Whether it bounds an attack on members: not where contents are told apart, or the unit is too small."""
+        of_people = attack in ATTACKS and ATTACKS[attack].by_person
+        wide_enough = self.unit.of_images or (self.unit is Unit.IMAGE and not of_people)
+        return self.relation is Relation.ZERO_OUT and wide_enough
+
+    def exceeded(self, attack: str, result: Mapping[str, Any]) -> Iterator[str]:
+        """Yield in a sentence each where the lower end of an interval of an attack lies above what is proven."""
+        if not self.bounds(attack):
+            return
+        for rate, interval in result["tpr_intervals"].items():
+            most = self.curve.found(float(rate))
+            if interval and interval[0] > most:
+                yield (
+                    f"ABOVE WHAT IS PROVEN: {attack} finds at least {interval[0]:.2%} of the members at "
+                    f"{float(rate):.1%} false alarms, and the charges allow {percent(most)} to any attack. Proof, code "
+                    "or data are not what they are said to be, or it is chance, at "
+                    f"{result['confidence']:.0%} confidence. Do not give this release away before you know which."
+                )
+
+
+def proven_of(report: PrivacyReport, events: Sequence[Event]) -> Proven | None:
+    """Return what the charges of a release prove; None where nothing holds."""
+    if not (report.private and events):
+        return None
+    return Proven(report.proven.unit, report.proven.relation, tradeoff(tuple(events)))
+
+
+def risk_part(report: PrivacyReport, events: Sequence[Event]) -> Content:
+    """Return the numbers of a release with their curve.
+
+    Args:
+        report: Its three numbers.
+        events: All charges that a receiver profits from, see `Plan.joint_events`.
+    """
+    proven, head = proven_of(report, events), {"name": "risk", "heading": "Risk in plain numbers"}
+    if proven is None:
+        return head | {"missing": "Nothing is proven of this release, so an attack may find every record."}
+    membership, record = proven.relation is Relation.ZERO_OUT, RECORDS.get(proven.unit, f"one {proven.unit}")
+    rows = Risk.of(events).rows()
+    if membership:
+        meaning = (
+            f"A member is a record ({record}) that was used; false alarms are records that were not, and are accused."
+        )
+    else:
+        meaning = (
+            f"A record is {record}. All are in the data, so nothing here is about membership: an attacker who knows "
+            "all the rest, and two contents that this record may have, says which of the two it is."
+        )
+    exact = "The numbers come from the law of the charges themselves, not from one epsilon, and hold for every attack."
+    chart = roc_chart(
+        (),
+        proven=proven.points,
+        title="What any attack finds at most",
+        description=f"at {SHOWN[0]:.0%} false alarms {rows[0][1]}; dotted: a guess",
+    )
+    caption = "above the curve no attack can be; dotted: a guess"
+    return head | {
+        "text": [f"{meaning} {exact}"],
+        "charts": [{"title": "Most that is found, by false alarms", "svg": chart, "caption": caption}],
+        "tables": [table("At most, whoever attacks", ("", "any attack", "a guess"), rows)],
+    }

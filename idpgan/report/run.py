@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,10 +31,9 @@ from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import load_generator
 from idpgan.release.received import Stated
 from idpgan.release.verify import open_release
-from idpgan.report.epsilons import SOUND, Spending, alarm, delta_text, epsilon_text, figures, ledger_part, why
-from idpgan.report.measured import attack_part, audit_part, curves_part, evaluation_part
-from idpgan.report.page import MOST_BYTES, Gallery, Page, Part, by_class, lay_out, size_text
-from idpgan.report.risk import proven_of, risk_part
+from idpgan.report import epsilons, measured
+from idpgan.report.epsilons import delta_text, epsilon_text
+from idpgan.report.page import MOST_BYTES, Content, by_class, lay_out, size_text
 from idpgan.run import RunFolder
 from idpgan.training.config import RunConfig
 from idpgan.training.plan import RunPlan, plan_run
@@ -44,7 +42,7 @@ from idpgan.training.stats import read_stats
 _SHOWN_CLASSES = 16
 _PAIRS, _COLUMNS = 16, 4  # generated images that are shown beside their nearest, and pairs side by side
 _OTHER_VERSION = (KeyError, TypeError, ValueError, IndexError, AttributeError)  # raised by foreign files
-_Result = tuple[Mapping[str, Any] | None, str | None]
+_Result = tuple[Content | None, str | None]
 
 
 @dataclass(frozen=True)
@@ -84,8 +82,8 @@ class Known:
     def image_shape(self) -> tuple[int, int, int] | None:
         """(C, H, W)."""
         described = {} if self.artifact is None else self.artifact.describe()
-        found = described.get("image_shape") or (self.shape.image_shape if self.shape else None)
-        return None if found is None else (found[0], found[1], found[2])
+        shape = described.get("image_shape") or (self.shape.image_shape if self.shape else None)
+        return None if shape is None else (shape[0], shape[1], shape[2])
 
     @functools.cached_property
     def plan(self) -> RunPlan:
@@ -115,16 +113,16 @@ class Known:
         """The three numbers, the audited one from audit.json where the release does not state it."""
         if self.stated is None:
             return None
-        told, (found, _) = self.stated.report, self.results["audit"]
-        if told.audited is not None or found is None:
-            return told
+        report, (audit, _) = self.stated.report, self.results["audit"]
+        if report.audited is not None or audit is None:
+            return report
         try:
-            result, (unit, relation) = found["result"], (told.proven.unit, told.proven.relation)
+            result, (unit, relation) = audit["result"], (report.proven.unit, report.proven.relation)
             basis = f"audit.json, confidence {result['confidence']:g}; the release does not state it yet"
             bound = Guarantee(float(result["epsilon_lower"]), float(result["delta"]), unit, relation, basis)
         except _OTHER_VERSION:
-            return told
-        return dataclasses.replace(told, audited=bound)
+            return report
+        return dataclasses.replace(report, audited=bound)
 
 
 def gathered(run: RunFolder, config: RunConfig, kinds: Mapping[str, Kind], formats: Mapping[str, str]) -> Known:
@@ -157,44 +155,48 @@ def _read(path: Path, form: str) -> _Result:
     if not path.is_file():
         return None, None
     try:
-        found = parse_json(read_plain(path, MOST_BYTES))
+        content = parse_json(read_plain(path, MOST_BYTES))
     except ValueError as error:  # InputErrors too
         return None, f"{path.name} cannot be read ({error})."
-    if not isinstance(found, dict) or found.get("format") != form:
+    if not isinstance(content, dict) or content.get("format") != form:
         return None, f"{path.name} was written by another version of idpgan."
-    return found, None
+    return content, None
 
 
 # The page ------------------------------------------------------------------------------------------------------------
 
 
-def run_page(known: Known, progress: Progress) -> Page:
+def run_page(known: Known, progress: Progress) -> Content:
     """Return the page; real private images are read for it, uncharged, for the curator."""
-    told, config, released = known.report, known.config, known.stated
-    found, _ = known.results["audit"]
-    cap = None if found is None else found.get("result", {}).get("cap")
-    num = f", {released.document['num_private']:,} private images" if released else ""
-    return Page(
-        title=f"{config.method.name} on {config.data.name}",
-        subtitle=f"Run {known.run.path.resolve().name}{num}",
-        alarm=() if told is None else alarm(told),
-        figures=() if told is None else figures(told),
-        why=_unreleased(known) if told is None else why(told, cap if isinstance(cap, int | float) else None),
-        parts=(
-            _about(known),
-            *_risk(known),
-            _ledger(known),
-            _images(known, progress),
-            _curves(known),
-            _result(known, "evaluation", "metrics", "Metrics", "evaluate", evaluation_part),
-            _attacks(known),
-            _audit(known),
-            _environment(known),
-        ),
-    )
+    privacy, config, stated = known.report, known.config, known.stated
+    audit, _ = known.results["audit"]
+    cap = None if audit is None else audit.get("result", {}).get("cap")
+    num = f", {stated.document['num_private']:,} private images" if stated else ""
+    parts = [
+        _about(known),
+        *([epsilons.risk_part(stated.report, known.joint_events)] if stated else []),
+        _ledger(known),
+    ]
+    parts += [
+        {"name": name, "heading": heading, **part}
+        for name, heading, part in (
+            ("images", "Images", _images(known, progress)),
+            ("curves", "Training curves", _curves(known)),
+            ("metrics", "Metrics", _result(known, "evaluation", "evaluate", measured.evaluation_part)),
+            ("attacks", "Membership inference", _attacks(known)),
+            ("audit", "Audit", _audit(known)),
+            ("environment", "Environment and settings", _environment(known)),
+        )
+    ]
+    head = {"title": f"{config.method.name} on {config.data.name}", "parts": parts}
+    head["subtitle"] = f"Run {known.run.path.resolve().name}{num}"
+    if privacy is None:
+        return head | {"why": [_unreleased(known)]}
+    why = epsilons.why(privacy, cap if isinstance(cap, int | float) else None)
+    return head | {"alarm": epsilons.alarm(privacy), "figures": epsilons.figures(privacy), "why": why}
 
 
-def _unreleased(known: Known) -> tuple[str]:
+def _unreleased(known: Known) -> str:
     """Say what a run that has released nothing has charged."""
     if known.books is None:
         spent = ", and its ledger is not here"
@@ -205,15 +207,16 @@ def _unreleased(known: Known) -> tuple[str]:
         spent = (
             f". Charged so far: epsilon {epsilon} at δ = {delta_text(known.delta)}, unit {terms.unit}, {terms.relation}"
         )
-    return (f"This run has released nothing yet{spent}. Continue it with: idpgan train --resume {pasted(known.name)}",)
+    return f"This run has released nothing yet{spent}. Continue it with: idpgan train --resume {pasted(known.name)}"
 
 
-def _about(known: Known) -> Part:
+def _about(known: Known) -> Content:
     """Say which method was trained on which data."""
-    config, data, stated = known.config, known.config.data, known.stated
+    config, data, stated, classes = known.config, known.config.data, known.stated, known.classes
     info = METHODS[config.method.name]
     where = "" if data.root is None else f", read from {data.root}"
-    facts = [("Method", f"{config.method.name} ({info.family}; {SOUND[info.sound]})"), ("Data", f"{data.name}{where}")]
+    sound = epsilons.SOUND[info.sound]
+    facts = [("Method", f"{config.method.name} ({info.family}; {sound})"), ("Data", f"{data.name}{where}")]
     if stated is not None:
         num, public = stated.document["num_private"], stated.document["num_public"]
         facts.append(("Private images", f"N = {num:,} (public)"))
@@ -222,8 +225,8 @@ def _about(known: Known) -> Part:
         facts.append(("Private images", f"N = {known.shape.num_private:,} (public)"))
     if known.image_shape is not None:
         facts.append(("Size", size_text(known.image_shape)))
-    shown, more = ", ".join(known.classes[:_SHOWN_CLASSES]), ", ..." * (len(known.classes) > _SHOWN_CLASSES)
-    facts.append(("Classes", f"{len(known.classes)}: {shown}{more}" if known.classes else "none: unlabeled"))
+    names = ", ".join(classes[:_SHOWN_CLASSES]) + ", ..." * (len(classes) > _SHOWN_CLASSES)
+    facts.append(("Classes", f"{len(classes)}: {names}" if classes else "none: unlabeled"))
     if data.num_people is not None:
         facts.append(("People", f"{data.num_people:,} declared"))
     facts += [
@@ -235,9 +238,9 @@ def _about(known: Known) -> Part:
     log = known.run.log.read_text("utf-8", "replace") if known.run.log.is_file() else ""
     if nulls := _null_records(log):
         facts.append(("Null records", f"{nulls} files could not be used and count in N (log.txt has the reasons)"))
-    public_ones = () if stated is None else stated.report.public_assumptions
-    notes = [f"Taken as public: {each}." for each in public_ones]
-    return Part("about", "What was trained on what", facts=facts, notes=notes)
+    assumptions = () if stated is None else stated.report.public_assumptions
+    notes = [f"Taken as public: {assumption}." for assumption in assumptions]
+    return {"name": "about", "heading": "What was trained on what", "facts": facts, "notes": notes}
 
 
 def _null_records(log: str) -> str:
@@ -245,60 +248,76 @@ def _null_records(log: str) -> str:
 
     The reasons of the first ones hold names of files, so only a line of its own can say it.
     """
-    said = re.findall(r"^null records: ([0-9,]+) in all", log, re.MULTILINE)
+    totals = re.findall(r"^null records: ([0-9,]+) in all", log, re.MULTILINE)
     named = len(re.findall(r"^null record: ", log, re.MULTILINE))
-    return str(said[-1]) if said else f"{named:,}" * bool(named)
+    return str(totals[-1]) if totals else f"{named:,}" * bool(named)
 
 
-def _ledger(known: Known) -> Part:
+def _ledger(known: Known) -> Content:
     """Say what was charged: by the ledger, or else by the release."""
     books, stated, target = known.books, known.stated, known.plan.budget
-    words = None if target is None else f"epsilon {target.epsilon:g} at δ = {delta_text(target.delta)}"
     if books is not None:
-        prepared = None if books.committed is None else books.committed.position
-        repeated, source = count(books.repeated), "state/ledger.json"
-        spending = Spending(books.entries, known.delta, words, prepared, repeated, source)
+        events, source = books.entries, "state/ledger.json"
     elif stated is not None:
-        source = "release/privacy.json, since state/ is not here"
-        spending = Spending(stated.events, known.delta, words, None, 0, source)
+        events, source = list(stated.events), "release/privacy.json, since state/ is not here"
     else:
-        return Part("ledger", "Budget ledger", missing="state/ is not here, and no release that lists the charges.")
-    return ledger_part(spending, None if stated is None else stated.report.proven)
+        missing = "state/ is not here, and no release that lists the charges."
+        return {"name": "ledger", "heading": "Budget ledger", "missing": missing}
+    repeated, notes = 0 if books is None else count(books.repeated), [f"Read from {source}."]
+    if repeated:
+        notes.insert(0, f"{repeated:,} charges paid for steps that were taken again after an interruption.")
+    return epsilons.ledger_part(
+        events,
+        known.delta,
+        None if stated is None else stated.report.proven,
+        text="The run has no limit."
+        if target is None
+        else f"The run may spend epsilon {target.epsilon:g} at δ = {delta_text(target.delta)}.",
+        notes=notes,
+        prepared=None if books is None or books.committed is None else books.committed.position,
+    )
 
 
-def _images(known: Known, progress: Progress) -> Part:
+def _images(known: Known, progress: Progress) -> Content:
     """Show what the released generator draws beside real private images."""
     if known.artifact is not None and known.artifact.kind != "generator":
-        return Part("images", "Images", text=("A classifier draws no images.",))
-    galleries, missing, command, images = [], None, None, None
+        return {"text": ["A classifier draws no images."]}
+    galleries, images, missing = list[Content](), None, dict[str, str]()
     if known.artifact is None or not (known.run.release / WEIGHTS).is_file():
-        missing, command = "Nothing is released yet.", f"idpgan train --resume {pasted(known.name)}"
-    elif known.config.model.generator in known.config.own_code:
-        missing = f"The generator is code of your own, {known.config.model.generator}, which a report does not run."
-        command = f"idpgan sample {pasted(known.name)} --module {known.config.model.generator} --num 64 --out DIR"
+        missing = {"missing": "Nothing is released yet.", "command": f"idpgan train --resume {pasted(known.name)}"}
+    elif (module := known.config.model.generator) in known.config.own_code:
+        command = f"idpgan sample {pasted(known.name)} --module {module} --num 64 --out DIR"
+        words = f"The generator is code of your own, {module}, which a report does not run."
+        missing = {"missing": words, "command": command}
     else:
-        generator = load_generator(known.run.path)
-        shown = min(generator.num_classes, _SHOWN_CLASSES)
-        labels = torch.arange(shown * (8 if shown > 4 else 16)) % shown if shown else None
-        names = None if labels is None else [generator.classes[place] for place in labels.tolist()]
-        images = to_uint8(generator.sample(48 if names is None else len(names), labels=names, seed=0))
-        pictures = by_class(images, labels, generator.classes, what="generated images")
-        private = known.stated is not None and known.stated.report.private
-        covered = "covered by the proven epsilon" if private else "NOT private"
-        caption = f"Drawn from the released generator with seed 0: {covered}."
-        if (truncation := generator.config.drawn.truncation) is not None:
-            caption += f" To be looked at, with {truncation:g} of the spread (model.drawing)."
-        galleries.append(Gallery("Generated", pictures, caption))
+        images, gallery = _generated(known)
+        galleries.append(gallery)
     notes = [] if len(known.classes) <= _SHOWN_CLASSES else [f"The first {_SHOWN_CLASSES} classes."]
-    real = _real(known, progress)
-    if isinstance(real, str):
-        notes.append(real)
+    private = _private(known, progress)
+    if isinstance(private, str):
+        notes.append(private)
     else:
-        galleries += [_first(real, known), *([] if images is None else [_nearest(images[:_PAIRS], real)])]
-    return Part("images", "Images", galleries=galleries, missing=missing, command=command, notes=notes)
+        galleries += [_first(private, known), *([] if images is None else [_nearest(images[:_PAIRS], private)])]
+    return {"galleries": galleries, "notes": notes, **missing}
 
 
-def _real(known: Known, progress: Progress) -> Images | str:
+def _generated(known: Known) -> tuple[Tensor, Content]:
+    """Draw from the released generator: uint8 (n, C, H, W), and the gallery of them."""
+    generator = load_generator(known.run.path)
+    shown = min(generator.num_classes, _SHOWN_CLASSES)
+    labels = torch.arange(shown * (8 if shown > 4 else 16)) % shown if shown else None
+    names = None if labels is None else [generator.classes[index] for index in labels.tolist()]
+    images = to_uint8(generator.sample(48 if names is None else len(names), labels=names, seed=0))
+    private = known.stated is not None and known.stated.report.private
+    covered = "covered by the proven epsilon" if private else "NOT private"
+    caption = f"Drawn from the released generator with seed 0: {covered}."
+    if (truncation := generator.config.drawn.truncation) is not None:
+        caption += f" To be looked at, with {truncation:g} of the spread (model.drawing)."
+    pictures = by_class(images, labels, generator.classes, what="generated images")
+    return images, {"heading": "Generated", "pictures": pictures, "caption": caption}
+
+
+def _private(known: Known, progress: Progress) -> Images | str:
     """Read private images, uncharged, for the curator; return them, or why they are not shown."""
     try:
         split = load_again(known.config.data, progress)
@@ -316,103 +335,94 @@ def _real(known: Known, progress: Progress) -> Images | str:
     return split.private.existing()
 
 
-def _first(private: Images, known: Known) -> Gallery:
+def _first(private: Images, known: Known) -> Content:
     """Show the first private images."""
-    pictures = by_class(private.images, private.labels, private.classes, what="real private images")
     checked = known.books is not None and "private data" in known.books.fingerprint
     unchecked = "" if checked else " Without state/ it is not known that these are the run's own data."
-    caption = f"The first ones, read for this page without a charge.{unchecked}"
-    return Gallery("Real: private, nothing protects them here", pictures, caption, private=True)
+    return {
+        "heading": "Real: private, nothing protects them here",
+        "pictures": by_class(private.images, private.labels, private.classes, what="real private images"),
+        "caption": f"The first ones, read for this page without a charge.{unchecked}",
+        "private": True,
+    }
 
 
-def _nearest(generated: Tensor, private: Images) -> Gallery:
+def _nearest(generated: Tensor, private: Images) -> Content:
     """Show generated images, each beside the private image that it is nearest to."""
     squares, where = nearest_neighbors(generated, private.images, 1)
     pairs = torch.stack([generated, private.images[where[:, 0]]], 1).flatten(0, 1)
     levels = 127.5 * squares[:, 0].sqrt()  # pixels there are -1 to 1
-    what = f"{len(generated)} generated images, each left of its nearest real private image"
+    alt = f"{len(generated)} generated images, each left of its nearest real private image"
     caption = (
         f"The first {len(generated)} generated images, each with the private image of the least root mean square "
         f"difference at its right: {float(levels.min()):.1f} to {float(levels.max()):.1f} of 255 grey levels. A "
         "method that learns images by heart shows pairs that are alike; whether they are too alike says idpgan attack."
     )
-    return Gallery("Generated beside the nearest real", [lay_out(pairs, 2 * _COLUMNS, alt=what)], caption, private=True)
+    pictures = [lay_out(pairs, 2 * _COLUMNS, alt=alt)]
+    return {"heading": "Generated beside the nearest real", "pictures": pictures, "caption": caption, "private": True}
 
 
-def _curves(known: Known) -> Part:
+def _curves(known: Known) -> Content:
     """Draw stats.jsonl."""
+    if not known.run.stats.is_file():
+        return {"missing": "There is no stats.jsonl: no step was taken."}
     try:
-        rows = read_stats(known.run.stats) if known.run.stats.is_file() else None
+        rows, target = read_stats(known.run.stats), known.plan.budget
         if rows:
-            target = known.plan.budget
-            return curves_part(rows, None if target is None else target.epsilon)
-        missing = "There is no stats.jsonl: no step was taken."
-        if rows is not None:
-            missing = "stats.jsonl is empty: no step was taken."
+            return measured.curves_part(rows, None if target is None else target.epsilon)
     except (InputError, *_OTHER_VERSION) as error:
-        missing = f"stats.jsonl cannot be drawn ({error})."
-    return Part("curves", "Training curves", missing=missing)
+        return {"missing": f"stats.jsonl cannot be drawn ({error})."}
+    return {"missing": "stats.jsonl is empty: no step was taken."}
 
 
-def _result(
-    known: Known, result: str, part: str, heading: str, command: str, make: Callable[[Mapping[str, Any]], Part]
-) -> Part:
+def _result(known: Known, result: str, command: str, make: Callable[[Content], Content]) -> Content:
     """Return the part of one result file, or say which command makes it."""
-    found, problem = known.results[result]
+    content, problem = known.results[result]
     file = getattr(known.run, result).name
-    if found is not None:
+    if content is not None:
         try:
-            return make(found)
+            return make(content)
         except _OTHER_VERSION:
             problem = f"{file} was written by another version of idpgan."
-    said = problem or f"There is no {file} yet."
-    return Part(part, heading, missing=f"{said} This command makes it:", command=f"idpgan {command} {known.name}")
+    missing = f"{problem or f'There is no {file} yet.'} This command makes it:"
+    return {"missing": missing, "command": f"idpgan {command} {known.name}"}
 
 
-def _risk(known: Known) -> list[Part]:
-    """Return what any attack on the release finds at most."""
-    return [] if known.stated is None else [risk_part(known.stated.report, known.joint_events)]
-
-
-def _attacks(known: Known) -> Part:
+def _attacks(known: Known) -> Content:
     """Return the results of attacks, which need a holdout."""
     if not known.run.attack.is_file() and known.config.data.holdout_share == 0:
-        return Part(
-            "attacks",
-            "Membership inference",
-            missing="The run has no holdout: there are no images that it never saw to compare with. Train again with:",
-            command=f"idpgan train {shlex.quote(str(known.run.config))} data.holdout_share=0.1",
-        )
+        return {
+            "missing": "The run has no holdout: there are no images that it never saw to compare with. Train again "
+            "with:",
+            "command": f"idpgan train {shlex.quote(str(known.run.config))} data.holdout_share=0.1",
+        }
     stated = known.stated
-    proven = None if stated is None else proven_of(stated.report, known.joint_events)
-    return _result(
-        known, "attack", "attacks", "Membership inference", "attack", lambda found: attack_part(found, proven)
-    )
+    proven = None if stated is None else epsilons.proven_of(stated.report, known.joint_events)
+    return _result(known, "attack", "attack", lambda content: measured.attack_part(content, proven))
 
 
-def _audit(known: Known) -> Part:
+def _audit(known: Known) -> Content:
     """Return the result of an audit, or why there is nothing to audit."""
     nothing = METHODS[known.config.method.name].nothing_to_audit
     if nothing is not None and not known.run.audit.is_file():
-        return Part("audit", "Audit", text=(f"{nothing[:1].upper()}{nothing[1:]}",))
+        return {"text": [f"{nothing[:1].upper()}{nothing[1:]}"]}
     released = known.stated is not None and known.stated.report.audited is not None
     command = f"idpgan audit {known.name} --release"
-    return _result(known, "audit", "audit", "Audit", "audit", lambda found: audit_part(found, released, command))
+    return _result(known, "audit", "audit", lambda content: measured.audit_part(content, released, command))
 
 
-def _environment(known: Known) -> Part:
+def _environment(known: Known) -> Content:
     """Say on which machine and with which settings it was trained."""
-    facts, missing = [], None
+    settings = {"settings": known.run.config.read_text("utf-8", "replace")}
     try:
-        found = parse_json(read_plain(known.run.environment, MOST_BYTES))
-        versions, commit, threads = found["versions"], found["git"], found["threads"]
+        written = parse_json(read_plain(known.run.environment, MOST_BYTES))
+        versions, commit, threads = written["versions"], written["git"], written["threads"]
         facts = [
-            ("Versions", ", ".join([f"Python {found['python']}", *(f"{name} {v}" for name, v in versions.items())])),
-            ("System", " ".join(map(str, found["platform"].values()))),
-            ("Device", f"{found['device']} ({found['device_name']}), {threads} thread{'s' * (threads != 1)}"),
+            ("Versions", ", ".join([f"Python {written['python']}", *(f"{name} {v}" for name, v in versions.items())])),
+            ("System", " ".join(map(str, written["platform"].values()))),
+            ("Device", f"{written['device']} ({written['device_name']}), {threads} thread{'s' * (threads != 1)}"),
             ("Commit", "unknown" if not commit else commit["commit"] + (", changed" if commit["changed"] else "")),
         ]
     except (OSError, *_OTHER_VERSION):
-        missing = "environment.json is missing or of another version."
-    settings = known.run.config.read_text("utf-8", "replace")
-    return Part("environment", "Environment and settings", facts=facts, missing=missing, settings=settings)
+        return settings | {"missing": "environment.json is missing or of another version."}
+    return settings | {"facts": facts}
