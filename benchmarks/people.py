@@ -41,6 +41,7 @@ from idpgan.models.generator import Generator
 from idpgan.synthesis.gaussian import GaussianMoments
 from idpgan.trainer import train_on
 from idpgan.training.config import build_config
+from idpgan.training.plan import plan_run
 
 CLASSES = ("neutral", "happiness")
 NUM, DETECTED = 6000, 300  # generated images that a judge learns from, and those that are searched for faces
@@ -118,9 +119,7 @@ def generator_of(law: str, epsilon: float, seed: int, private: Images, public: I
     split = Split(public, private, nobody, nobody)
     config, kept = build_config(table, "the row"), out / f"{law}-{epsilon:g}-{seed}.pt"
     if kept.is_file():
-        method = GaussianMoments(
-            GaussianMoments.Plan(config, split.shape), split, ledger=None, device=torch.device("cpu")
-        )
+        method = GaussianMoments(plan_run(config, split.shape), split, ledger=None, device=torch.device("cpu"))
         method._take_released(torch.load(kept, weights_only=True))
         return method
     method = train_on(config, split)

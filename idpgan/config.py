@@ -18,7 +18,8 @@ import re
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.resources.abc import Traversable
 from pathlib import Path
@@ -96,6 +97,85 @@ class Section(pydantic.BaseModel):
             if value != field.get_default(call_default_factory=True):
                 table[key] = _without_defaults(value, written[key])
         return table
+
+
+@dataclass(frozen=True)
+class Key:
+    """One key of a section that `section` makes.
+
+    Attributes:
+        kind: Its type.
+        default: ``...`` where there is none.
+        doc: What it means, as the docs site shows it.
+        limits: As of `pydantic.Field`.
+        hint: What a message says where it is missing.
+    """
+
+    kind: Any
+    default: Any
+    doc: str
+    limits: Mapping[str, Any]
+    hint: str = ""
+
+    @property
+    def field(self) -> tuple[Any, Any]:
+        """The key as pydantic takes it."""
+        extra: Any = {"hint": self.hint}
+        return self.kind, pydantic.Field(self.default, description=self.doc, json_schema_extra=extra, **self.limits)
+
+
+Keys = Mapping[str, Any]
+"""Keys by name: a `Key`, or another default of a key that is there already."""
+
+
+def key(kind: Any, default: Any, doc: str, *, hint: str = "", **limits: Any) -> Key:
+    """Return a `Key`."""
+    return Key(kind, default, doc, limits, hint)
+
+
+def section(
+    base: type[Section],
+    *keys: Keys,
+    checks: Iterable[Callable[[Any], None]] = (),
+    dropped: Mapping[str, Any] | None = None,
+) -> Any:
+    """Return the class of a section that has the keys of ``base`` and further ones, or other defaults.
+
+    Args:
+        keys: Those of later ones in the place of earlier ones.
+        checks: Raise a `ConfigError` where values do not fit together; called in their order.
+        dropped: See `Section.DROPPED`.
+    """
+    made: dict[str, Any] = {}
+    for name, value in (item for part in keys for item in part.items()):
+        if isinstance(value, Key):
+            made[name] = value
+        elif name in made:
+            made[name] = replace(made[name], default=value)
+        else:
+            made[name] = value
+    fields: Any = {name: _field(base, name, value) for name, value in made.items()}
+    validators: Any = {f"check_{number}": _validator(check) for number, check in enumerate(checks)}
+    result: Any = pydantic.create_model(base.__name__, __base__=base, __validators__=validators, **fields)
+    result.DROPPED = base.DROPPED if dropped is None else dropped
+    return result
+
+
+def _field(base: type[Section], name: str, value: Any) -> tuple[Any, Any]:
+    """Return a key as pydantic takes it; any other value is another default of the base's key of that name."""
+    if isinstance(value, Key):
+        return value.field
+    field = base.model_fields[name]
+    kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    return kind, value
+
+
+def _validator(check: Callable[[Any], None]) -> Any:
+    def checked(self: Any) -> Any:
+        check(self)
+        return self
+
+    return pydantic.model_validator(mode="after")(checked)
 
 
 def _without_defaults(value: Any, written: Any) -> Any:
@@ -306,7 +386,8 @@ def _explain(cls: type[pydantic.BaseModel], details: ErrorDetails, where: str) -
         return f"Unknown key '{key}' in {where}. {nearest_hint(str(last), _section_of(cls, parents).model_fields)}"
     if details["type"] == "missing":
         field = _section_of(cls, parents).model_fields.get(str(last))
-        hint = f" {field.description}" if field and field.description else ""
+        extra = field.json_schema_extra if field else None
+        hint = f" {extra['hint']}" if isinstance(extra, Mapping) and extra.get("hint") else ""
         return f"Missing key '{key}' in {where}: it has no default.{hint}"
     if details["type"] == "model_type":
         return f"{key or where} must be a section with keys, got {_shown(details['input'])}."

@@ -17,8 +17,9 @@ class MethodInfo:
         name: As written in ``method.name`` (a generator or a classifier), or passed to `idpgan.publish.release` (a
             publisher) or `idpgan.obfuscate.make_obfuscator` (an obfuscator).
         family: "generator", "classifier", "publisher" or "obfuscator".
-        code: Where it is, below `idpgan`: the module and the class, whose ``Config`` has its settings (a publisher's
-            mapping holds it). `load_audit` finds how it is audited.
+        code: Where it is, below `idpgan`. Of a generator or classifier the module, in which ``Settings`` is its config,
+            ``Plan`` its price and ``Method`` its code; else the module and an object in it. ``AUDIT`` of the module
+            says how it is audited.
         units: The guarantee's possible units, the default first; names of `idpgan.privacy.Unit`.
         sound: Whether proven <= claimed (or asked for) for every setting; None if nothing is promised.
         claimed: The epsilon that the method states, None if it states none.
@@ -52,53 +53,53 @@ class MethodInfo:
 
 # fmt: off
 _TRAINED = (  # name, family, code, units, relation, sound, claimed, proven, reason
-    ("wgan-gp", "generator", "synthesis.wgan_gp:WganGp",
+    ("wgan-gp", "generator", "synthesis.wgan_gp",
      ("image",), "replace-one", None, None, "inf",
      "wgan-gp trains on the raw images without noise"),
-    ("idp-gan-aggregate", "generator", "synthesis.aggregate.method:IdpAggregate",
+    ("idp-gan-aggregate", "generator", "synthesis.aggregate.method",
      ("image", "person", "photo"), "zero-out-one or replace-one", True, "privacy.epsilon", "privacy.epsilon",
      "one release of noisy sums of features of bounded norm; training on them costs nothing"),
-    ("idp-gan-published", "generator", "synthesis.published.method:IdpPublished",
+    ("idp-gan-published", "generator", "synthesis.published.method",
      ("image",), "replace-one", False, "eps1 + eps2",
      "n R / b0 where noise is drawn once, that per access where drawn at each, inf where a batch shares it",
      "the paper sizes its noise by the first layer and the batch, and charges eps1 + eps2 for any training"),
-    ("dp-gan", "generator", "synthesis.dp_gan.method:DpGan",
+    ("dp-gan", "generator", "synthesis.dp_gan.method",
      ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "DP-SGD on the critic: gradients clipped per image, Poisson sampling, Gaussian noise on their sum"),
-    ("dp-gan-zhang", "generator", "synthesis.dp_gan.zhang:DpGanZhang",
+    ("dp-gan-zhang", "generator", "synthesis.dp_gan.zhang",
      ("image",), "zero-out-one", False, "privacy.epsilon", "privacy.epsilon at sqrt(groups / tensors) of its noise",
      "every weight tensor is clipped to its group's bound by itself, and one term a group is accounted"),
-    ("gaussian", "generator", "synthesis.gaussian:GaussianMoments",
+    ("gaussian", "generator", "synthesis.gaussian",
      ("image", "person", "photo"), "zero-out-one or replace-one", True, "privacy.epsilon", "privacy.epsilon",
      "one release of noisy first and second moments of bounded vectors; sampling from them costs nothing"),
-    ("diffusion", "generator", "synthesis.diffusion.method:Diffusion",
+    ("diffusion", "generator", "synthesis.diffusion.method",
      ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "one release of noisy moments, then DP-SGD on a denoiser that starts at them; both are charged to one ledger"),
-    ("edm", "generator", "synthesis.diffusion.edm:Edm",
+    ("edm", "generator", "synthesis.diffusion.edm",
      ("image",), "replace-one", None, None, "inf",
      "edm trains on the raw images without noise"),
-    ("evolution", "generator", "synthesis.evolution.method:Evolution",
+    ("evolution", "generator", "synthesis.evolution.method",
      ("image", "person", "photo"), "zero-out-one or replace-one", True, "privacy.epsilon", "privacy.epsilon",
      "a noisy histogram of votes at each iteration, one vote a record; nothing else reads a private image"),
-    ("scattering-linear", "classifier", "classify.scattering_linear:ScatteringLinear",
+    ("scattering-linear", "classifier", "classify.scattering_linear",
      ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "noisy gradient descent of a linear classifier on fixed features, gradients clipped per image"),
-    ("dp-sgd", "classifier", "classify.dp_sgd:DpSgd",
+    ("dp-sgd", "classifier", "classify.dp_sgd",
      ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "DP-SGD on a small classifier: gradients clipped per image, Poisson sampling, Gaussian noise on their sum"),
-    ("pgd", "classifier", "classify.pgd:PgdAdversarial",
+    ("pgd", "classifier", "classify.pgd",
      ("image",), "replace-one", None, None, "inf",
      "pgd trains on the raw images without noise: robust against changed inputs, not private"),
-    ("dssgd", "classifier", "classify.dssgd:Dssgd",
+    ("dssgd", "classifier", "classify.dssgd",
      ("image",), "replace-one", False, "privacy.epsilon / uploads, per parameter and round",
      "rounds * privacy.epsilon; inf without noise",
      "the paper counts one parameter of one round, and every round uploads many; without noise nothing is proven"),
-    ("arden", "classifier", "classify.arden:Arden",
+    ("arden", "classifier", "classify.arden",
      ("image",), "replace-one", False, "ln((1 - mu) e^(2 B / b) + mu), the price of one feature", "privacy.epsilon",
      "the paper prices one noisy feature, and every image sends many; a pixel that is nullified hides no image"),
 )
 _EARLIER = (  # went with 0.4.0: their releases are verified and their charges count, and nothing else knows them
-    ("idp-gan-local", "generator", "synthesis.earlier:IdpLocal",
+    ("idp-gan-local", "generator", "synthesis.earlier:Local",
      ("image",), "replace-one", True, None, "privacy.epsilon",
      "each image and its label are perturbed by themselves, once; all else is computed from the result"),
     ("hybrid", "generator", "synthesis.earlier:Hybrid",
@@ -224,9 +225,10 @@ def row_of(name: str) -> MethodInfo:
 
 
 def load(name: str) -> Any:
-    """Import a method: the one place where a method's name leads to code."""
-    module, _, attribute = row_of(name).code.partition(":")
-    return getattr(importlib.import_module(f"idpgan.{module}"), attribute)
+    """Import a method, its module or an object in it: the one place where a method's name leads to code."""
+    path, _, attribute = row_of(name).code.partition(":")
+    module = importlib.import_module(f"idpgan.{path}")
+    return getattr(module, attribute) if attribute else module
 
 
 def load_audit(name: str) -> Any:

@@ -201,7 +201,7 @@ def _load_and_build(
             planned.check()
         _refuse_beyond_cap(planned, split)
         ledger = ledger or Ledger.of(planned.price, config.identity())
-        method: Method = load_method(config.method.name)(planned, split, ledger=ledger, device=device)
+        method: Method = load_method(config.method.name).Method(planned, split, ledger=ledger, device=device)
         if not ranks.alone:
             if not isinstance(method, SharesSteps):
                 raise InputError(
@@ -245,7 +245,7 @@ def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Me
     device, planned = resolve_device(config.training.device), plan_run(config, split.shape)
     planned.check()
     ledger = Ledger(planned.unit, planned.relation, owner=config.identity())  # no limit: the result is never released
-    method: Method = load_method(config.method.name)(planned, split, ledger=ledger, device=device)
+    method: Method = load_method(config.method.name).Method(planned, split, ledger=ledger, device=device)
     with passing_folder() as folder:  # of weights that were fitted to private images
         run = RunFolder.create(folder / "reference", dump_toml(config))
         ledger.path = run.ledger
@@ -286,7 +286,8 @@ def _train_and_release(
         if isinstance(tick.generator, Generator):  # a classifier draws nothing
             grid(tick)
 
-    optimizers = getattr(method, "generator_optimizers", ())
+    networks = getattr(method, "networks", None)
+    optimizers = () if networks is None else (networks.generator_optimizer,)
     with contextlib.closing(TensorBoard(run.tensorboard, grid, optimizers)) as tensorboard:
         outcome = _steps(split, method, run, ledger, progress, on_tick=[show, tensorboard], ranks=ranks)
         released = outcome.ended != "interrupted"
@@ -334,7 +335,7 @@ def method_of_run(config: RunConfig, split: Split, state: dict[str, Any] | None,
         raise NoCriticError("the run's state/ is not there, which holds the critic")
     plan = plan_run(config, split.shape)
     ledger = Ledger(plan.unit, plan.relation)  # never charged: the method is built only to be asked
-    method: Method = load_method(config.method.name)(plan, split, ledger=ledger, device=device)
+    method: Method = load_method(config.method.name).Method(plan, split, ledger=ledger, device=device)
     try:
         method.load_state(state["method"])
     except (KeyError, RuntimeError, TypeError) as error:

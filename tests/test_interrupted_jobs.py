@@ -225,7 +225,7 @@ def test_what_a_method_released_is_taken_and_not_read_again(tmp_path, table):
     states = []
     for seed in (1, 2):
         ledger = Ledger.open(path, config.identity(), price)
-        method = load_method(config.method.name)(
+        method = load_method(config.method.name).Method(
             plan, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(seed)
         )
         method.prepare()

@@ -13,7 +13,7 @@ from idpgan.training.config import PrivacyConfig, RunConfig
 
 def sections():
     """Return the sections of all configs, with their names."""
-    configs = [RunConfig, *(load(name).Config for name in methods_of("generator", "classifier"))]
+    configs = [RunConfig, *(load(name).Settings for name in methods_of("generator", "classifier"))]
     found = [(name, field.annotation) for config in configs for name, field in config.model_fields.items()]
     return dict.fromkeys((name, section) for name, section in found if name != "contained")  # `idpgan train` writes it
 

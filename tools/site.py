@@ -77,7 +77,7 @@ def every_key() -> str:
         ["# Every key of a config\n", "What is left out has its default; an unknown key is refused.\n"],
         {Section},
     )
-    for title, config in [("All methods", RunConfig), *((name, load(name).Config) for name in METHODS)]:
+    for title, config in [("All methods", RunConfig), *((name, load(name).Settings) for name in METHODS)]:
         lines.append(f"## {title}\n")
         for field in config.model_fields.values():
             for section in reversed(getattr(field.annotation, "__mro__", ())):

@@ -187,8 +187,6 @@ class Arden(GivesClassifier):
         noise: Secret source; None = AES-256-CTR.
     """
 
-    Config, Plan = ArdenRun, ArdenPlan
-
     NOISY_STEPS = True
     SAVED = ("newest", "optimizer", "rng", "noise")
     newest: SplitCnn
@@ -346,6 +344,9 @@ def response_loss(logits: Tensor, labels: Tensor, probabilities: tuple[float, fl
     truth, lie = probabilities
     told = logits.softmax(1).gather(1, labels[:, None])[:, 0]
     return -(lie + (truth - lie) * told).log().mean()
+
+
+Settings, Plan, Method = ArdenRun, ArdenPlan, Arden
 
 
 # The audit: what leaves a phone whose features are all at the bound, or all at its negative --------------------------

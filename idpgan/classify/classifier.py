@@ -90,7 +90,7 @@ class ClassifierPrivacy(PrivacyConfig):
     """
 
     epsilon: float = Field(gt=0)
-    delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
+    delta: float = Field(gt=0, lt=1, json_schema_extra={"hint": CHOOSE_DELTA})
     noise_multiplier: float | None = Field(None, gt=0)
 
 

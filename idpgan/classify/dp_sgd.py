@@ -69,6 +69,8 @@ class DpSgdTraining(TrainingConfig):
 class DpSgdRun(ClassifierRun):
     """A whole config file of dp-sgd."""
 
+    ABILITIES = frozenset({"record-gradients"})
+
     method: DpSgdConfig = DpSgdConfig()
     training: DpSgdTraining = DpSgdTraining()
 
@@ -96,8 +98,6 @@ class DpSgd(PrivateSteps, GivesClassifier):
         newest: The iterate.
         product: The moving average of the weights, in eval mode: the released classifier.
     """
-
-    Config, Plan = DpSgdRun, DpSgdPlan
 
     SAVED = ("newest", "average", "optimizer", "noise")
 
@@ -136,6 +136,9 @@ class DpSgd(PrivateSteps, GivesClassifier):
         """Return the cross-entropies of images."""
         images, labels = records
         return cross_entropy(network(images), labels, reduction="none")
+
+
+Settings, Plan, Method = DpSgdRun, DpSgdPlan, DpSgd
 
 
 # The audit: a network of canaries, one weight each, takes the place of the classifier --------------------------------

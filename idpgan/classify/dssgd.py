@@ -264,8 +264,6 @@ class Dssgd(GivesClassifier):
         noise: Source of the noise. None = AES-256-CTR.
     """
 
-    Config, Plan = DssgdRun, DssgdPlan
-
     UNNOISED = ("loss", "uploaded")
     SAVED = ("newest", "local", "rng", "noise")
 
@@ -345,6 +343,9 @@ class Dssgd(GivesClassifier):
             optimizer.step()
             total, steps = total + loss.detach(), steps + 1
         return parameters_to_vector(self.newest.parameters()).detach().clone(), total / steps
+
+
+Settings, Plan, Method = DssgdRun, DssgdPlan, Dssgd
 
 
 # The audit: what a participant uploads in a round, whose changes are all 0 or all at the bound -----------------------

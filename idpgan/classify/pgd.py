@@ -25,7 +25,6 @@ from idpgan.privacy import Event
 from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.fit import set_rate
 from idpgan.training.method import Stats
-from idpgan.training.plan import NonPrivatePlan
 
 
 class PgdConfig(MethodConfig):
@@ -69,7 +68,7 @@ class PgdRun(RunConfig):
     training: PgdTraining = PgdTraining()
 
 
-class PgdPlan(NonPrivatePlan, ClassifierPlan):
+class PgdPlan(ClassifierPlan):
     """The plan of a run of pgd."""
 
     WAY_OUT = "Lower training.batch_size or method.width."
@@ -87,8 +86,6 @@ class PgdPlan(NonPrivatePlan, ClassifierPlan):
 
 class PgdAdversarial(GivesClassifier):
     """The method as the loop sees it; of the data only the private part is read, without its null records."""
-
-    Config, Plan = PgdRun, PgdPlan
 
     NULL_RECORDS = False
     SAVED = ("newest", "optimizer", "rng")
@@ -122,3 +119,6 @@ class PgdAdversarial(GivesClassifier):
         loss.backward()
         self.optimizer.step()
         return {"loss": loss.detach(), "accuracy": (logits.argmax(1) == labels).float().mean()}
+
+
+Settings, Plan, Method = PgdRun, PgdPlan, PgdAdversarial

@@ -139,8 +139,6 @@ class ScatteringLinear(PrivateSteps, GivesClassifier):
         product: The average of the iterates, in eval mode: the released classifier.
     """
 
-    Config, Plan = ScatteringLinearRun, ScatteringLinearPlan
-
     newest: LinearScattering
     SAVED = ("newest", "product", "averaged", "optimizer", "noise")
 
@@ -247,6 +245,9 @@ class ScatteringLinear(PrivateSteps, GivesClassifier):
                 known.whole[some], known.unit[some] = found.whole, found.unit
             self._known = known
         return self._known
+
+
+Settings, Plan, Method = ScatteringLinearRun, ScatteringLinearPlan, ScatteringLinear
 
 
 # The audit: the features of canary j are the j-th axis, so that it owns column j of the gradient -------------------

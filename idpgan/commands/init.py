@@ -268,7 +268,7 @@ def _how_long(method: str) -> tuple[str, ...]:
     """Say how long a method took where it was measured, if it was."""
     from idpgan.methods import load
 
-    took = getattr(load(method), "took", None)
+    took = getattr(load(method).Method, "took", None)
     return (f"{method} took {took} (docs/guide/which-method.md); train shows the time left.",) if took else ()
 
 

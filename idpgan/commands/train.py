@@ -166,7 +166,7 @@ def _compared(config: RunConfig, epsilons: tuple[float, ...]) -> Answer:
             "noise_below": None if figure is None else math.ceil(shape.num_private / figure),
             "right_guesses": math.ceil(100 * Risk.of(events).best_guess) if private else 100,
         })  # fmt: skip
-    taught = getattr(load(config.method.name), "taught", None)
+    taught = getattr(load(config.method.name).Method, "taught", None)
 
     where = f"unit {planned.unit}, {planned.relation}, {shape.num_private:,} private images"
     guess = "whether a record was used" if planned.relation == "zero-out-one" else "which of two contents a record has"

@@ -37,7 +37,7 @@ class AggregatePrivacy(PrivacyConfig):
     """
 
     epsilon: float = Field(gt=0)
-    delta: float = Field(ge=0, lt=1, description=CHOOSE_DELTA)
+    delta: float = Field(ge=0, lt=1, json_schema_extra={"hint": CHOOSE_DELTA})
     unit: Literal[Unit.IMAGE, Unit.PERSON, Unit.PHOTO] = Unit.IMAGE
     relation: Relation = Relation.ZERO_OUT
     most_per_person: int = Field(20, ge=1, le=1_000_000)
@@ -61,7 +61,7 @@ class GaussianPrivacy(AggregatePrivacy):
         delta: Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as the noise is Gaussian.
     """
 
-    delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
+    delta: float = Field(gt=0, lt=1, json_schema_extra={"hint": CHOOSE_DELTA})
 
 
 def refuse_shared_people(config: Any) -> None:

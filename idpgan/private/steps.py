@@ -51,6 +51,45 @@ SETTINGS = "the settings: epsilon covers no choice of settings by looking at pri
 _CANARY_TILES: dict[Any, Tiles | None] = {}  # of trainings that differ in coins and noise alone: audits play many
 
 
+def steps_at(plan: RunPlan, sample_rate: float, divisor: int) -> DPSGDPlan:
+    """Return the steps of a run, with the least noise that the charges before them leave room for, if none is set."""
+    method, privacy, steps = plan.config.method, plan.config.privacy, plan.config.training.steps
+    sigma = privacy.noise_multiplier or least_noise(privacy.epsilon, privacy.delta, sample_rate, steps, plan.given)
+    exact = getattr(method, "engine", "idpgan") == "idpgan"
+    return DPSGDPlan(sample_rate, method.clip_norm, divisor, sigma, exact=exact)
+
+
+def reason_of_steps(plan: RunPlan, what: str, events: Sequence[Event], source: Source) -> str:
+    """Return a report's reason: what was done, how it is rounded, where the noise came from, and another engine."""
+    words = f"{what}; {rounding_words(events)}; noise: {source.name}"
+    method = plan.config.method
+    if getattr(method, "engine", "idpgan") != "opacus":
+        return words
+    draws = ", each number half the sum of four (secure_mode)" if method.secure_mode else ""
+    epsilons = opacus_history.opacus_epsilons(tuple(events), plan.delta)
+    return (
+        f"{words}{draws}; gradients, clipping and sums by Opacus, whose accountants say of the same steps and "
+        f"delta: epsilon {', '.join(f'{name} {value}' for name, value in epsilons.items())}. They price the same pair "
+        "of distributions (add-or-remove-one, where N is not public) from above: PRV adds its numerical error of "
+        "at most 0.01, RDP converts Renyi divergences of fixed orders"
+    )
+
+
+def check_gradients(plan: RunPlan, record_bytes: int, way_out: str) -> None:
+    """Refuse gradients of single records, of so many bytes each, that do not fit in memory."""
+    method, training = plan.config.method, plan.config.training
+    least = min(method.max_physical_batch, training.batch_size)
+    what = f"the gradients of method.max_physical_batch = {least} images, each by itself,"
+    check_memory(least * record_bytes, what, way_out, str(resolve_device(training.device)))
+
+
+def refuse_no_step(plan: RunPlan, dpsgd: DPSGDPlan) -> None:
+    """Refuse noise with which not even one step is within the budget."""
+    privacy, event = plan.config.privacy, dpsgd.event
+    if privacy.noise_multiplier is not None and accounting.compose_epsilon([event], privacy.delta) > privacy.epsilon:
+        raise no_step_affordable(event, Budget(privacy.epsilon, privacy.delta))
+
+
 class StepsPlan(RunPlan):
     """The plan of a run whose steps are all charged, with the least noise that the charges before them leave room for.
 
@@ -62,10 +101,7 @@ class StepsPlan(RunPlan):
 
     def steps_at(self, sample_rate: float, divisor: int) -> DPSGDPlan:
         """Return the steps at a sampling rate and a divisor."""
-        method, privacy, steps = self.config.method, self.config.privacy, self.config.training.steps
-        sigma = privacy.noise_multiplier or least_noise(privacy.epsilon, privacy.delta, sample_rate, steps, self.given)
-        exact = getattr(method, "engine", "idpgan") == "idpgan"
-        return DPSGDPlan(sample_rate, method.clip_norm, divisor, sigma, exact=exact)
+        return steps_at(self, sample_rate, divisor)
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -73,34 +109,16 @@ class StepsPlan(RunPlan):
         return (self.dpsgd.event.repeated(self.config.training.steps),)
 
     def reason_of(self, what: str, events: Sequence[Event], source: Source) -> str:
-        """Return a report's reason: what was done, how it is rounded, where the noise came from, and another engine."""
-        words = f"{what}; {rounding_words(events)}; noise: {source.name}"
-        method = self.config.method
-        if getattr(method, "engine", "idpgan") != "opacus":
-            return words
-        draws = ", each number half the sum of four (secure_mode)" if method.secure_mode else ""
-        found = opacus_history.opacus_epsilons(tuple(events), self.delta)
-        return (
-            f"{words}{draws}; gradients, clipping and sums by Opacus, whose accountants say of the same steps and "
-            f"delta: epsilon {', '.join(f'{name} {value}' for name, value in found.items())}. They price the same pair "
-            "of distributions (add-or-remove-one, where N is not public) from above: PRV adds its numerical error of "
-            "at most 0.01, RDP converts Renyi divergences of fixed orders"
-        )
+        """See `reason_of_steps`."""
+        return reason_of_steps(self, what, events, source)
 
-    def check_gradients(self, each: float, way_out: str) -> None:
-        """Refuse gradients of single records, of so many bytes each, that do not fit in memory."""
-        least = min(self.config.method.max_physical_batch, self.config.training.batch_size)
-        what = f"the gradients of method.max_physical_batch = {least} images, each by itself,"
-        check_memory(least * each, what, way_out, str(resolve_device(self.config.training.device)))
+    def check_gradients(self, each: int, way_out: str) -> None:
+        """See `check_gradients`."""
+        check_gradients(self, each, way_out)
 
     def refuse_no_step(self) -> None:
-        """Refuse noise with which not even one step is within the budget."""
-        privacy, event = self.config.privacy, self.dpsgd.event
-        if (
-            privacy.noise_multiplier is not None
-            and accounting.compose_epsilon([event], privacy.delta) > privacy.epsilon
-        ):
-            raise no_step_affordable(event, Budget(privacy.epsilon, privacy.delta))
+        """See `refuse_no_step`."""
+        refuse_no_step(self, self.dpsgd)
 
 
 class PrivateSteps(Method):
@@ -294,7 +312,7 @@ class PrivateSteps(Method):
             dpsgd: Takes the place of the plan's.
             planned: Further attributes of the plan that are known without calibration.
         """
-        plan = cls.Plan(config, split.shape)
+        plan = plan_run(config, split.shape)
         for name, value in {"dpsgd": dpsgd, **planned}.items():
             setattr(plan, name, value)
         made = cls(plan, split, ledger=Ledger(Unit.IMAGE, Relation.ZERO_OUT), device=device, noise=noise)

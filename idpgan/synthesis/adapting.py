@@ -16,6 +16,7 @@ from idpgan.models.pipeline_folder import is_pipeline
 from idpgan.synthesis.diffusion.method import Diffusion
 from idpgan.synthesis.starter import Facts, starter_for
 from idpgan.training.config import RunConfig
+from idpgan.training.plan import plan_run
 
 _FEW, _MANY = 16, 64  # images that a base draws: a pipeline takes long
 
@@ -38,7 +39,7 @@ def adapted(facts: Facts, base: Path, config_of: Callable[[Mapping[str, Any]], R
     def config() -> RunConfig:
         return config_of(starter_for(facts, "diffusion", asked).table)
 
-    part = Diffusion.Plan(config(), facts.shape).largest_part
+    part = plan_run(config(), facts.shape).largest_part
     if not part:
         raise InputError(
             f"at epsilon {facts.epsilon:g} the noise on {facts.shape.num_private:,} images is too much for the "

@@ -112,10 +112,10 @@ class LocalPlan(RunPlan):
         return f"noise source: {sources[0].name}", *((learned,) if self.shape.sizes.public and not plain else ())
 
 
-class IdpLocal:
+class Local:
     """What is left of idp-gan-local."""
 
-    Config, Plan = LocalRun, LocalPlan
+    Settings, Plan = LocalRun, LocalPlan
 
 
 # hybrid: a release of sums at a share of epsilon, then critic steps of dp-gan with what it left, on one ledger --------
@@ -123,8 +123,6 @@ class IdpLocal:
 
 class HybridConfig(MethodConfig):
     """[method] of hybrid; its first ``aggregate_steps`` read nothing private."""
-
-    RELEASES_LAW = True
 
     name: Literal["hybrid"] = "hybrid"
     share: float = Field(0.1, gt=0, lt=1)
@@ -145,6 +143,8 @@ class HybridPrivacy(PrivacyConfig):
 
 class HybridRun(RunConfig):
     """A whole config file of hybrid."""
+
+    ABILITIES = frozenset({"move"})
 
     method: HybridConfig = HybridConfig()
     privacy: HybridPrivacy
@@ -211,4 +211,4 @@ class HybridPlan(RunPlan):
 class Hybrid:
     """What is left of hybrid."""
 
-    Config, Plan = HybridRun, HybridPlan
+    Settings, Plan = HybridRun, HybridPlan

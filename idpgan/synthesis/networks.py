@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +17,7 @@ from idpgan.models import ema, families, initialize, optimizers
 from idpgan.models.generator import Generator
 from idpgan.ranks import ALONE, Ranks
 from idpgan.training.config import RunConfig
-from idpgan.training.method import Saved
+from idpgan.training.method import load_state_of, state_of
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class AdamSettings:
         return kind(trained, lr=self.rate, betas=betas, weight_decay=weight_decay, fused=True)
 
 
-class Generators(Saved):
+class Generators:
     """Newest generator and average, the optimizer, and the random numbers of training; never privacy noise.
 
     Args:
@@ -85,6 +85,14 @@ class Generators(Saved):
         self.generator_optimizer = adam.optimizer(self.newest)
         self.rng = torch.Generator(device).manual_seed(initialize.torch_seed(seed, stream))
         self.ranks: Ranks = ALONE
+
+    def state(self) -> dict[str, Any]:
+        """Return what `load_state` needs."""
+        return state_of(self, self.SAVED)
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
+        load_state_of(self, self.SAVED, state)
 
     def start_from(self, generator: Generator) -> None:
         """Begin at the weights of a generator of the same layout, newest and average alike; before the first step."""

@@ -1,21 +1,72 @@
-"""What methods that train a generator share: the released product."""
+"""The released product of a method that trains or releases a generator: what is put around the generator."""
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor
 
+from idpgan.data.images import Images
 from idpgan.data.load import Split
+from idpgan.models.config import ModelConfig
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.models.varied import VariedGenerator
+from idpgan.progress import Progress, silent
 from idpgan.release.generator import GeneratorArtifact
+from idpgan.synthesis import teacher as teachers
 from idpgan.synthesis.agreed import agreed
 from idpgan.synthesis.moments import NormalsNoise
 from idpgan.synthesis.move import check_pools, drawn_public, draws_own, move
-from idpgan.synthesis.teacher import balanced
-from idpgan.training.config import ReleaseConfig
+from idpgan.training.config import ReleaseConfig, RunConfig
 from idpgan.training.method import Method
+
+
+def check_public(split: Split, model: ModelConfig) -> None:
+    """Refuse public images that are too few, or of no class, for what `artifact` makes; raises `ConfigError`."""
+    if model.drawn.agreed or (model.moved and not draws_own(model)):
+        classes = len(split.classes) if model.conditional else 0
+        check_pools(split.public, model, max(classes, 1))
+
+
+def artifact(
+    generator: Generator,
+    run: RunConfig,
+    config: ReleaseConfig,
+    *,
+    public: Images | None = None,
+    noise: NormalsNoise | None = None,
+    template: Tensor | None = None,
+    teacher: LinearScattering | None = None,
+    candidates: int | None = None,
+    progress: Progress = silent,
+) -> GeneratorArtifact:
+    """Return a generator as a release holds it: all of it is post-processing of what was released.
+
+    Args:
+        generator: Which was trained or released.
+        run: [model] says what is put around it.
+        config: [release].
+        public: Images that are moved onto the generator's law, or that the teacher agrees with.
+        noise: Known noise of the released normal distributions, where public images are moved onto them.
+        template: Released, (T, C, H, W), onto which images were registered; None = as they lie.
+        teacher: A private classifier that chooses among candidates; None = none does.
+        candidates: Images drawn for each one that the teacher chooses.
+    """
+    law, seed = generator, run.training.seed
+    if generator.config.drawn.varied:
+        generator = law = VariedGenerator(generator)
+    if teacher is not None:
+        teacher = teachers.balanced(teacher, law, progress)
+    if generator.config.drawn.agreed and teacher is not None and public is not None:
+        generator = agreed(law, public, teacher, seed=seed)
+    if generator.config.moved:
+        if draws_own(generator.config):
+            public = drawn_public(generator.config, run.data, generator.image_shape, generator.classes, seed)
+        if public is None or noise is None:
+            raise RuntimeError("public images are moved onto a law whose noise is known, and one of both is missing.")
+        generator = move(generator, public, noise, template, seed=seed)
+    if teacher is not None and candidates is not None:
+        generator = generator.taught_by(teacher, candidates)
+    return GeneratorArtifact(generator, config.samples)
 
 
 class GivesGenerator(Method):
@@ -32,10 +83,8 @@ class GivesGenerator(Method):
 
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
-        self._to_move, model = split.public, self.plan.config.model
-        if model.drawn.agreed or (model.moved and not draws_own(model)):
-            classes = len(split.classes) if model.conditional else 0
-            check_pools(split.public, model, max(classes, 1))
+        self._to_move = split.public
+        check_public(split, self._run.model)
 
     @property
     def normals_noise(self) -> NormalsNoise:
@@ -47,31 +96,16 @@ class GivesGenerator(Method):
         """Released template, (T, C, H, W), onto which images were brought, for `move`; None: as they lie."""
         return None
 
-    @property
-    def generator_optimizers(self) -> tuple[torch.optim.Optimizer, ...]:
-        """Those whose steps have the gradient of a generated batch."""
-        networks = getattr(self, "networks", None)
-        return () if networks is None else (networks.generator_optimizer,)
-
-    @property
-    def product(self) -> Generator:
-        """The generator that is released."""
-        return self.generator
-
     def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
         """Return the generator with public pictures, moved onto its law or agreed with, and its teacher, if any."""
-        generator = law = self.generator
-        if generator.config.drawn.varied:
-            generator = law = VariedGenerator(generator)
-        teacher = None if self.teacher is None else balanced(self.teacher, law, self.progress)
-        if generator.config.drawn.agreed and teacher is not None:
-            generator = agreed(law, self._to_move, teacher, seed=self.plan.config.training.seed)
-        if generator.config.moved:
-            seed, public = self.plan.config.training.seed, self._to_move
-            if draws_own(generator.config):
-                data = self.plan.config.data
-                public = drawn_public(generator.config, data, generator.image_shape, generator.classes, seed)
-            generator = move(generator, public, self.normals_noise, self.template, seed=seed)
-        if teacher is not None and self.candidates is not None:
-            generator = generator.taught_by(teacher, self.candidates)
-        return GeneratorArtifact(generator, config.samples)
+        return artifact(
+            self.generator,
+            self._run,
+            config,
+            public=getattr(self, "_to_move", None),
+            noise=self.normals_noise if self._run.model.moved else None,
+            template=self.template,
+            teacher=self.teacher,
+            candidates=self.candidates,
+            progress=self.progress,
+        )

@@ -39,8 +39,6 @@ class SumsConfig(TaughtConfig):
             that leaves out of the sums makes noise smaller. Not for writing.
     """
 
-    RELEASES_LAW = True
-
     template_share: float = Field(TEMPLATE_SHARE, gt=0, le=0.5)
     templates: Literal["one", "class"] = "one"
     symmetric: bool = False
@@ -48,6 +46,8 @@ class SumsConfig(TaughtConfig):
 
 class SumsRun(RunConfig):
     """A whole config file of a method that releases sums."""
+
+    ABILITIES = frozenset({"move"})
 
     method: Any
     privacy: AggregatePrivacy

@@ -23,7 +23,7 @@ from idpgan.synthesis.product import GivesGenerator
 from idpgan.training.config import MethodConfig, RunConfig
 from idpgan.training.distributed import sum_over_ranks
 from idpgan.training.method import Stats, refuse_small_shares
-from idpgan.training.plan import NonPrivatePlan
+from idpgan.training.plan import RunPlan
 
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 
@@ -57,7 +57,7 @@ class WganGpRun(RunConfig):
     method: WganGpConfig = WganGpConfig()
 
 
-class WganGpPlan(NonPrivatePlan):
+class WganGpPlan(RunPlan):
     """The plan of a run of wgan-gp; the critic may be the user's."""
 
     OWN_CRITIC = "any"
@@ -78,8 +78,6 @@ class WganGp(GivesGenerator):
     Raises:
         ConfigError: If the images have a shape that no network is built for, or labels are asked for and missing.
     """
-
-    Config, Plan = WganGpRun, WganGpPlan
 
     SAVED = ("networks",)
 
@@ -148,3 +146,6 @@ class WganGp(GivesGenerator):
         index = torch.randint(len(self._images), (self.rows,), generator=rng, device=self.device)
         batch = self._images.select(index).to(self.device)
         return to_float(batch.images), batch.labels if self.newest.num_classes else None
+
+
+Settings, Plan, Method = WganGpRun, WganGpPlan, WganGp

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from idpgan.config import Section, build, digest, nearest_hint
+from idpgan.config import Keys, Section, build, digest, key, nearest_hint, section
 from idpgan.data.config import WHERE_FILES_LIE, DataConfig, License
 from idpgan.device import check_device
 from idpgan.errors import ConfigError
 from idpgan.methods import EARLIER, load, methods_of, names_of, row_of
 from idpgan.models.config import ModelConfig, of_release
+from idpgan.own_code import is_own_code
 from idpgan.removed import gone
 
 if TYPE_CHECKING:
@@ -35,11 +36,32 @@ class MethodConfig(Section):
         name: A name in `idpgan.methods`; each method narrows it to its own.
     """
 
-    RELEASES_LAW: ClassVar[bool] = False  # a normal distribution, onto which public images can be moved
-    ADAPTS: ClassVar[bool] = False  # steps on few weights of a public network
-    MAKES_ROWS: ClassVar[bool] = False  # a gradient of each record by itself, in numbers of any precision
-
     name: str
+
+
+ENGINE: Keys = {
+    "engine": key(
+        Literal["idpgan", "opacus"],
+        "idpgan",
+        'What finds, clips and sums the gradients of single records: "idpgan", or "opacus", the library that most use. '
+        "Coins, noise and price are the same.",
+    ),
+    "secure_mode": key(
+        bool,
+        False,
+        "Whether each number of the noise is half the sum of four, as in Opacus' mode of that name; the source of the "
+        'numbers is the same. "opacus" only.',
+    ),
+}
+"""Keys of [method] of a method whose steps are those of DP-SGD by either engine; `check_engine` checks them."""
+
+
+def check_engine(method: Any) -> None:
+    """Refuse a mode of Opacus for another engine; raises `ConfigError`."""
+    if method.secure_mode and method.engine != "opacus":
+        raise ConfigError(
+            'method.secure_mode = true is a mode of Opacus. Set method.engine = "opacus", or leave it out.'
+        )
 
 
 class StepsConfig(MethodConfig):
@@ -52,17 +74,12 @@ class StepsConfig(MethodConfig):
             source of the numbers is the same. "opacus" only.
     """
 
-    MAKES_ROWS: ClassVar[bool] = True
-
     engine: Literal["idpgan", "opacus"] = "idpgan"
     secure_mode: bool = False
 
     @model_validator(mode="after")
     def _check_engine(self) -> Self:
-        if self.secure_mode and self.engine != "opacus":
-            raise ConfigError(
-                'method.secure_mode = true is a mode of Opacus. Set method.engine = "opacus", or leave it out.'
-            )
+        check_engine(self)
         return self
 
 
@@ -156,11 +173,16 @@ class Contained(Section):
 
 
 class RunConfig(Section):
-    """A whole config file. A method's ``Config`` narrows `method` and `privacy`; its ``Plan`` says what the run costs.
+    """A whole config file; `settings` makes that of a method, and the method's ``Plan`` says what the run costs.
 
     Attributes:
         contained: Releases that the run's release contains; `idpgan train` reads them where [data] names them.
+        ABILITIES: What the method can do beyond others: "move" (it releases a normal distribution, onto which public
+            images can be moved), "adapt" (steps on few weights of a public network), "record-gradients" (a gradient of
+            each record by itself, in numbers of any precision).
     """
+
+    ABILITIES: ClassVar[frozenset[str]] = frozenset()
 
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
@@ -175,7 +197,7 @@ class RunConfig(Section):
         """Refuse what the method cannot do with a model."""
         model, method = self.model, self.method
         taught = bool(getattr(method, "teacher_share", 0))
-        if model.moved and not method.RELEASES_LAW:
+        if model.moved and "move" not in self.ABILITIES:
             raise ConfigError(
                 f"model.moved = {model.moved} needs a method that releases a normal distribution, gaussian "
                 f"or idp-gan-aggregate, and this is {method.name}. Set model.moved = 0."
@@ -190,7 +212,7 @@ class RunConfig(Section):
                 f'model.drawing = "{model.drawing}" draws edges that no private image has, and a teacher would choose '
                 'by them. Set method.teacher_share = 0, or model.drawing = "photos".'
             )
-        if model.trained and not method.ADAPTS:
+        if model.trained and "adapt" not in self.ABILITIES:
             raise ConfigError(
                 f"model.trained = {list(model.trained)} adapts a public network by method diffusion, and this is "
                 f"{method.name}. Leave it out."
@@ -199,8 +221,8 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _check_precision(self) -> Self:
-        rows = self.method.MAKES_ROWS and getattr(self.method, "engine", "idpgan") == "idpgan"
-        if self.training.precision != "float32" and not rows:
+        able = "record-gradients" in self.ABILITIES and getattr(self.method, "engine", "idpgan") == "idpgan"
+        if self.training.precision != "float32" and not able:
             raise ConfigError(
                 f'training.precision = "{self.training.precision}" is for methods that make the gradient of each '
                 f"record by itself, and {self.method.name} does not, or not by its own engine. Leave it out."
@@ -214,8 +236,9 @@ class RunConfig(Section):
 
     @property
     def own_code(self) -> tuple[str, ...]:
-        """Paths of the user's code that the run uses."""
-        return self.model.own_code
+        """Paths of the user's code that the run uses, of [model] and of the method's own settings."""
+        values = (getattr(self.method, name) for name in type(self.method).model_fields)
+        return (*self.model.own_code, *(value for value in values if isinstance(value, str) and is_own_code(value)))
 
     def identity(self) -> str:
         """Return the SHA-256 (hex) that names the run: all settings except the paths of files, which may move."""
@@ -230,8 +253,49 @@ class RunConfig(Section):
         return named | {key: value for key, value in super().to_json().items() if key not in named}
 
 
+def settings(
+    name: str,
+    *,
+    method: Sequence[Keys] = (),
+    privacy: Sequence[Keys] = (),
+    training: Sequence[Keys] = (),
+    model: ModelConfig | None = None,
+    checks: Iterable[Callable[[Any], None]] = (),
+    method_checks: Iterable[Callable[[Any], None]] = (),
+    dropped: Mapping[str, Any] | None = None,
+    abilities: Iterable[str] = (),
+) -> Any:
+    """Return the ``Settings`` of a method: a `RunConfig` with the method's keys beside those that all methods have.
+
+    Args:
+        name: Of the method.
+        method: Its keys in [method]; those of later ones in the place of earlier ones.
+        privacy: Its keys in [privacy].
+        training: Its keys, or other defaults, in [training].
+        model: Its default of [model].
+        checks: Raise a `ConfigError` where sections do not fit together; called with the whole config, in their order.
+        method_checks: The same for [method] alone.
+        dropped: Keys of [method] of earlier versions; see `Section.DROPPED`.
+        abilities: See `RunConfig`.
+    """
+    parts: dict[str, tuple[type[Section], Sequence[Keys], Iterable[Callable[[Any], None]]]] = {
+        "method": (MethodConfig, ({"name": key(Literal[name], name, "Of the method.")}, *method), method_checks),
+        "privacy": (PrivacyConfig, privacy, ()),
+        "training": (TrainingConfig, training, ()),
+    }
+    sections: dict[str, Any] = {} if model is None else {"model": model}
+    for part, (base, keys, of_part) in parts.items():
+        if keys:
+            made = section(base, *keys, checks=of_part, dropped=dropped if part == "method" else None)
+            complete = not any(field.is_required() for field in made.model_fields.values())
+            sections[part] = key(made, made() if complete else ..., f"[{part}] of {name}.")
+    made = section(RunConfig, sections, checks=checks)
+    made.ABILITIES = frozenset(abilities)
+    return made
+
+
 def load_method(name: str) -> Any:
-    """Return the class of a method that `idpgan train` knows, an `idpgan.training.method.Method`.
+    """Return the module of a method that `idpgan train` knows: its ``Settings``, ``Plan`` and ``Method``.
 
     Raises:
         ConfigError: If there is none of that name; the message names the nearest one.
@@ -268,7 +332,7 @@ def build_config(
     if earlier and isinstance(model := table.get("model"), Mapping):
         table = {**table, "model": of_release(model)}
     method = load(name) if earlier and name in EARLIER else load_method(name)
-    config: RunConfig = build(method.Config, table, where, settings)
+    config: RunConfig = build(method.Settings, table, where, settings)
     return config
 
 

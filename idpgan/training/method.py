@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
@@ -21,7 +21,7 @@ from idpgan.privacy.noise import ON_GPU, Noise, Source
 from idpgan.progress import Progress, silent
 from idpgan.ranks import Ranks
 from idpgan.training.config import ReleaseConfig, RunConfig
-from idpgan.training.plan import RunPlan
+from idpgan.training.plan import plan_run
 
 Stats = dict[str, Tensor]
 """Named 0-d tensors on the method's device, never moved to the host by the method. A step may leave a name out: an
@@ -47,40 +47,31 @@ class ReleasedSums:
     vectors: Callable[[Images], tuple[Tensor, Tensor]]
 
 
-class Saved:
-    """An object whose state is the state of some of its attributes.
+def state_of(owner: Any, names: Iterable[str]) -> dict[str, Any]:
+    """Return the state of some attributes: those of these names behind an underscore, or without where there are none.
 
-    Attributes:
-        SAVED: Keys of the state, put back in this order: the attributes of these names behind an underscore, or of
-            these names where there are no such ones.
+    It is nested dicts and lists of tensors and plain Python values; `load_state_of` puts it back.
     """
+    return {name: _state_of(getattr(owner, _attribute(owner, name))) for name in names}
 
-    SAVED: ClassVar[tuple[str, ...]] = ()
 
-    def state(self) -> dict[str, Any]:
-        """Return all that a resumed run needs: nested dicts and lists of tensors and plain Python values.
+def load_state_of(owner: Any, names: Iterable[str], state: dict[str, Any]) -> None:
+    """Restore the result of `state_of`, in the order of the names; all tensors of the state are on the CPU."""
+    for key in names:
+        name, saved = _attribute(owner, key), state[key]
+        value = getattr(owner, name)
+        if isinstance(value, torch.Generator):
+            value.set_state(saved)
+        elif isinstance(value, nn.Module | torch.optim.Optimizer):
+            value.load_state_dict(saved)
+        elif hasattr(value, "load_state"):
+            value.load_state(saved)
+        else:
+            setattr(owner, name, saved.to(value.device) if isinstance(value, Tensor) else saved)
 
-        The key "prepared", if present, holds the tensors that `Ledger.release` returned. The ledger keeps them in a
-        file of their own, and they are back in place when `load_state` is called.
-        """
-        return {key: _state_of(getattr(self, self._attribute(key))) for key in self.SAVED}
 
-    def load_state(self, state: dict[str, Any]) -> None:
-        """Restore the result of `state`; all tensors are on the CPU."""
-        for key in self.SAVED:
-            name, saved = self._attribute(key), state[key]
-            value = getattr(self, name)
-            if isinstance(value, torch.Generator):
-                value.set_state(saved)
-            elif isinstance(value, nn.Module | torch.optim.Optimizer):
-                value.load_state_dict(saved)
-            elif hasattr(value, "load_state"):
-                value.load_state(saved)
-            else:
-                setattr(self, name, saved.to(value.device) if isinstance(value, Tensor) else saved)
-
-    def _attribute(self, key: str) -> str:
-        return f"_{key}" if hasattr(self, f"_{key}") else key
+def _attribute(owner: Any, key: str) -> str:
+    return f"_{key}" if hasattr(owner, f"_{key}") else key
 
 
 def _state_of(value: Any) -> Any:
@@ -92,7 +83,7 @@ def _state_of(value: Any) -> Any:
     return value.state() if hasattr(value, "state") else value
 
 
-class Method(Saved):
+class Method:
     """A method, private or not, as the loop sees it; subclasses override what differs. Steps are counted from 1.
 
     The method owns its networks, its optimizers, its `torch.Generator` objects (seeded from ``training.seed``), its
@@ -109,8 +100,7 @@ class Method(Saved):
         config: The section [method].
         noise: The source of noise for `prepare` and the steps.
         progress: Told how far what takes long is, in `prepare`, in a step or in `artifact`; the loop sets it.
-        Config: Of a whole config file.
-        Plan: Of a run.
+        SAVED: Attributes that are the state; see `state_of`.
         UNNOISED: Statistics that are taken from private images without noise: they are recorded for the curator, where
             finite, and never end a run.
         NOISY_STEPS: Whether the steps draw from `noise`.
@@ -119,10 +109,11 @@ class Method(Saved):
         ConfigError: If config and data do not fit together. No private image has been read then.
     """
 
-    Config: ClassVar[type[RunConfig]]
-    Plan: ClassVar[type[RunPlan]]
+    SAVED: ClassVar[tuple[str, ...]] = ()
     UNNOISED: ClassVar[tuple[str, ...]] = ()
     NOISY_STEPS: ClassVar[bool] = False
+
+    generator: Any
 
     def __init__(
         self, plan: Any, split: Split, *, ledger: Ledger, device: torch.device, noise: Noise | None = None, **more: Any
@@ -147,18 +138,30 @@ class Method(Saved):
         Raises:
             InputError: If config, data and machine do not fit together. No private image has been read then.
         """
-        plan = cls.Plan(config, split.shape)
+        plan = plan_run(config, split.shape)
         plan.check()
         return cls(plan, split, ledger=ledger or Ledger.of(plan.price), device=device, **more)
 
     @property
-    def product(self) -> nn.Module:
-        """The network that is trained for release, such as a generator's average; its weights are kept finite."""
-        raise NotImplementedError
+    def product(self) -> Any:
+        """The network that is trained for release, its weights kept finite: by default the attribute ``generator``."""
+        return self.generator
 
     def artifact(self, config: ReleaseConfig) -> Any:
         """Return the product as an `idpgan.release.artifact.Artifact` for release, with the settings of [release]."""
         raise NotImplementedError
+
+    def state(self) -> dict[str, Any]:
+        """Return all that a resumed run needs: nested dicts and lists of tensors and plain Python values.
+
+        The key "prepared", if present, holds the tensors that `Ledger.release` returned. The ledger keeps them in a
+        file of their own, and they are back in place when `load_state` is called.
+        """
+        return state_of(self, self.SAVED)
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore the result of `state`; all tensors are on the CPU."""
+        load_state_of(self, self.SAVED, state)
 
     @property
     def computation(self) -> str:

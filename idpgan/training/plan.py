@@ -175,8 +175,16 @@ class RunPlan(Plan):
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
-        """The very charges of a run that does all its steps, known without reading an image."""
-        raise NotImplementedError
+        """The very charges of a run that does all its steps, known without reading an image.
+
+        By default each step reads raw images, as those of a method that promises nothing.
+        """
+        return (self.raw_read.repeated(self.config.training.steps),)
+
+    @property
+    def raw_read(self) -> Event:
+        """The charge for a step that reads raw images without noise."""
+        return Event.non_private(self.row.reason, Unit.IMAGE, Relation.REPLACE_ONE)
 
     @property
     def signal(self) -> Signal | None:
@@ -198,6 +206,8 @@ class RunPlan(Plan):
     def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
         """Return the privacy report of a run, with the total where its release contains others."""
         sources, found = sources[: self.SOURCES], self.total_of(events)
+        if self.row.sound is None:
+            proven = Guarantee(math.inf, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "raw images are read without noise")
         finite = proven.finite and (found is None or found.finite)
         return PrivacyReport(
             claimed=self.claimed,
@@ -244,7 +254,8 @@ class RunPlan(Plan):
     @property
     def candidates(self) -> int | None:
         """Images that the released generator draws for each one that its teacher chooses; None without a teacher."""
-        return None
+        method = self.config.method
+        return method.candidates if getattr(method, "teacher_share", 0) else None
 
     # What it needs -------------------------------------------------------------------------------------------------
 
@@ -388,22 +399,3 @@ class RunPlan(Plan):
             if each.num_public and not data.public_disjoint:
                 phrases.append(f"that the {each.num_public:,} public images of {what} are none of the private ones")
         return phrases
-
-
-class NonPrivatePlan(RunPlan):
-    """The plan of a method that reads raw images without noise at every step: nothing is promised."""
-
-    @property
-    def raw_read(self) -> Event:
-        """The charge for one step."""
-        return Event.non_private(self.row.reason, Unit.IMAGE, Relation.REPLACE_ONE)
-
-    @functools.cached_property
-    def events(self) -> tuple[Event, ...]:
-        """A read for each step."""
-        return (self.raw_read.repeated(self.config.training.steps),)
-
-    def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
-        """Return a report that claims and proves nothing."""
-        nothing = Guarantee(float("inf"), 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "raw images are read without noise")
-        return super().report_of(events, nothing, sources)

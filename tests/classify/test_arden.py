@@ -37,7 +37,9 @@ def config_of(steps=4, epsilon=20.0, label_epsilon=2.0, public=0.0, **method):
 
 
 def method_of(config, split, seed=1, ledger=None):
-    return load_method("arden").of(config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(seed))
+    return load_method("arden").Method.of(
+        config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(seed)
+    )
 
 
 def trained(config, split, steps=None, **options):

@@ -37,7 +37,7 @@ def config_of(steps=6, epsilon=None, **method):
 
 
 def trained(config, split, steps=None):
-    method = load_method("dssgd").of(config, split, device=torch.device("cpu"), noise=Noise.fixed(1))
+    method = load_method("dssgd").Method.of(config, split, device=torch.device("cpu"), noise=Noise.fixed(1))
     for step in range(1, (config.training.steps if steps is None else steps) + 1):
         method.step(step)
     return method

@@ -31,7 +31,7 @@ def config_of(steps=150, radius=0.1, **method):
 
 
 def trained(config, split, steps):
-    method = load_method("pgd").of(config, split, device=torch.device("cpu"))
+    method = load_method("pgd").Method.of(config, split, device=torch.device("cpu"))
     for step in range(1, steps + 1):
         method.step(step)
     return method

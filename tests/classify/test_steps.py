@@ -35,7 +35,9 @@ def split_of(num=12, seed=0, labels=True):
 def method_of(name, split, seed=1, **sections):
     config = config_of(name, **{"privacy": {"epsilon": 1e6, "delta": 1e-3, "noise_multiplier": 1.0}} | sections)
     ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
-    return load_method(name).of(config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(seed))
+    return load_method(name).Method.of(
+        config, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(seed)
+    )
 
 
 def sums_of(method, monkeypatch, steps=1):

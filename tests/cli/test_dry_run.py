@@ -160,5 +160,5 @@ def test_where_nothing_is_known_of_the_signal_the_risk_is_told(run):
 def test_what_methods_taught_stands_in_the_docs():
     pages = "".join(path.read_text() for path in (ROOT / "docs").rglob("*.md"))
     for name in methods_of("generator"):
-        for percent in re.findall(r"[\d.]+(?= %)", getattr(load_method(name), "taught", "")):
+        for percent in re.findall(r"[\d.]+(?= %)", getattr(load_method(name).Method, "taught", "")):
             assert re.search(rf"(?<![\d.]){re.escape(percent)}(?![\d])", pages), (name, percent)

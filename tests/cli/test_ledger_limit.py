@@ -155,14 +155,14 @@ def test_images_under_it_are_never_public(run, faces, data):
 
 
 def steps_stop(monkeypatch, number):
-    step = load_method("dp-gan").critic_step
+    step = load_method("dp-gan").Method.critic_step
 
     def stopping(self, at):
         if at == number:
             signal.raise_signal(signal.SIGTERM)
         return step(self, at)
 
-    monkeypatch.setattr(load_method("dp-gan"), "critic_step", stopping)
+    monkeypatch.setattr(load_method("dp-gan").Method, "critic_step", stopping)
 
 
 @pytest.mark.parametrize("limit_first", [pytest.param(True, marks=pytest.mark.slow), False])

@@ -159,7 +159,9 @@ def method_of(data, table, seed=7):
     plan = plan_run(config, split.shape)
     plan.check()
     ledger = Ledger(plan.unit, plan.relation)  # without a target nothing has to be priced
-    return load_method(config.method.name)(plan, split, ledger=ledger, device=CPU, noise=Noise.fixed(seed)), split
+    return load_method(config.method.name).Method(
+        plan, split, ledger=ledger, device=CPU, noise=Noise.fixed(seed)
+    ), split
 
 
 def same_but(left: Images, right: Images, where):

@@ -65,7 +65,7 @@ KEYS = [
 
 def known_keys(name):
     """Keys of every section of a method's config; what contained releases cost is a list of sections."""
-    fields = load_method(name).Config.model_fields
+    fields = load_method(name).Settings.model_fields
     inner = {section: Contained if section == "contained" else field.annotation for section, field in fields.items()}
     return {section: list(kind.model_fields) for section, kind in inner.items()}
 

@@ -25,7 +25,7 @@ _VALUES = (None, True, -1, 0, 1, 2, 3, 1e-9, 0.5, 1e9, 10**30, "", "inf", "image
 def interrupt(out):
     """Return a dp-gan run that stopped after four of six steps."""
     config = small_runs.config_of("dp-gan")
-    step, taken = load_method("dp-gan").critic_step, []
+    step, taken = load_method("dp-gan").Method.critic_step, []
 
     def stopping(self, number):
         taken.append(number)
@@ -34,7 +34,7 @@ def interrupt(out):
         return step(self, number)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(load_method("dp-gan"), "critic_step", stopping)
+        patch.setattr(load_method("dp-gan").Method, "critic_step", stopping)
         assert trainer.start(config, out).outcome.ended == "interrupted"
     assert len(taken) == TAKEN
     return out

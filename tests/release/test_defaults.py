@@ -60,7 +60,7 @@ def all_defaults():
     found = dict(defaults_of(RunConfig, "run"))
     shared = {key: field.annotation for key, field in RunConfig.model_fields.items()}
     for name in (*methods_of("generator", "classifier"), *EARLIER):
-        config = load(name).Config
+        config = load(name).Settings
         for key, field in config.model_fields.items():
             if not field.is_required():
                 found[f"{name}.{key}"] = default_of(field)

@@ -19,7 +19,7 @@ def method_of(name, overrides, *, prepare=False):
     config = trainer.load_config(CONFIGS / f"digits-{name}.toml", overrides)
     split = load(config.data)
     module = load_method(config.method.name)
-    method = module.of(config, split, device=torch.device("cpu"))
+    method = module.Method.of(config, split, device=torch.device("cpu"))
     if prepare:
         method.prepare()
     return method, split

@@ -468,5 +468,5 @@ def test_what_makes_no_sense_is_refused(change, message):
 
 
 def test_the_registry_finds_it():
-    assert load_method("dp-gan").Config is Config
-    assert load_method("dp-gan") is DpGan
+    assert load_method("dp-gan").Settings is Config
+    assert load_method("dp-gan").Method is DpGan

@@ -142,7 +142,7 @@ def test_the_rows_of_the_registry_are_json_in_the_words_of_the_package():
         assert (line["name"], line["family"]) == (name, "generator")
         assert set(line["units"]) <= set(Unit)
         assert set(line["relation"].split(" or ")) <= set(Relation)
-        assert load_method(name).Config.model_fields["method"].annotation.model_fields["name"].default == name
+        assert load_method(name).Settings.model_fields["method"].annotation.model_fields["name"].default == name
 
 
 def test_registry_and_config_do_not_import_torch():

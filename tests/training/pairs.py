@@ -8,6 +8,7 @@ import signal
 import socket
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -201,14 +202,14 @@ def runs(ranks: Ranks, folder: Path, names: list[str]) -> dict[str, Any]:
 def _run(ranks: Ranks, path: Path, name: str, spoil: Callable[[Any], None] | None = None) -> str:
     load, made = trainer.load_method, []
 
-    def kept(method: str) -> Callable[..., Any]:
+    def kept(method: str) -> SimpleNamespace:
         def make(*arguments: Any, **options: Any) -> Any:
-            made.append(load(method)(*arguments, **options))
+            made.append(load(method).Method(*arguments, **options))
             if spoil is not None:
                 spoil(made[0])
             return made[0]
 
-        return make
+        return SimpleNamespace(Method=make)
 
     trainer.load_method = kept
     try:

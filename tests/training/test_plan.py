@@ -45,6 +45,6 @@ def test_what_is_not_refused_takes_a_step(method, generator, batch_size):
     config = config_of(method, generator, batch_size)
     plan = plan_run(config, digits().shape)
     plan.check()
-    run = load_method(config.method.name)(plan, digits(), ledger=Ledger.of(plan.price), device=CPU)
+    run = load_method(config.method.name).Method(plan, digits(), ledger=Ledger.of(plan.price), device=CPU)
     run.prepare()
     assert run.step(1)["generator_loss"].isfinite()

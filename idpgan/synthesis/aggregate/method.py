@@ -74,7 +74,6 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
     """
 
-    Config, Plan = AggregateRun, AggregatePlan
     took = "14 minutes on one core for 54,000 digits of 28 x 28 with a teacher"
     taught = "a small network 96.9 % at epsilon 1 and 97.5 % at 10, by digits of 28 x 28 with a teacher"
 
@@ -345,6 +344,9 @@ class LinearCritic:
         self.average = state["average"].to(self.target).view_as(self.target)
         self.metric = None if state["metric"] is None else state["metric"].to(self.target)
         self.steps = state["steps"]
+
+
+Settings, Plan, Method = AggregateRun, AggregatePlan, IdpAggregate
 
 
 # The audit: the sums of a small release, or those of a run -----------------------------------------------------------

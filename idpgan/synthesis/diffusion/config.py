@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal, cast
+from typing import Literal, cast
 
 from pydantic import Field, model_validator
 from torch import nn
@@ -58,9 +58,6 @@ class DiffusionConfig(MomentsConfig):
         max_physical_batch: Images whose gradients are in memory at once, halved by itself where that is too many; a GPU
             takes 2,048 unless another number is set.
     """
-
-    ADAPTS: ClassVar[bool] = True
-    MAKES_ROWS: ClassVar[bool] = True
 
     name: Literal["diffusion"] = "diffusion"
     start_share: float = Field(0.5, ge=0, lt=1)
@@ -115,6 +112,8 @@ def refuse_other_generators(config: RunConfig) -> None:
 
 class DiffusionRun(SumsRun):
     """A whole config file of diffusion."""
+
+    ABILITIES = frozenset({"move", "adapt", "record-gradients"})
 
     model: ModelConfig = MODEL
     method: DiffusionConfig = DiffusionConfig()

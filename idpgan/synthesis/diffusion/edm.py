@@ -9,7 +9,7 @@ base should whose moments private ones will replace: its network then learns wha
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal, cast
+from typing import Literal, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -25,7 +25,7 @@ from idpgan.synthesis.diffusion.config import BETAS, MODEL, refuse_other_generat
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
 from idpgan.training.method import Stats
-from idpgan.training.plan import NonPrivatePlan
+from idpgan.training.plan import RunPlan
 
 _RNG_STREAM = 12  # of training.seed; 0 and 1 are the initial weights
 
@@ -89,11 +89,9 @@ class Edm(GivesGenerator):
         newest: With the network that is trained.
     """
 
-    Config: ClassVar[type[RunConfig]] = EdmRun
-    Plan = NonPrivatePlan
     SAVED = ("networks",)
 
-    plan: NonPrivatePlan
+    plan: RunPlan
 
     def _set_up(self, split: Split) -> None:
         config, own = self.plan.config, self.config
@@ -144,3 +142,6 @@ class Edm(GivesGenerator):
         normals = moments.estimate_normals(sums, map_of, 0.0)
         self.newest.set_moments(normals.mean.to(self.device), normals.factor.to(self.device))
         self.networks.start_from(self.newest)
+
+
+Settings, Plan, Method = EdmRun, RunPlan, Edm

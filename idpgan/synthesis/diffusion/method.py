@@ -89,7 +89,6 @@ class Diffusion(PrivateSteps, GaussianMoments):
         newest: With the network that is trained.
     """
 
-    Config, Plan = DiffusionRun, DiffusionPlan
     took = "49 minutes for 54,000 digits of 28 x 28"
     taught = "a small network 93.58 % at epsilon 10, by digits of 28 x 28"
 
@@ -264,6 +263,9 @@ class _Known:
         """Map images (B, C, H, W) of classes (B,) to (B, dimensions), each by itself."""
         device = next(self._generator.parameters()).device
         return self._generator.known(images.to(device), rows.to(device)).to(images.device)
+
+
+Settings, Plan, Method = DiffusionRun, DiffusionPlan, Diffusion
 
 
 # The audit: a denoiser whose loss of a record is the record's canary -------------------------------------------------

@@ -131,13 +131,15 @@ class DpGanPrivacy(PrivacyConfig):
     """
 
     epsilon: float = Field(gt=0)
-    delta: float = Field(gt=0, lt=1, description=CHOOSE_DELTA)
+    delta: float = Field(gt=0, lt=1, json_schema_extra={"hint": CHOOSE_DELTA})
     sample_rate: float | None = Field(None, gt=0, le=1)
     noise_multiplier: float | None = Field(None, gt=0)
 
 
 class DpGanRun(RunConfig):
     """A whole config file of dp-gan."""
+
+    ABILITIES = frozenset({"record-gradients"})
 
     method: DpGanConfig = DpGanConfig()
     privacy: DpGanPrivacy

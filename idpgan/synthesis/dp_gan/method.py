@@ -27,7 +27,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -53,9 +53,8 @@ from idpgan.synthesis.dp_gan.loss import bound_weights, loss_of
 from idpgan.synthesis.networks import AdamSettings, Networks
 from idpgan.synthesis.product import GivesGenerator
 from idpgan.training import distributed, fit
-from idpgan.training.config import RunConfig, TrainingConfig
+from idpgan.training.config import TrainingConfig
 from idpgan.training.method import Stats, refuse_small_shares
-from idpgan.training.plan import RunPlan
 
 _RNG_STREAM = 9  # of training.seed; 0 and 1 are the initial weights
 _SCORE_BATCH = 1000
@@ -76,9 +75,6 @@ class DpGan(PrivateSteps, GivesGenerator):
     Raises:
         ConfigError: If config and data do not fit together. No private image has been read then.
     """
-
-    Config: ClassVar[type[RunConfig]] = DpGanRun
-    Plan: ClassVar[type[RunPlan]] = DpGanPlan
 
     UNNOISED = ("critic_loss", "gradient_norm", "clipped_share")
     SAVED = ("networks", "noise")
@@ -260,6 +256,9 @@ class DpGan(PrivateSteps, GivesGenerator):
         """Restore what `state` returned."""
         super().load_state(state)
         self.pace, self._since, self._accuracy = state["pace"]
+
+
+Settings, Plan, Method = DpGanRun, DpGanPlan, DpGan
 
 
 # The audit: a critic whose gradient is the canary ---------------------------------------------------------------------

@@ -94,7 +94,8 @@ class DpGanZhangPlan(DpGanPlan):
 class DpGanZhang(DpGan):
     """The method as the loop sees it; see `DpGan`."""
 
-    Config, Plan = DpGanZhangRun, DpGanZhangPlan
+
+Settings, Plan, Method = DpGanZhangRun, DpGanZhangPlan, DpGanZhang
 
 
 def _build(request: Request) -> AuditCase:

@@ -231,7 +231,6 @@ class Evolution(GivesGenerator):
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
     """
 
-    Config, Plan = EvolutionRun, EvolutionPlan
     took = "4 minutes on one core for 54,000 digits of 28 x 28"
     taught = "a small network 89.4 % at epsilon 1, by digits of 28 x 28"
     NOISY_STEPS = True
@@ -391,6 +390,9 @@ class Evolution(GivesGenerator):
         if self._run.own_code:
             self._vectors = None  # they are of another embedding, where that draws or computes anew
         self._give(self._shares)
+
+
+Settings, Plan, Method = EvolutionRun, EvolutionPlan, Evolution
 
 
 # The audit: the votes of a small run, or those of a run ---------------------------------------------------------------

@@ -64,8 +64,6 @@ class IdpPublished(GivesGenerator):
         ConfigError: If data and config do not fit, or the critic's last features are not bounded.
     """
 
-    Config, Plan = PublishedRun, PublishedPlan
-
     NOISY_STEPS = True
     SAVED = ("networks", "noise", "order", "cursor", "unbounded")
 
@@ -338,6 +336,9 @@ class IdpPublished(GivesGenerator):
         """Put an allocation into the noise of the first layer."""
         first = self.critic.first
         first.pixel_noise = dataclasses.replace(first.pixel_noise, allocation=allocation)
+
+
+Settings, Plan, Method = PublishedRun, PublishedPlan, IdpPublished
 
 
 # The audit: the noisy pixels of one image, black against white -------------------------------------------------------
