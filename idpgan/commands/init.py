@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 import sys
 from collections.abc import Mapping
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
     from idpgan.training.plan import RunPlan
 
 BEST = "best"
+_FEW_DRAWN, _MANY_DRAWN = 16, 64  # images that a public network draws: a pipeline takes long
 
 
 @dataclass(frozen=True)
@@ -155,10 +155,7 @@ def _template(source: str, options: InitOptions) -> Template:
     facts = _wanted(found, options)
     data = {key: setting.value for key, setting in seen.settings.items()}
     if denoiser is not None:
-        from idpgan.synthesis.adapting import adapted
-
-        asked = adapted(facts, denoiser, functools.partial(_config_of, data))
-        starter = starter_for(facts, "diffusion", asked)
+        starter = starter_for(facts, "diffusion", _adapted(facts, denoiser, data))
     else:
         starter = starter_for(facts, options.method)
     config = _config_of(data, starter.table)
@@ -236,6 +233,52 @@ def _planned(config: RunConfig, facts: Facts) -> RunPlan:
     planned: RunPlan = plan_run(config, facts.shape if config.data.public is None else known_shape(config.data))
     planned.check()
     return planned
+
+
+def _adapted(facts: Facts, base: Path, data: Mapping[str, object]) -> dict[str, object]:
+    """Return what the template of diffusion asks about a public network: the part that is trained, and its clip norm.
+
+    The part is `DiffusionPlan.largest_part`, the clip norm the median of the gradients of images that the base draws.
+
+    Args:
+        base: A released denoiser of this package, or a folder of diffusers.
+        data: The keys of [data].
+
+    Raises:
+        InputError: If the base does not fit the images, or the signal bears none of its parts.
+    """
+    import torch
+
+    from idpgan.data.images import Images
+    from idpgan.data.load import Split
+    from idpgan.device import resolve_device
+    from idpgan.models.pipeline_folder import is_pipeline
+    from idpgan.synthesis.diffusion.method import Diffusion
+    from idpgan.synthesis.starter import starter_for
+    from idpgan.training.plan import plan_run
+
+    pipeline = is_pipeline(base)
+    asked: dict[str, object] = {
+        "base": str(base),
+        "trained": ["biases"],
+        "share": 0.0 if pipeline else 0.5,
+        "clip": 1.0,
+    }
+    config = _config_of(data, starter_for(facts, "diffusion", asked).table)
+    part = plan_run(config, facts.shape).largest_part
+    if not part:
+        raise InputError(
+            f"at epsilon {facts.epsilon:g} the noise on {facts.shape.num_private:,} images is too much for the "
+            f"least part of {base}. Take another method, or a larger epsilon."
+        )
+    asked["trained"] = list(part)
+    config = _config_of(data, starter_for(facts, "diffusion", asked).table)
+    labels, names = torch.zeros(1, dtype=torch.int64) if facts.shape.classes else None, facts.shape.classes
+    one = Images(torch.zeros(1, *facts.shape.image_shape, dtype=torch.uint8), labels, names)
+    nobody = one.select(torch.arange(0))
+    method = Diffusion.of(config, Split(nobody, one, nobody, nobody), device=resolve_device(config.training.device))
+    usual = float(method.usual_norm(_FEW_DRAWN if config.model.pipeline is not None else _MANY_DRAWN))
+    return asked | {"clip": float(f"{usual:.2g}")}
 
 
 # What stands on stderr ---------------------------------------------------------------------------------------------

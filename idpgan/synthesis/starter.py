@@ -31,9 +31,11 @@ EPSILON = 3.0
 BEST = "best"
 _STARTERS = Path(__file__).parent / "starters"
 _OF_METHOD = {"diffusion": "diffusion", "evolution": "evolution", "idp-gan-aggregate": "handwriting"}
-_WRITTEN, _TAUGHT = 5_000, 1_000  # images of a class: for the network of handwriting, for a teacher
+_TAUGHT = 1_000  # images of a class from which on a teacher was measured
+_MANY = (
+    20_000  # private images from which on a teacher takes more steps, grey ones have light, a network learns writing
+)
 _MANY_CLASSES, _PLACED, _PLACED_SHARE = 20, 300, 0.25  # so many classes of so many images, and what places them costs
-_MANY = 20_000  # private images from which on a teacher takes more steps, and grey ones have light
 _MOST_BYTES = 1 << 25  # of public images in a release
 _WIDTH, _LONGEST = 30, 120  # where comments begin, and where lines end
 _ASKED = re.compile(r"((?:!?[a-z]+\|)*) ?(.*)")
@@ -118,9 +120,9 @@ def starter_for(facts: Facts, method: str = BEST, base: Mapping[str, object] | N
         base: Of a public network that is adapted: ``base``, ``trained``, ``share`` and ``clip`` of that template.
     """
     shape, many = facts.shape, facts.shape.num_private >= _MANY
-    name = _OF_METHOD.get(method) or _situation(facts, best=method == BEST)
-    taught = facts.num_classes > 1 and facts.per_class >= _TAUGHT and name != "many-classes"
-    writing = facts.handwriting and facts.num_classes > 1 and facts.per_class >= _TAUGHT
+    large = facts.num_classes > 1 and facts.per_class >= _TAUGHT
+    name = _OF_METHOD.get(method) or _situation(facts, of_network=method == BEST and large and many)
+    taught, writing = large and name != "many-classes", large and facts.handwriting
     words = {
         "aligned": facts.aligned,
         "base": base is not None,
@@ -147,12 +149,12 @@ def starter_for(facts: Facts, method: str = BEST, base: Mapping[str, object] | N
     return _filled(name, words, {key: shown(value) for key, value in values.items()}, facts)
 
 
-def _situation(facts: Facts, *, best: bool) -> str:
-    """Return the name of the template: the first whose facts hold."""
+def _situation(facts: Facts, *, of_network: bool) -> str:
+    """Return the name of the template: the first whose facts hold; ``of_network``: writing is for the network."""
     if facts.aligned:
         return "faces"
     if facts.handwriting:
-        return "handwriting" if best and facts.num_classes > 1 and facts.per_class >= _WRITTEN else "photos"
+        return "handwriting" if of_network else "photos"
     return "many-classes" if facts.num_classes >= _MANY_CLASSES and facts.per_class >= _PLACED else "photos"
 
 
