@@ -16,10 +16,10 @@ from torch import Tensor
 
 import idpgan
 from idpgan import trainer
-from idpgan.data import face_folder
 from idpgan.data.declared import shape_of_most
 from idpgan.data.image_files import Files, read_files
 from idpgan.data.images import to_unit
+from idpgan.data.sources import face_folder
 from idpgan.training.config import RunConfig
 
 ORL = (40, 10, 112, 92)  # people, images each, height, width

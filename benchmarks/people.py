@@ -27,7 +27,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.nn import functional
 
-from idpgan.data import folder, intake
+from idpgan.data import intake, sources
 from idpgan.data.config import DataConfig
 from idpgan.data.eyes import face_finder
 from idpgan.data.face_drawing import LUMA
@@ -66,8 +66,7 @@ def faces(root: Path) -> Images:
     size = Image.open(next(root.glob("*/*.png")))
     declared |= {"image_size": size.size[0], "channels": 1 if size.mode == "L" else 3}
     declared |= {"label": ["expression"], "classes": CLASSES}
-    images, _, _ = folder.read(DataConfig.model_validate(declared))
-    return images.existing()
+    return sources.needed(DataConfig.model_validate(declared)).load(lambda *_: None).images.existing()
 
 
 def tinted(images: Images) -> Images:

@@ -10,9 +10,10 @@ import torch
 from PIL import Image
 
 from idpgan import memory
-from idpgan.data import faces, folder
+from idpgan.data import sources
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe, load
+from idpgan.data.sources import folder
 from idpgan.errors import InputError
 from idpgan.memory import GIB, check_memory, free_memory
 from idpgan.models import ModelConfig, build_generator
@@ -69,7 +70,7 @@ def test_reading_asks_too(tmp_path, monkeypatch):
         load(DataConfig(name="folder", root=tmp_path, num_images=3, image_size=8, channels=1, classes=()))
     monkeypatch.setattr(memory.shutil, "disk_usage", lambda folder: SimpleNamespace(free=100))
     with pytest.raises(InputError, match="1,000,000 faces of 48 x 48"):
-        faces.describe(DataConfig(name="faces", num_images=1_000_000))
+        sources.find(DataConfig(name="faces", num_images=1_000_000))
 
 
 # Tensors larger than memory ---------------------------------------------------------------------------------------

@@ -27,10 +27,10 @@ from idpgan.attacks.registry import ATTACKS, select_attacks
 from idpgan.attacks.riskiest import most_exposed
 from idpgan.checks import whole
 from idpgan.commands.fit import FittedGenerator
-from idpgan.data.folder import scanned
 from idpgan.data.images import Images
 from idpgan.data.intake import Range
 from idpgan.data.metadata import METADATA, read_rows
+from idpgan.data.sources.folder import scanned
 from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
 from idpgan.host import own_state

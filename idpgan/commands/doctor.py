@@ -76,7 +76,7 @@ def examine() -> list[Finding]:
         return versions  # all else computes with it
     import torch
 
-    from idpgan.data.load import BY_NAME
+    from idpgan.data.sources import BY_NAME
     from idpgan.models.config import ModelConfig
     from idpgan.models.dcgan import Critic
     from idpgan.models.validate import validate_private_critic

@@ -28,12 +28,13 @@ from torch import Tensor
 from idpgan.checks import typed
 from idpgan.commands.process_ledger import Records, Together, charge, records_of, refuse_limited_paths
 from idpgan.config import apply_overrides, nearest_hint
-from idpgan.data import arrays, intake
+from idpgan.data import intake
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import warn_once
 from idpgan.data.images import Images
 from idpgan.data.intake import Range
 from idpgan.data.load import known_shape
+from idpgan.data.sources import arrays
 from idpgan.errors import InputError
 from idpgan.files import refuse_existing, whole_folder
 from idpgan.host import own_state

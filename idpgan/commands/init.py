@@ -113,7 +113,7 @@ def config_for(source: str, options: InitOptions | None = None) -> Template:
     """Write a config for a folder of images, or for a built-in source, or repeat one of the package's.
 
     Args:
-        source: A folder, or a name of `idpgan.data.load.SOURCES` that needs none, or of `idpgan.config.config_names`;
+        source: A folder, or a name of `idpgan.data.sources.NAMES` that needs none, or of `idpgan.config.config_names`;
             ``./faces`` is a folder.
         options: What is wanted; None = all by the situation. A method is one that has a template, see
             `synthesis.starter`.
@@ -141,7 +141,7 @@ def config_for(source: str, options: InitOptions | None = None) -> Template:
 
 def _template(source: str, options: InitOptions) -> Template:
     from idpgan.data.image_files import in_folders, leftovers
-    from idpgan.data.load import BY_NAME
+    from idpgan.data.sources import BY_NAME
     from idpgan.origin import is_denoiser
     from idpgan.synthesis.facts import facts_of
     from idpgan.synthesis.starter import starter_for

@@ -74,8 +74,8 @@ def new_limit(
 
 def _num_records(folder: Path) -> int:
     """Return how many records a folder has: rows of its table, null records too, or images where it has none."""
-    from idpgan.data.face_folder import tree
     from idpgan.data.metadata import METADATA, read_rows
+    from idpgan.data.sources.face_folder import tree
 
     return len(read_rows(folder, []).paths if (folder / METADATA).is_file() else tree(folder))
 

@@ -189,8 +189,9 @@ def obfuscate_folder(options: ObfuscateOptions, progress: Progress = silent) -> 
 
 def _files(options: ObfuscateOptions, kind: type[Obfuscator]) -> tuple[tuple[Path, ...], Labels | None]:
     """Return the images, and the values of the columns to be kept and to be hidden where the method is fitted."""
-    from idpgan.data import face_folder, metadata
+    from idpgan.data import metadata
     from idpgan.data.labels import spelled
+    from idpgan.data.sources import face_folder
 
     source, trains = options.folder, kind.trained and options.fitted is None
     marks, table = source / metadata.LANDMARKS, source / metadata.METADATA

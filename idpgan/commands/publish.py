@@ -252,7 +252,8 @@ def quote(options: PublishOptions) -> Quote:
     Raises:
         InputError: If anything of the options cannot be used.
     """
-    from idpgan.data import declared, face_folder
+    from idpgan.data import declared
+    from idpgan.data.sources import face_folder
     from idpgan.memory import check_memory
     from idpgan.privacy.folder_ledger import FolderLedger, chains, refuse_beyond
     from idpgan.publish import best, plan

@@ -27,9 +27,9 @@ from idpgan.commands.folder import REPORT, read_images
 from idpgan.commands.obfuscate import FORMAT as OBFUSCATED
 from idpgan.commands.publish import FORMAT as PUBLISHED
 from idpgan.config import nearest_hint
-from idpgan.data import face_folder
 from idpgan.data.images import Images, to_unit
 from idpgan.data.metadata import METADATA, read_rows
+from idpgan.data.sources import face_folder
 from idpgan.device import resolve_device
 from idpgan.errors import DataError, InputError
 from idpgan.files import PRIVATE_FILE, check_writable, parse_json, read_plain, write_bytes_atomic, write_private_json

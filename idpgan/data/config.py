@@ -34,8 +34,7 @@ class DataConfig(Section):
     that contradicts them. Other sources know them as constants of their format.
 
     Attributes:
-        name: A source of `idpgan.data.load.SOURCES`: "digits", "mnist", "fashion-mnist", "svhn", "folder",
-            "face-folder", "celeba", "faces", "fonts", "arrays".
+        name: A source: a file of `idpgan.data.sources`, "_" being "-"; `idpgan doctor` lists those that need no root.
         root: Where the files lie; None means the environment variable IDPGAN_DATA, else ./data. For "folder" it is the
             folder of images itself and must be given; for "arrays", the file that `idpgan.fit` wrote.
         public_share: Share, in [0, 1), of the training images that is made public. They get no protection at all.
@@ -80,7 +79,7 @@ class DataConfig(Section):
         split_by: "image" deals images out to the parts, "identity" people: nobody is then in two parts, and the shares
             are shares of people. With "image" and several images a person, holdout and test show people who are in
             the private part too: with ``privacy.unit = "person"`` they are not non-members.
-        layout: Layout of a "face-folder", None: recognized; see `idpgan.data.face_folder`.
+        layout: Layout of a "face-folder", None: recognized; see `idpgan.data.sources.face_folder`.
         num_images: Image files of a folder, those of its ``test/`` not counted. Of "faces" and "fonts": to draw, None:
             10,000.
         license: License of the private images, as whoever owns them states it, for the card; None = unknown.

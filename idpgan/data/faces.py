@@ -9,23 +9,19 @@ another device may round a pixel differently.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from idpgan.data.config import DataConfig
 from idpgan.data.face_drawing import landmarks, render
 from idpgan.data.face_looks import ATTRIBUTES, looks
 from idpgan.data.images import Images, to_uint8
-from idpgan.data.source import Found, Read
 from idpgan.errors import DataError
-from idpgan.memory import check_room, zeros
+from idpgan.memory import zeros
 from idpgan.progress import Progress, silent
 
-NUM_IMAGES, NUM_PEOPLE, SIDE, CHANNELS = 10_000, 1_000, 48, 3  # values for None in the config
-SEED = 7_001  # seed of the data source: a constant of the package
+SIDE, CHANNELS = 48, 3  # where nothing else is asked for
 LEAST_SIDE = 16  # px; smaller faces would lose their features
 FACE_CENTER = (0.48, 0.5)  # center of a crop, as shares of height and width
 _PIXELS = 1 << 17  # pixels of a batch, so that its planes stay in a core's cache
@@ -67,7 +63,7 @@ def draw(
         >>> draw(4, 32, 1, people=2, seed=5).identities.tolist()
         [0, 0, 1, 1]
     """
-    num, people, height, width = _validated(num, people, per_person, size, channels, seed)
+    num, people, height, width = validated(num, people, per_person, size, channels, seed)
     device = torch.device(device)
     rng = torch.Generator().manual_seed(seed)
     look, person, attributes = looks(num, people, channels, rng)
@@ -121,7 +117,7 @@ def draw_landmarks(
         >>> draw_landmarks(4, 32, people=2, seed=5).shape
         torch.Size([4, 68, 2])
     """
-    num, people, height, width = _validated(num, people, per_person, size, 1, seed)
+    num, people, height, width = validated(num, people, per_person, size, 1, seed)
     look, _, _ = looks(num, people, 1, torch.Generator().manual_seed(seed))
     return landmarks(look, height, width)
 
@@ -131,30 +127,7 @@ def draw_people(people: int, per_person: int, height: int, width: int, channels:
     return draw(size=(height, width), channels=channels, people=people, per_person=per_person, seed=seed)
 
 
-def describe(config: DataConfig) -> Found:
-    """Return the numbers of the config; the set has no test images of its own."""
-    num, people, sides, channels = _configured(config)
-    counts = torch.bincount(torch.arange(num) * people // num).tolist()
-    return Found(num, None, (channels, *sides), (), ATTRIBUTES, tuple(counts))
-
-
-def read(config: DataConfig, progress: Progress = silent) -> Read:
-    """Draw the faces that the config asks for; raises `DataError` if a number is out of range."""
-    num, people, sides, channels = _configured(config)
-    return Read(draw(num, sides, channels, people=people, seed=SEED, progress=progress))
-
-
-def _configured(config: DataConfig) -> tuple[int, int, tuple[int, int], int]:
-    """Return the numbers of images and people, the sides and the channels by the config or the defaults."""
-    num, sides, channels = config.num_images or NUM_IMAGES, config.sides or (SIDE, SIDE), config.channels or CHANNELS
-    what = f"{num:,} faces of {sides[1]} x {sides[0]}"
-    check_room(num * channels * math.prod(sides), 2, what, "Lower data.num_images.")
-    people = config.num_people or min(NUM_PEOPLE, num)
-    num, people, height, width = _validated(num, people, None, sides, channels, SEED)
-    return num, people, (height, width), channels
-
-
-def _validated(
+def validated(
     num: int | None, people: int | None, per_person: int | None, size: int | tuple[int, int], channels: int, seed: int
 ) -> tuple[int, int, int, int]:
     """Return the numbers of images and people, height and width; refuse what `draw` cannot draw."""

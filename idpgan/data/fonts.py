@@ -18,16 +18,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_uint8
-from idpgan.data.source import Found, Read
 from idpgan.errors import DataError
 from idpgan.memory import check_room, zeros
 from idpgan.progress import Progress, silent
 
 CLASSES = tuple("0123456789")
-NUM_IMAGES, SIDE = 10_000, 28  # values for None in the config
-SEED = 7_003  # seed of the data source: a constant of the package
+SIDE = 28  # where nothing else is asked for
 LEAST_SIDE = 8  # px
 CHOICES = 2  # the first numbers of an image choose digit and style
 _RANGES: Mapping[str, tuple[float, float]] = {
@@ -67,7 +64,7 @@ def draw(
         DataError: If a number is out of range.
     """
     height, width = (size, size) if isinstance(size, int) else size
-    _check(num, height, width, channels, seed)
+    check(num, height, width, channels, seed)
     labels = torch.arange(num) % 10
     uniform = torch.rand(num, NUMBERS, generator=torch.Generator().manual_seed(seed))
     uniform[:, 0] = (labels + 0.5) / 10
@@ -91,25 +88,8 @@ def render(uniform: Tensor, height: int, width: int) -> Tensor:
     return torch.cat(parts) if len(uniform) else uniform.new_zeros(0, 1, height, width)
 
 
-def describe(config: DataConfig) -> Found:
-    """Return the numbers of the config; the set has no test images of its own."""
-    num, height, width, channels = _configured(config)
-    return Found(num, None, (channels, height, width), CLASSES)
-
-
-def read(config: DataConfig, progress: Progress = silent) -> Read:
-    """Write the digits that the config asks for; raises `DataError` if a number is out of range."""
-    num, height, width, channels = _configured(config)
-    return Read(draw(num, (height, width), channels, seed=SEED, progress=progress))
-
-
-def _configured(config: DataConfig) -> tuple[int, int, int, int]:
-    num, (height, width), channels = config.num_images or NUM_IMAGES, config.sides or (SIDE, SIDE), config.channels or 1
-    _check(num, height, width, channels, SEED)
-    return num, height, width, channels
-
-
-def _check(num: int, height: int, width: int, channels: int, seed: int) -> None:
+def check(num: int, height: int, width: int, channels: int, seed: int) -> None:
+    """Refuse what `draw` cannot draw."""
     if num < 1 or seed < 0:
         raise DataError(f"Write at least one digit, with a seed of at least 0, not {num} with {seed}.")
     if min(height, width) < LEAST_SIDE:

@@ -32,11 +32,11 @@ from torch import Tensor
 
 from idpgan.checks import described
 from idpgan.config import nearest_hint
-from idpgan.data import folder
 from idpgan.data.declared import looks, probed, warn_of_spellings, warn_once
 from idpgan.data.image_files import DAMAGE, Files, decoded, read_files
 from idpgan.data.images import Images, check_class_names
 from idpgan.data.labels import Meaning, distinct, resolved
+from idpgan.data.sources import folder
 from idpgan.errors import DataError, InputError
 from idpgan.memory import check_memory
 from idpgan.progress import Progress, silent

@@ -1,7 +1,4 @@
-"""Load a data set by its name, and split it into public, private, holdout and test by fixed index, never by content.
-
-A new source needs a module like those imported here, and one row in `SOURCES`.
-"""
+"""Load a data set by its name, and split it into public, private, holdout and test by fixed index, never by content."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,8 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idpgan.config import nearest_hint
-from idpgan.data import arrays, celeba, digits, face_folder, faces, folder, fonts, intake, mnist, svhn
+from idpgan.data import intake, sources
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import warn_once
 from idpgan.data.drawn import check_public_labels, count_public, draw_public, labeled_by_looks
@@ -32,7 +28,8 @@ from idpgan.data.images import (
     numbered_by,
 )
 from idpgan.data.labels import NONE, places
-from idpgan.data.source import Found, Refused, Source, unsaid
+from idpgan.data.source import PublicFacts, Refused, unsaid
+from idpgan.data.sources import arrays, folder
 from idpgan.device import free_bytes, is_gpu
 from idpgan.errors import ConfigError, DataError
 from idpgan.memory import check_room, take
@@ -40,23 +37,9 @@ from idpgan.progress import Progress, silent
 
 _LOG = logging.getLogger(__name__)
 
-SOURCES: Mapping[str, Source] = {
-    "arrays": arrays,
-    "celeba": celeba,
-    "digits": digits,
-    "face-folder": face_folder,
-    "faces": faces,
-    "fashion-mnist": mnist,
-    "folder": folder,
-    "fonts": fonts,
-    "mnist": mnist,
-    "svhn": svhn,
-}
-BY_NAME = tuple(name for name in SOURCES if name not in ("arrays", "folder", "face-folder"))  # no root says which
 GPU_SHARE = 0.5  # share of the free GPU memory that data may take; the rest is for the networks
 SPLIT_SEED = 20_240_117  # a constant of the package: another number gives another split and other members for attacks
 TEST_SHARE = 0.2  # share of a set without test images of its own
-TESTLESS = ("arrays",)  # sources whose images are all for training
 _PARTS = ("private", "public", "holdout", "test")  # the private part goes to the GPU first
 
 
@@ -175,11 +158,12 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
             part would be empty. The message names the file or key. The content of a private file is never an error: a
             damaged or undeclared image becomes a null record.
     """
-    with _opened(config) as (source, root):
+    with _public_root(config) as root:
+        data_set = sources.needed(config)
         public = _of_file(root)
         if public is None and root is not None:
             public = folder.read_all(root, config.channels, progress, config)
-        images, test, refused = source.read(config, progress)
+        images, test, refused = data_set.load(progress)
     if public is not None and images.labels is None and not config.attributes:
         public = Images(public.images)  # an unlabeled set ignores class folders
     channels, _, _ = _declared_shape(images.image_shape, config)
@@ -203,17 +187,17 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
             if not len(existing):
                 raise DataError("None of the public images can be used. Mend their files, or name others.")
             public = dataclasses.replace(public.select(existing[torch.arange(len(public)) % len(existing)]), null=None)
-    found = source.describe(config)
+    facts = data_set.facts
     split = Split(
         public=public,
         private=_part(images, index.private),
         holdout=_part(images, index.holdout),
         test=_part(images, index.test) if test is None else _conformed(test, images, config, "its test part"),
         refused=refused,
-        of_photos=found is not None and found.of_photos,
+        of_photos=facts.of_photos,
         positions=index,
     )
-    classes = _released_classes(found if config.classes else None, split.classes, config)
+    classes = _released_classes(facts, split.classes, config)
     return split.each(lambda part: dataclasses.replace(part, classes=classes if part.classes else ()))
 
 
@@ -231,9 +215,9 @@ def load_again(config: DataConfig, progress: Progress = silent) -> Split:
     return split
 
 
-def _released_classes(found: Found | None, classes: tuple[str, ...], config: DataConfig) -> tuple[str, ...]:
+def _released_classes(facts: PublicFacts, classes: tuple[str, ...], config: DataConfig) -> tuple[str, ...]:
     """Return the names that classes have in a release: numbered ones where they are people's; see `names_people`."""
-    if found is None or config.keep_names or not config.classes or not names_people(classes, found.person_names):
+    if config.keep_names or not config.classes or not names_people(classes, facts.person_names):
         return classes
     warn_once(
         f"The classes of '{config.name}' ({', '.join(classes[:3])}{', ...' * (len(classes) > 3)}) seem to be people, "
@@ -278,24 +262,25 @@ def describe(config: DataConfig) -> DataShape | None:
         ConfigError: If there is no source of that name.
         DataError: If it is already certain that `load` will fail.
     """
-    with _opened(config) as (source, root):
-        found = source.describe(config)
-        held = _of_file(root)
-        public = None if held is None else (len(held), held.classes)
+    with _public_root(config) as root:
+        data_set = sources.find(config)
+        in_file = _of_file(root)
+        public = None if in_file is None else (len(in_file), in_file.classes)
         if public is None and root is not None:
             files = folder.scanned(root, config)
             public = len(files.paths), files.classes
-    if found is None:
+    if data_set is None:
         return None
-    check_label(config.attributes, found.attribute_names, config.name)
-    if config.split_by == "identity" and not found.people:
+    facts = data_set.facts
+    check_label(config.attributes, facts.attribute_names, config.name)
+    if config.split_by == "identity" and not facts.people:
         raise _no_people(config)
     sizes = (
-        split_sizes(found.num_images, found.num_test, config)
+        split_sizes(facts.num_images, facts.num_test, config)
         if config.split_by == "image"
-        else people_sizes(found.people, found.num_test, config)
+        else people_sizes(facts.people, facts.num_test, config)
     )
-    classes = attribute_classes(config.attributes) if config.attributes else found.classes
+    classes = attribute_classes(config.attributes) if config.attributes else facts.classes
     if public is not None:
         if config.looks is None and classes and (not public[1] or NONE in places(public[1], classes)):
             raise _mismatch(config, "the classes", classes, "public_root", public[1])
@@ -306,9 +291,9 @@ def describe(config: DataConfig) -> DataShape | None:
         check_public_labels(config, classes)
         sizes = sizes._replace(public=count_public(config))
     check_class_names(classes)
-    classes = _released_classes(found, classes, config)
-    image_shape = _declared_shape(found.image_shape, config)
-    shape = DataShape(sizes, image_shape, classes, bool(found.people), found.of_photos)
+    classes = _released_classes(facts, classes, config)
+    image_shape = _declared_shape(facts.image_shape, config)
+    shape = DataShape(sizes, image_shape, classes, bool(facts.people), facts.of_photos)
     num = sum(sizes)
     check_room(
         num * math.prod(shape.image_shape),
@@ -331,13 +316,11 @@ def known_shape(config: DataConfig) -> DataShape:
 
 
 @contextlib.contextmanager
-def _opened(config: DataConfig) -> Iterator[tuple[Source, Path | None]]:
-    """Yield the source and the folder of public images, which must not also hold the private images.
+def _public_root(config: DataConfig) -> Iterator[Path | None]:
+    """Yield the folder of public images, which must not also hold the private images.
 
     An error of the system in the block (no permission, no space, gone) becomes one that names the file.
     """
-    if config.name not in SOURCES:
-        raise ConfigError(f"data.name = '{config.name}' is not a known data set. {nearest_hint(config.name, SOURCES)}")
     root = None if config.public_root is None else config.public_root.expanduser()
     if root and config.root is not None and config.data_root.resolve().is_relative_to(root.resolve()):
         raise ConfigError(
@@ -350,7 +333,7 @@ def _opened(config: DataConfig) -> Iterator[tuple[Source, Path | None]]:
             "public at once. Move it out."
         )
     try:
-        yield SOURCES[config.name], root
+        yield root
     except OSError as error:
         name = error.filename or f"the data set '{config.name}'"
         raise DataError(f"Cannot read {name}: {error.strerror or error}.") from error
@@ -419,7 +402,7 @@ def split_sizes(num_images: int, num_test: int | None, config: DataConfig, what:
     rest = num_images - (test if num_test is None else 0)
     public, holdout = _count(config.public_share, rest), _count(config.holdout_share, rest)
     sizes = Sizes(public, rest - public - holdout, holdout, test)
-    testless = num_test == 0 and config.name in TESTLESS
+    testless = num_test == 0 and config.name == "arrays"  # whose images are all for training
     if (
         sizes.private == 0
         or (sizes.test == 0 and not testless)

@@ -1,4 +1,4 @@
-"""The interface of a source of images, which `mnist.py`, `folder.py`, `digits.py` and the other sources implement."""
+"""What a source of images is: each file of `idpgan.data.sources` is one, and defines a `SOURCE`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -20,8 +20,8 @@ _LOG = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """The facts of a source before a pixel is read."""
+class PublicFacts:
+    """What is public about a data set, known before a pixel is read."""
 
     num_images: int
     num_test: int | None  # None: the source brings no test images, so 20 % of num_images are taken
@@ -48,18 +48,30 @@ class Read(NamedTuple):
     refused: tuple[Refused, ...] = ()  # refused files of both
 
 
-class Source(Protocol):
-    """A module that reads one kind of data set. Heavy imports stay inside its functions."""
+class DataSet(NamedTuple):
+    """A data set whose files are there.
 
-    def read(self, config: DataConfig, progress: Progress) -> Read:
-        """Return all images, and the set's own test images if it has any; any fault raises a `DataError`.
+    Attributes:
+        facts: What is public; where the format says it, a constant of the source.
+        load: Reads all images, always in the same order; any fault raises a `DataError`. A single file that cannot be
+            used is not a fault: it keeps its position as a null record, and is listed. Colors are converted as
+            `config.channels` says; only grey images may stay grey, since `load.load` converts them to RGB.
+    """
 
-        A single file that cannot be used is not a fault: it keeps its position as a null record, and is listed. Colors
-        are converted as `config.channels` says; only grey images may stay grey, since `load` converts them to RGB.
-        """
+    facts: PublicFacts
+    load: Callable[[Progress], Read]
 
-    def describe(self, config: DataConfig) -> Found | None:
-        """Return the facts known without reading images; None if the files are missing."""
+
+class Source(NamedTuple):
+    """One kind of data set. Heavy imports stay inside its functions.
+
+    Attributes:
+        find: Returns the data set of a config without reading an image; None if its files are missing.
+        missing: What to say then, a sentence with ``{root}``.
+    """
+
+    find: Callable[[DataConfig], DataSet | None]
+    missing: str = "There are no files in {root}."
 
 
 def labeled(images: Tensor, labels: Tensor, classes: tuple[str, ...], path: Path) -> tuple[Images, list[Refused]]:

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from idpgan.config import nearest_hint
-from idpgan.data import folder
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, attribute_classes
 from idpgan.data.labels import spelled
 from idpgan.data.load import Split
 from idpgan.data.metadata import METADATA, read_table
+from idpgan.data.sources import folder
 from idpgan.errors import InputError
 from idpgan.files import write_bytes_atomic
 from idpgan.metrics.accuracy import CONFIDENCE, draws_of, share_interval

@@ -11,10 +11,11 @@ from typing import Any, Self
 import pydantic
 
 from idpgan.config import Section, build
+from idpgan.data import sources
 from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.data.drawn import count_public
 from idpgan.data.images import LONGEST_CLASS_NAME
-from idpgan.data.load import SOURCES, DataShape, Sizes
+from idpgan.data.load import DataShape, Sizes
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import printable
 from idpgan.privacy.plan import Plan
@@ -105,7 +106,7 @@ def run_from_release(table: Any, described: Mapping[str, Any], document: Mapping
     if num_public and not (data.get("public_share") or data.get("public")):  # they came from a separate folder
         table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}
     config = build_config(table, "config.json", earlier=True)
-    if config.data.name not in SOURCES:
+    if config.data.name not in sources.NAMES:
         raise ConfigError(f"config.json: data.name = {ascii(config.data.name)[:60]} is not a known data set.")
     refuse_unsound(config)
     channels, height, width = described["image_shape"]

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from idpgan.config import nearest_hint
-from idpgan.data import celeba, declared, eyes, face_folder, folder
+from idpgan.data import declared, eyes, sources
 from idpgan.data.config import DataConfig
 from idpgan.data.images import names_people
 from idpgan.data.labels import MOST_CLASSES as MOST_LABELS
 from idpgan.data.labels import spelled, spellings
-from idpgan.data.load import BY_NAME, SOURCES, DataShape, known_shape
+from idpgan.data.load import DataShape, known_shape
 from idpgan.data.metadata import METADATA, PREPARED, bits, class_values, read_rows
+from idpgan.data.sources import celeba, face_folder, folder
 from idpgan.errors import DataError, InputError
 from idpgan.files import pasted
 from idpgan.models.config import SIZES, SIZES_IN_WORDS
@@ -58,7 +59,7 @@ def facts_of(
     """Return what a folder or a built-in source shows, its [data] with a split, and what is public of it.
 
     Args:
-        source: A folder, or a name of `idpgan.data.load.SOURCES`.
+        source: A folder, or a name of `idpgan.data.sources.NAMES`.
         data_root: Where the files of a built-in source lie.
         label: The column that makes the classes, `UNLABELED` for no classes, `SUBFOLDERS` where they make them, however
             many; None = one with few values.
@@ -69,22 +70,23 @@ def facts_of(
         InputError: If the source is neither, or has no such column.
     """
     chosen = {} if channels is None else {"channels": Setting(channels, "1 grey, 3 color, as was asked for")}
-    if source in BY_NAME:
+    if source in sources.BY_NAME:
         seen = Shown({"name": Setting(source)} | ({"root": Setting(str(data_root))} if data_root else {}), Counter())
         chosen |= {} if label is None else {"label": Setting(label, "the attribute that makes the classes")}
     elif Path(source).is_dir():
         seen = _of_folder(Path(source).absolute(), label)
     else:
         raise InputError(
-            f"{source} is neither a folder nor a built-in source. {nearest_hint(source, BY_NAME)} A folder of photos "
-            "of any size is made ready by idpgan prepare."
+            f"{source} is neither a folder nor a built-in source. {nearest_hint(source, sources.BY_NAME)} A folder of "
+            "photos of any size is made ready by idpgan prepare."
         )
     settings = seen.settings | chosen
-    found = SOURCES[str(settings["name"].value)].describe(_config(settings))
-    mean = sum(found.people) / len(found.people) if found and found.people else None
-    if found and mean is not None:
+    data_set = sources.find(_config(settings))
+    people = data_set.facts.people if data_set else ()
+    mean = sum(people) / len(people) if people else None
+    if data_set and mean is not None:
         why = "nobody is trained on and tested on" if mean > 1 else "each person has one image"
-        why = "no photo is trained on and tested on" if found.of_photos else why
+        why = "no photo is trained on and tested on" if data_set.facts.of_photos else why
         settings = settings | {"split_by": Setting("identity", why)}
     try:
         shape = known_shape(_config(settings))

@@ -9,7 +9,7 @@ from PIL import Image
 
 from idpgan import portraits
 from idpgan.data.config import DataConfig
-from idpgan.data.folder import read
+from tests.data.layouts import read
 from tests.portraits.made_head import made_head
 
 

@@ -4,10 +4,12 @@ import json
 
 from PIL import Image
 
-from idpgan.data.celeba import ALIGNED, ATTRIBUTES, CUT, IDENTITIES, PICTURES
+from idpgan.data import sources
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe
+from idpgan.data.sources.celeba import ALIGNED, ATTRIBUTES, CUT, IDENTITIES, PICTURES
 from idpgan.errors import DataError
+from idpgan.progress import silent
 
 # The drawn faces' attributes under CelebA's names; the other 34 columns are -1.
 CELEBA_NAMES = {
@@ -37,6 +39,11 @@ def declared(root, name="folder", **keys):
                 found[key] = tuple(found[key])
         return DataConfig(name=name, root=root, **{**found, **keys})
     return config
+
+
+def read(config):
+    """Return all images of a config's source, before they are split."""
+    return sources.needed(config).load(silent)
 
 
 def picture(images, index):

@@ -13,12 +13,13 @@ import pytest
 from PIL import EpsImagePlugin, Image, TiffImagePlugin
 
 from idpgan.commands.folder import read_images
-from idpgan.data import folder, image_files
+from idpgan.data import image_files
 from idpgan.data.image_files import decode, decoded, header
 from idpgan.data.photos import photo_pixels
+from idpgan.data.sources import folder
 from idpgan.errors import DataError
 from idpgan.metrics import source
-from tests.data.layouts import declared
+from tests.data.layouts import declared, read
 from tests.data.test_photos import TURN, scene
 
 GREY = np.tile(np.linspace(0, 255, 60).astype(np.uint8), (40, 1))
@@ -47,7 +48,7 @@ def test_every_door_turns_a_picture_upright(tmp_path, orientation, suffix):
         turned.save(path, exif=exif, **({"quality": 95} if suffix in (".jpg", ".webp") else {}))
     config = declared(path.parent)
     doors = {
-        "train": folder.read(config).private if hasattr(folder.read(config), "private") else folder.read(config)[0],
+        "train": read(config)[0],
         "publish": read_images([path], (3, 40, 60), lambda *_: None),
         "evaluate": folder.read_all(path.parent, None),
         "attack": source.read_images(path.parent),

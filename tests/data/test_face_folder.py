@@ -5,10 +5,10 @@ import torch
 from PIL import Image
 
 from idpgan.config import build
-from idpgan.data import face_folder, folder
 from idpgan.data.config import DataConfig
 from idpgan.data.faces import draw
 from idpgan.data.load import describe, load
+from idpgan.data.sources import face_folder, folder
 from idpgan.errors import ConfigError, DataError
 from tests.data import layouts
 
@@ -48,7 +48,7 @@ def by_name(images, names):
 def test_each_layout_is_recognized_with_its_people(tmp_path, faces, layout):
     WRITERS[layout](tmp_path, faces)
     assert face_folder.recognize(tmp_path) == layout
-    images, test, _ = face_folder.read(grey(tmp_path, layout))
+    images, test, _ = layouts.read(grey(tmp_path, layout))
     assert test is None
     assert images.labels is None  # people are not classes
     people = range(1, 13)
@@ -65,24 +65,24 @@ def test_each_layout_is_recognized_with_its_people(tmp_path, faces, layout):
 @pytest.mark.parametrize("extension", ["", ".gif", ".pgm"])
 def test_yale_with_or_without_extension(tmp_path, faces, extension):
     layouts.write_yale(tmp_path, faces, extension, "PPM" if extension == ".pgm" else "GIF")
-    images, *_ = face_folder.read(config(tmp_path, channels=1))
+    images, *_ = layouts.read(config(tmp_path, channels=1))
     assert torch.equal(images.images, faces.images)
 
 
 def test_a_folder_that_only_holds_the_database_is_passed_through(tmp_path, faces):
     layouts.write_orl(tmp_path / "data" / "att_faces", faces)
-    assert len(face_folder.read(config(tmp_path))[0]) == 132
+    assert len(layouts.read(config(tmp_path))[0]) == 132
     layouts.write_faces94(tmp_path / "faces94", faces.select(torch.arange(11)))  # one person, so only one sex
     assert list(face_folder.scan(tmp_path / "faces94")) == ["male/person1"]
 
 
 def test_the_layout_can_be_named(tmp_path, faces):
     layouts.write_orl(tmp_path, faces)
-    assert torch.equal(face_folder.read(config(tmp_path, layout="people"))[0].images, faces.images)
+    assert torch.equal(layouts.read(config(tmp_path, layout="people"))[0].images, faces.images)
     with pytest.raises(DataError, match=r"s1 has no place in this layout.*yaleB01"):
-        face_folder.read(config(tmp_path, layout="yale-b"))
+        layouts.read(config(tmp_path, layout="yale-b"))
     with pytest.raises(ConfigError, match=r"data.layout = 'olr' is not a known layout. Did you mean 'orl'"):
-        face_folder.read(config(tmp_path, layout="olr"))
+        layouts.read(config(tmp_path, layout="olr"))
     with pytest.raises(ConfigError, match="layout = orl is a key of name = 'face-folder', not of 'mnist'"):
         build(DataConfig, {"name": "mnist", "layout": "orl"}, "[data]")
 
@@ -95,7 +95,7 @@ def test_grey_is_made_where_declared(tmp_path, faces):
     colors = draw(size=20, people=2, per_person=6)
     layouts.write_people(tmp_path, colors)
     assert describe(config(tmp_path)).image_shape == (3, 20, 20)
-    images, *_ = face_folder.read(config(tmp_path, channels=1))
+    images, *_ = layouts.read(config(tmp_path, channels=1))
     expected = Image.fromarray(colors.images[0].permute(1, 2, 0).numpy()).convert("L")
     assert images.images[0, 0].flatten().tolist() == list(expected.tobytes())
 
@@ -194,9 +194,9 @@ def test_a_file_that_cannot_be_used_keeps_its_position_and_its_person(tmp_path, 
     layout, spoil, person, reason = REFUSED_FILES[case]
     WRITERS[layout](tmp_path, faces)
     settings = config(tmp_path)
-    before, *_ = face_folder.read(settings)
+    before, *_ = layouts.read(settings)
     spoil(tmp_path)
-    after, _, refused = face_folder.read(settings)
+    after, _, refused = layouts.read(settings)
     assert re.search(reason, refused[0].reason)
     assert torch.equal(after.identities, before.identities)
     assert int(after.null.sum()) == len(refused) == 1
@@ -261,6 +261,6 @@ def test_public_class_folders_serve_an_unlabeled_set(tmp_path, faces):
 
 @pytest.mark.data
 def test_orl_itself():
-    images, *_ = face_folder.read(config(DataConfig().data_root / "orl_faces"))
+    images, *_ = layouts.read(config(DataConfig().data_root / "orl_faces"))
     assert images.image_shape == (1, 112, 92)
     assert torch.equal(images.identities, torch.arange(40).repeat_interleave(10))

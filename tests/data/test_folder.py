@@ -7,11 +7,11 @@ import torch
 from PIL import Image
 from torchvision.datasets import ImageFolder
 
-from idpgan.data import face_folder, folder
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe, load
+from idpgan.data.sources import face_folder, folder
 from idpgan.errors import ConfigError, DataError
-from tests.data.layouts import declared
+from tests.data.layouts import declared, read
 
 
 def picture(seed, mode="L", size=(5, 4)):
@@ -41,7 +41,7 @@ def test_order_labels_and_pixels_are_those_of_image_folder(tmp_path):
         save(tmp_path / name, picture(1000 + index))
     config = declared(tmp_path)
     expected = ImageFolder(tmp_path, loader=lambda path: np.asarray(Image.open(path)))
-    images, test, _ = folder.read(config)
+    images, test, _ = read(config)
     assert test is None
     assert images.classes == tuple(expected.classes)
     assert images.labels.tolist() == expected.targets
@@ -49,7 +49,7 @@ def test_order_labels_and_pixels_are_those_of_image_folder(tmp_path):
 
 
 def test_rgb_keeps_its_channels(tmp_path):
-    images, *_ = folder.read(fill(tmp_path, mode="RGB"))
+    images, *_ = read(fill(tmp_path, mode="RGB"))
     assert images.image_shape == (3, 4, 5)
     assert torch.equal(images.images[0].permute(1, 2, 0), torch.from_numpy(np.array(picture(100, "RGB"))))
 
@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_used_keeps_its_position_as_a_null_record(tmp_path
     fill(tmp_path)
     spoil(tmp_path)
     config = declared(tmp_path, classes=("a", "b"))
-    images, _, refused = folder.read(config)
+    images, _, refused = read(config)
     assert (len(images), len(refused)) == (13, 1)
     assert re.search(reason, refused[0].reason)
     place = sorted(path for path in tmp_path.rglob("*.*")).index(refused[0].path)
@@ -229,10 +229,10 @@ def test_copies_are_remarked_on_the_terminal(tmp_path, caplog):
 
 def test_classes_are_the_declared_ones_and_may_have_no_folder(tmp_path):
     fill(tmp_path)
-    images, *_ = folder.read(declared(tmp_path, classes=("b", "c", "a")))
+    images, *_ = read(declared(tmp_path, classes=("b", "c", "a")))
     assert images.classes == ("b", "c", "a")
     assert images.labels.tolist() == [2] * 6 + [0] * 6
-    assert folder.read(declared(tmp_path, classes=()))[0].labels is None
+    assert read(declared(tmp_path, classes=()))[0].labels is None
     fill(tmp_path / "flat", classes=())
     with pytest.raises(DataError, match=r'data.classes = \["a"\], but .* holds no class folders'):
         declared(tmp_path / "flat", classes=("a",))
@@ -252,9 +252,9 @@ def test_a_misspelled_class_is_said_before_anything_is_read(tmp_path, caplog):
 def test_positions_are_a_function_of_the_names_alone(tmp_path):
     """Other contents, dates and an order of writing change nothing; an emptied file keeps everybody's position."""
     config = fill(tmp_path, num=5)
-    before, *_ = folder.read(config)
+    before, *_ = read(config)
     (tmp_path / "a" / "02.png").write_bytes(b"")
-    after, *_ = folder.read(config)
+    after, *_ = read(config)
     kept = torch.arange(10) != 2
     assert torch.equal(after.images[kept], before.images[kept])
     assert torch.equal(after.labels[kept], before.labels[kept])
@@ -300,7 +300,7 @@ def test_declared_conversion(tmp_path, channels, mode):
     save(tmp_path / "a/palette.png", picture(7, "RGB").convert("P"))
     save(tmp_path / "a/grey.png", picture(8))
     config = declared(tmp_path, channels=channels)
-    images, *_ = folder.read(config)
+    images, *_ = read(config)
     assert images.image_shape == (channels, 4, 5) == describe(config).image_shape
     white = Image.new("RGBA", (5, 4), "white")
     expected = np.asarray(Image.alpha_composite(white, picture(100, "RGBA")).convert(mode)).reshape(4, 5, channels)
@@ -351,7 +351,7 @@ def test_describe_reads_no_pixels(tmp_path):
 def test_a_class_may_be_called_train(tmp_path):
     """Only train and test together are the parts of a set."""
     config = fill(tmp_path, classes=("bus", "train"))
-    assert folder.read(config).images.classes == ("bus", "train")
+    assert read(config).images.classes == ("bus", "train")
     assert folder.read_all(tmp_path, None).classes == ("bus", "train")
     fill(tmp_path, classes=("bus", "train", "test"))
     assert folder.read_all(tmp_path, None).classes == ("bus", "test", "train")
@@ -373,7 +373,7 @@ def test_what_systems_leave_behind_is_no_class_and_no_record(tmp_path, name, cap
     config = fill(tmp_path)
     for place in (tmp_path / name / "a", tmp_path / "a" / name, tmp_path / "b" / "deep" / name):
         save(place / "x.png", picture(7))
-    images = folder.read(config).images
+    images = read(config).images
     assert (len(images), images.classes) == (12, ("a", "b"))
     assert f"Left out of {tmp_path}, in hidden folders and what systems leave behind: {name} (3) image" in caplog.text
     assert len(folder.read_all(tmp_path, None)) == len(face_folder.tree(tmp_path)) == 12

@@ -1,5 +1,8 @@
 import dataclasses
+import sys
 import tomllib
+from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -7,10 +10,11 @@ import torch
 from PIL import Image
 
 from idpgan.config import build, dump_toml
+from idpgan.data import sources
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
-from idpgan.data.load import SOURCES, Split, describe, load, place
-from idpgan.data.source import Found, Read
+from idpgan.data.load import Split, describe, load, place
+from idpgan.data.source import DataSet, PublicFacts, Read, Source
 from idpgan.errors import ConfigError, DataError
 from tests.data.layouts import declared
 
@@ -125,19 +129,25 @@ def test_unknown_name_is_answered_with_the_nearest():
             ask(DataConfig(name="mnits"))
 
 
-def test_a_new_source_is_one_row(monkeypatch):
-    class Faces:
-        def read(self, config, progress):
-            numbers = torch.arange(30)
-            pixels = numbers.to(torch.uint8).view(-1, 1, 1, 1).repeat(1, 1, 2, 2)
-            return Read(Images(pixels, numbers % 2, ("no", "yes"), identities=numbers // 3))
+def add_source(monkeypatch, name, facts, images):
+    """Make a source for one test, as a file of `idpgan.data.sources` does."""
+    module = ModuleType(f"idpgan.data.sources.{name}")
+    module.SOURCE = Source(lambda config: DataSet(facts, lambda progress: images()))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(sources, "NAMES", (*sources.NAMES, name))
 
-        def describe(self, config):
-            return None
 
-    monkeypatch.setattr("idpgan.data.load.SOURCES", {**SOURCES, "faces": Faces()})
-    split = load(DataConfig(name="faces"))
-    for part in parts_of(split):
+def test_every_file_of_sources_is_a_source():
+    assert [name for name in sources.NAMES if not isinstance(sources.source_of(name), Source)] == []
+    assert {path.stem.replace("_", "-") for path in Path(sources.__file__).parent.glob("[a-z]*.py")} == {*sources.NAMES}
+
+
+def test_people_keep_their_numbers_in_every_part(monkeypatch):
+    numbers = torch.arange(30)
+    pixels = numbers.to(torch.uint8).view(-1, 1, 1, 1).repeat(1, 1, 2, 2)
+    images = Images(pixels, numbers % 2, ("no", "yes"), identities=numbers // 3)
+    add_source(monkeypatch, "mine", PublicFacts(30, None, (1, 2, 2), ("no", "yes")), lambda: Read(images))
+    for part in parts_of(load(DataConfig(name="mine"))):
         assert part.identities.tolist() == [level // 3 for level in levels(part)]
 
 
@@ -148,25 +158,18 @@ def test_the_section_is_written_out_in_full_and_read_back():
         assert build(DataConfig, tomllib.loads(dump_toml(config)), "[data]") == config
 
 
-class WithAttributes:
-    """Forty images of ten people, with a test set of its own that shows people from `first` on."""
-
-    def __init__(self, first):
-        self.first = first
-
-    def read(self, config, progress):
-        numbers = torch.arange(40)
-        bits = (numbers[:, None] >> torch.arange(2) & 1).to(torch.uint8)
-        pixels = numbers.to(torch.uint8).view(-1, 1, 1, 1)
-        images = Images(pixels, None, (), numbers // 4, bits, ("hat", "beard"))
-        return Read(images, dataclasses.replace(images, identities=numbers // 4 + self.first))
-
-    def describe(self, config):
-        return Found(40, 40, (1, 1, 1), (), ("hat", "beard"), (4,) * 10)
+def add_with_attributes(monkeypatch, name, first):
+    """Add forty images of ten people, with a test set of its own that shows people from `first` on."""
+    numbers = torch.arange(40)
+    bits = (numbers[:, None] >> torch.arange(2) & 1).to(torch.uint8)
+    images = Images(numbers.to(torch.uint8).view(-1, 1, 1, 1), None, (), numbers // 4, bits, ("hat", "beard"))
+    facts = PublicFacts(40, 40, (1, 1, 1), (), ("hat", "beard"), (4,) * 10)
+    test = dataclasses.replace(images, identities=numbers // 4 + first)
+    add_source(monkeypatch, name, facts, lambda: Read(images, test))
 
 
 def test_attributes_make_the_classes(monkeypatch):
-    monkeypatch.setattr("idpgan.data.load.SOURCES", {"mine": WithAttributes(10)})
+    add_with_attributes(monkeypatch, "mine", 10)
     config = DataConfig(name="mine", label=("beard", "hat"))
     split = load(config)
     assert split.classes == ("no beard, no hat", "beard, no hat", "no beard, hat", "beard, hat")
@@ -177,7 +180,8 @@ def test_attributes_make_the_classes(monkeypatch):
 
 
 def test_test_images_must_show_other_people(monkeypatch):
-    monkeypatch.setattr("idpgan.data.load.SOURCES", {"mine": WithAttributes(10), "same": WithAttributes(9)})
+    add_with_attributes(monkeypatch, "mine", 10)
+    add_with_attributes(monkeypatch, "same", 9)
     split = load(DataConfig(name="mine", split_by="identity"))
     assert len(split.test) == 40
     assert not set(split.private.identities.tolist()) & set(split.holdout.identities.tolist())
@@ -186,11 +190,7 @@ def test_test_images_must_show_other_people(monkeypatch):
 
 
 def test_system_errors_name_the_file(monkeypatch):
-    class Gone:
-        def read(self, config, progress):
-            return open("/nowhere/at/all")
-
-    monkeypatch.setattr("idpgan.data.load.SOURCES", {"gone": Gone()})
+    add_source(monkeypatch, "gone", PublicFacts(1, 1, (1, 1, 1), ()), lambda: Path("/nowhere/at/all").read_bytes())
     with pytest.raises(DataError, match="Cannot read /nowhere/at/all: No such file"):
         load(DataConfig(name="gone"))
 

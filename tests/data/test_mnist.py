@@ -6,10 +6,11 @@ import struct
 import pytest
 import torch
 
-from idpgan.data import mnist
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe, load
+from idpgan.data.sources import mnist
 from idpgan.errors import DataError
+from tests.data.layouts import read
 
 NUM_TRAIN, NUM_TEST = 40, 8
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -55,7 +56,7 @@ def test_files_are_found_and_read_without_writing(tmp_path, name, place, packed)
     write(tmp_path / place, packed)
     before = sorted(tmp_path.rglob("*"))
     config = DataConfig(name=name, root=tmp_path)
-    images, test, _ = mnist.read(config)
+    images, test, _ = read(config)
     expected = contents()
     assert torch.equal(images.images, expected[IMAGES].unsqueeze(1))
     assert torch.equal(images.labels, expected[LABELS].long())
@@ -114,11 +115,11 @@ def test_a_bad_file_is_named(tmp_path, case, packed):
 
 
 def test_images_whose_labels_are_out_of_range_are_null_records_however_many(tmp_path, caplog):
-    before, *_ = mnist.read(write(tmp_path, packed=False))
+    before, *_ = read(write(tmp_path, packed=False))
     for wrong in ([7], range(40)):
         labels = GOOD[LABELS].clone()
         labels[list(wrong)] = 10
-        images, _, refused = mnist.read(write(tmp_path, packed=False, train_labels_idx1=idx(labels)))
+        images, _, refused = read(write(tmp_path, packed=False, train_labels_idx1=idx(labels)))
         assert images.null.nonzero()[:, 0].tolist() == list(wrong)
         assert "label 10 at position 7 is out of range" in "".join(file.reason for file in refused)
         assert torch.equal(images.images[~images.null], before.images[~images.null])

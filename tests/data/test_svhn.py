@@ -3,10 +3,11 @@ import pytest
 import torch
 from scipy.io import savemat
 
-from idpgan.data import svhn
 from idpgan.data.config import DataConfig
 from idpgan.data.load import describe, load
+from idpgan.data.sources import svhn
 from idpgan.errors import DataError
+from tests.data.layouts import read
 
 RNG = np.random.default_rng(0)
 NUMS = {svhn.TRAIN: 30, svhn.TEST: 7}
@@ -26,7 +27,7 @@ def write(folder, **replaced):
 def test_images_and_labels_are_those_of_the_files(tmp_path, place):
     write(tmp_path / place)
     config = DataConfig(name="svhn", root=tmp_path)
-    images, test, _ = svhn.read(config)
+    images, test, _ = read(config)
     assert torch.equal(images.images.permute(0, 2, 3, 1), torch.from_numpy(PIXELS[svhn.TRAIN]))
     assert images.labels.tolist() == [number % 10 for number in LABELS[svhn.TRAIN].tolist()]  # 10 is the digit 0
     assert torch.equal(test.images.permute(0, 2, 3, 1), torch.from_numpy(PIXELS[svhn.TEST]))
@@ -38,7 +39,7 @@ def test_a_label_out_of_range_is_a_null_record(tmp_path, caplog):
     wrong = LABELS[svhn.TRAIN].copy()
     wrong[[3, 5]] = 0, 11
     savemat(tmp_path / svhn.TRAIN, {"X": PIXELS[svhn.TRAIN].transpose(1, 2, 3, 0), "y": wrong[:, None]})
-    images, _, refused = svhn.read(config)
+    images, _, refused = read(config)
     assert images.null.nonzero()[:, 0].tolist() == [3, 5]
     assert len(refused) == 2
     assert "2 of 37 files cannot be used" in caplog.text

@@ -17,8 +17,9 @@ from idpgan import trainer
 from idpgan.commands import fit as fit_module
 from idpgan.commands import process_ledger
 from idpgan.commands.process_ledger import charge, records_of
-from idpgan.data import arrays, intake
+from idpgan.data import intake
 from idpgan.data.load import load
+from idpgan.data.sources import arrays
 from idpgan.errors import InputError
 from idpgan.kinds import verify
 from idpgan.metrics.evaluation import evaluate_images

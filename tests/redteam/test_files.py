@@ -19,10 +19,12 @@ import torch
 from PIL import Image
 from torchvision.io import ImageReadMode, decode_image
 
-from idpgan.data import folder, image_files, mnist
+from idpgan.data import image_files
 from idpgan.data.config import DataConfig
+from idpgan.data.sources import mnist
 from idpgan.errors import InputError
 from idpgan.metrics.source import read_images
+from tests.data.layouts import read
 
 IMAGES, NPZ, IDX = 200, 60, 40
 SECONDS = 10
@@ -334,7 +336,7 @@ def try_idx(number, place):
             packed = damaged(packed, rng)
         (root / f"{name}.gz").write_bytes(packed)
     try:
-        train, test, _ = mnist.read(DataConfig(name="mnist", root=root))
+        train, test, _ = read(DataConfig(name="mnist", root=root))
     except InputError as error:
         return (f"idx {number}: {error}" if "\n" in str(error) or str(root) not in str(error) else None), None
     for part, file in ((train, mnist.TRAIN), (test, mnist.TEST)):
@@ -404,7 +406,7 @@ def test_links_that_lead_back_are_refused(tmp_path):
     for name in ("one", "two"):
         (tmp_path / "a" / "b" / name).symlink_to(tmp_path / "a")
     with pytest.raises(InputError, match="read as well: remove the link"):
-        folder.read(DataConfig(name="folder", root=tmp_path))
+        read(DataConfig(name="folder", root=tmp_path))
 
 
 def test_mnist_is_never_unpacked_into_the_temporary_folder(tmp_path, monkeypatch):
@@ -416,7 +418,7 @@ def test_mnist_is_never_unpacked_into_the_temporary_folder(tmp_path, monkeypatch
         (tmp_path / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
     for name in ("TemporaryDirectory", "mkdtemp", "mkstemp", "NamedTemporaryFile"):
         monkeypatch.setattr(f"tempfile.{name}", refuse)
-    assert len(mnist.read(DataConfig(name="mnist", root=tmp_path)).images) == 3
+    assert len(read(DataConfig(name="mnist", root=tmp_path)).images) == 3
 
 
 @pytest.mark.parametrize("name", [b"caf\xe9", b"a\nb"])

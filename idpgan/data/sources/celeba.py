@@ -28,9 +28,9 @@ import torch
 
 from idpgan.data.config import DataConfig
 from idpgan.data.image_files import Files, decode, planes, read_files
-from idpgan.data.source import Found, Read, Refused, warn_of_null
+from idpgan.data.source import DataSet, PublicFacts, Read, Refused, Source, warn_of_null
 from idpgan.errors import DataError
-from idpgan.progress import Progress, silent
+from idpgan.progress import Progress
 
 if TYPE_CHECKING:
     from torchvision.datasets import CelebA
@@ -49,46 +49,41 @@ LISTS = (
 FOLDERS = (".", "celeba", "CelebA")
 
 
-def describe(config: DataConfig) -> Found | None:
+def find(config: DataConfig) -> DataSet | None:
     """Count pictures and people by the lists; None if the files are missing."""
     place = _locate(config.data_root)
     if place is None:
         return None
-    names, attribute_names = _attribute_header(place / ATTRIBUTES)
-    rows = [line.split() for line in _lines(place / IDENTITIES)]
+    num, attribute_names = _attribute_header(place / ATTRIBUTES)
+    lines = [line.split() for line in _lines(place / IDENTITIES)]
     wrong = next(
-        (index for index, row in enumerate(rows) if len(row) != 2 or not row[1].isdecimal() or len(row[1]) > 18), None
+        (index for index, line in enumerate(lines) if len(line) != 2 or not line[1].isdecimal() or len(line[1]) > 18),
+        None,
     )
-    if wrong is not None or not rows:
+    if wrong is not None or not lines:
         raise DataError(
             f"{place / IDENTITIES} must have a file name and a person's number in each row; row {(wrong or 0) + 1} has "
             "not. Replace the file by the original."
         )
-    if len(rows) != names:
-        raise DataError(f"{place / IDENTITIES} has {len(rows)} pictures, but {ATTRIBUTES} {names}. Replace the file.")
-    people = np.unique([int(row[1]) for row in rows], return_counts=True)[1]  # ordered by person number
-    side = _side(config)
-    return Found(names, None, (config.channels or 3, side, side), (), attribute_names, tuple(people.tolist()))
+    if len(lines) != num:
+        raise DataError(f"{place / IDENTITIES} has {len(lines)} pictures, but {ATTRIBUTES} {num}. Replace the file.")
+    people = np.unique([int(line[1]) for line in lines], return_counts=True)[1]  # ordered by person number
+    side, channels = _side(config), config.channels or 3
+    facts = PublicFacts(num, None, (channels, side, side), (), attribute_names, tuple(people.tolist()))
+    return DataSet(facts, lambda progress: _load(place, channels, side, progress))
 
 
-def read(config: DataConfig, progress: Progress = silent) -> Read:
-    """Read every picture once, uint8 (N, 3, 48, 48), with its person and its attributes.
+def _load(place: Path, channels: int, side: int, progress: Progress) -> Read:
+    """Read every picture once, uint8 (N, C, side, side), with its person and its attributes.
 
     Raises:
-        DataError: If a list is missing or damaged, or the lists contradict each other.
+        DataError: If a list is damaged, or the lists contradict each other.
     """
-    place, side = _locate(config.data_root), _side(config)
-    if place is None:
-        raise DataError(
-            f"There is no {PICTURES} in {config.data_root} or its folder celeba. CelebA is not downloaded: put the "
-            f"pictures and {', '.join(LISTS)} there, or say where they are: --data-root DIR, data.root or IDPGAN_DATA."
-        )
     loaded = _loaded(place)
     names = tuple(filter(None, loaded.attr_names))  # the original header ends in a blank, which is read as a name
     _check_lists(place, loaded, names)
     paths = tuple(place / PICTURES / name for name in loaded.filename)
 
-    channels = config.channels or 3
     images, refused = read_files(
         Files(paths), (channels, side, side), lambda path: _decode(path, channels, side), progress
     )
@@ -184,8 +179,6 @@ def _check_lists(place: Path, loaded: CelebA, names: tuple[str, ...]) -> None:
             f"{place / ATTRIBUTES} must have a value for each of its {len(names)} attributes in each row. Replace the "
             "file by the original."
         )
-    if loaded.identity.shape[1] != 1:
-        raise DataError(f"{place / IDENTITIES} must have one number of a person in each row. Replace the file.")
 
 
 def _attribute_header(path: Path) -> tuple[int, tuple[str, ...]]:
@@ -206,3 +199,10 @@ def _lines(path: Path) -> list[str]:
         return path.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise DataError(f"{path} is not a text file ({error}). Replace it by the original.") from error
+
+
+SOURCE = Source(
+    find,
+    f"There is no {PICTURES} in {{root}} or its folder celeba. CelebA is not downloaded: put the pictures and "
+    f"{', '.join(LISTS)} there, or say where they are: --data-root DIR, data.root or IDPGAN_DATA.",
+)

@@ -28,12 +28,12 @@ import torch
 from idpgan.data import metadata
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import declared_shape, own_root, shown, warn_of_leftovers, warn_once
-from idpgan.data.face_folder import known_layout
 from idpgan.data.image_files import EXTENSIONS, UNWANTED, Files, decode, entries, in_words, read_files, walk
 from idpgan.data.images import Images, attribute_classes
 from idpgan.data.labels import MOST_CLASSES, NONE, in_order, places, spelled
 from idpgan.data.metadata import METADATA
-from idpgan.data.source import Found, Read
+from idpgan.data.source import DataSet, PublicFacts, Read, Source
+from idpgan.data.sources.face_folder import known_layout
 from idpgan.errors import DataError
 from idpgan.files import pasted
 from idpgan.progress import Progress, silent
@@ -41,28 +41,30 @@ from idpgan.progress import Progress, silent
 _PERSON_FILE = re.compile(r"(?P<name>[A-Z][^_/]*(_[A-Z][^_/]*)+)/(?P=name)_\d+$")  # Ada_King/Ada_King_01.jpg, as in LFW
 
 
-def describe(config: DataConfig) -> Found | None:
-    """Compare the declared values with the file names and some headers; return None if the folder is missing."""
-    return _listed(config)[0] if own_root(config, "images").is_dir() else None
-
-
-def read(config: DataConfig, progress: Progress = silent) -> Read:
-    """Decode every image once; the second set is that of ``test/``, if there is one.
+def find(config: DataConfig) -> DataSet | None:
+    """Compare the declared values with the file names and some headers; return None if the folder is missing.
 
     Raises:
         DataError: If there are no images, or the folder contradicts what is declared.
     """
-    found, files = _listed(config)
-    images, refused = read_files(files, found.image_shape, progress=progress)
-    if found.num_test is None:
+    root = own_root(config, "images")
+    if not root.is_dir():
+        return None
+    facts, files = _listed(root, config)
+    return DataSet(facts, lambda progress: _load(facts, files, progress))
+
+
+def _load(facts: PublicFacts, files: Files, progress: Progress) -> Read:
+    """Decode every image once; the second set is that of ``test/``, if there is one."""
+    images, refused = read_files(files, facts.image_shape, progress=progress)
+    if facts.num_test is None:
         return Read(images, refused=refused)
     order = torch.arange(len(images))  # indexing copies; a slice would keep the whole tensor in memory
-    return Read(images.select(order[: found.num_images]), images.select(order[found.num_images :]), refused)
+    return Read(images.select(order[: facts.num_images]), images.select(order[facts.num_images :]), refused)
 
 
-def _listed(config: DataConfig) -> tuple[Found, Files]:
+def _listed(root: Path, config: DataConfig) -> tuple[PublicFacts, Files]:
     """List the images, those of ``test/`` last, and check all declared keys."""
-    root = own_root(config, "images")
     if (root / METADATA).is_file():
         return _listed_rows(root, config)
     if config.label:
@@ -88,12 +90,14 @@ def _listed(config: DataConfig) -> tuple[Found, Files]:
         names = {path.parent.name for path in train.paths if _PERSON_FILE.match(f"{path.parent.name}/{path.stem}")}
         people = sorted(names)
     num_test = None if test is None else len(test.paths)
-    return Found(len(train.paths), num_test, shape, train.classes, person_names=tuple(people)), _joined(train, test)
+    return PublicFacts(len(train.paths), num_test, shape, train.classes, person_names=tuple(people)), _joined(
+        train, test
+    )
 
 
 def paths(config: DataConfig) -> tuple[Path, ...]:
     """Return the files of a config in the order of their positions, those of ``test/`` last; opens no image."""
-    return _listed(config)[1].paths
+    return _listed(own_root(config, "images"), config)[1].paths
 
 
 def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files | None]:
@@ -108,9 +112,7 @@ def scan(root: Path, classes: Sequence[str] | None = None) -> tuple[Files, Files
             empty.
     """
     if not root.is_dir():
-        raise DataError(
-            f"There is no folder {root}. Name the folder of images: data.root, --data-root, or public_root."
-        )
+        raise DataError(SOURCE.missing.format(root=root))
     for table in metadata.tables_in(root):
         raise DataError(
             f"{table} is not read from there, and without it nobody knows who is on which image. Let idpgan prepare "
@@ -179,7 +181,7 @@ def _joined(train: Files, test: Files | None) -> Files:
 # Folders with a metadata.csv --------------------------------------------------------------------------------------
 
 
-def _listed_rows(root: Path, config: DataConfig) -> tuple[Found, Files]:
+def _listed_rows(root: Path, config: DataConfig) -> tuple[PublicFacts, Files]:
     """List the rows of metadata.csv, with their people and attributes, and check all declared keys."""
     label, rows = _rows_of(root, config)
     metadata.warn_of_case(root, rows.paths)
@@ -225,7 +227,7 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[Found, Files]:
         )
     counts = tuple(Counter(rows.people or ()).values())  # people are numbered as they first appear
     names = () if rows.of_photos else rows.person_names
-    return Found(len(rows.paths), None, shape, files.classes, rows.columns, counts, names, rows.of_photos), files
+    return PublicFacts(len(rows.paths), None, shape, files.classes, rows.columns, counts, names, rows.of_photos), files
 
 
 def _rows_of(root: Path, config: DataConfig | None) -> tuple[tuple[str, ...], metadata.Rows]:
@@ -318,3 +320,6 @@ def _with_looks(root: Path, looks: Collection[str]) -> Files:
         raise DataError(f"data.public_labels: no row of {root / METADATA} has 1 or 0 in {', '.join(names)}.")
     attributes = tuple(tuple(bit or 0 for bit in bits[index]) for index in keep)
     return Files(tuple(rows.paths[index] for index in keep), attributes=attributes, attribute_names=names)
+
+
+SOURCE = Source(find, "There is no folder {root}. Name the folder of images: data.root, --data-root, or public_root.")

@@ -24,15 +24,14 @@ from safetensors.torch import load_file, save_file
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import own_root, shown
 from idpgan.data.images import Images
-from idpgan.data.source import Found, Read
+from idpgan.data.source import DataSet, PublicFacts, Read, Source
 from idpgan.errors import ConfigError, DataError
 from idpgan.files import PRIVATE_FILE
-from idpgan.progress import Progress, silent
 
 SUFFIX = ".safetensors"
 
 
-def describe(config: DataConfig) -> Found | None:
+def find(config: DataConfig) -> DataSet | None:
     """Compare the declared keys with the file's header; return None if the file is missing. No pixel is read."""
     path = own_root(config, "tensors")
     if not path.is_file():
@@ -42,9 +41,9 @@ def describe(config: DataConfig) -> Found | None:
         people = file.get_tensor("people") if "people" in file.keys() else None  # noqa: SIM118  # not a mapping
         labeled = "labels" in file.keys()  # noqa: SIM118
     counts = () if people is None else tuple(torch.unique(people, return_counts=True)[1].tolist())
-    found: dict[str, object] = {"num_images": num, "channels": channels}
-    found |= {"num_people": len(counts)} if counts else {}
-    for key, value in found.items():
+    held: dict[str, object] = {"num_images": num, "channels": channels}
+    held |= {"num_people": len(counts)} if counts else {}
+    for key, value in held.items():
         if getattr(config, key) != value:
             declared = getattr(config, key)
             raise DataError(
@@ -56,12 +55,13 @@ def describe(config: DataConfig) -> Found | None:
             f"data.classes must be declared for data.name = 'arrays', and {path} has {'' if labeled else 'no '}labels: "
             "name the classes in the order of the labels, or set []."
         )
-    return Found(num, 0, (channels, height, width), config.classes, people=counts)
+    facts = PublicFacts(num, 0, (channels, height, width), config.classes, people=counts)
+    return DataSet(facts, lambda progress: _load(path, config.classes or ()))
 
 
-def read(config: DataConfig, progress: Progress = silent) -> Read:
-    """Return all images, and an empty set of test images; raises `DataError` as `describe`."""
-    images = read_file(config.data_root, config.classes or ())
+def _load(path: Path, classes: Sequence[str]) -> Read:
+    """Return all images, and an empty set of test images; raises `DataError` as `read_file`."""
+    images = read_file(path, classes)
     return Read(images, images.select(torch.arange(0)))
 
 
@@ -106,3 +106,6 @@ def write(path: Path, images: Images) -> None:
     kept = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
     save_file(kept, path, metadata={"classes": json.dumps(images.classes)})
     path.chmod(PRIVATE_FILE)
+
+
+SOURCE = Source(find, "There is no file {root} of images as idpgan.fit writes it. Name another.")

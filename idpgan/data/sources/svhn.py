@@ -16,10 +16,10 @@ import torch
 
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
-from idpgan.data.source import Found, Read, Refused, labeled, warn_of_null
+from idpgan.data.source import DataSet, PublicFacts, Read, Refused, Source, labeled, warn_of_null
 from idpgan.errors import DataError
 from idpgan.memory import check_memory
-from idpgan.progress import Progress, silent
+from idpgan.progress import Progress
 
 CLASSES = tuple("0123456789")
 SHAPE = (3, 32, 32)  # (C, H, W)
@@ -27,25 +27,22 @@ FOLDERS = (".", "svhn", "SVHN")
 TRAIN, TEST = "train_32x32.mat", "test_32x32.mat"
 
 
-def describe(config: DataConfig) -> Found | None:
-    """Return the counts in the files' headers; None if the files are missing."""
+def find(config: DataConfig) -> DataSet | None:
+    """Count the images by the files' headers; None if the files are missing."""
     files = _locate(config.data_root)
-    return None if files is None else Found(_count(files[0]), _count(files[1]), SHAPE, CLASSES)
+    if files is None:
+        return None
+    train, test = files
+    return DataSet(PublicFacts(_count(train), _count(test), SHAPE, CLASSES), lambda progress: _load(files, progress))
 
 
-def read(config: DataConfig, progress: Progress = silent) -> Read:
+def _load(files: tuple[Path, Path], progress: Progress) -> Read:
     """Return the training and the test images, uint8 (N, 3, 32, 32).
 
     Raises:
-        DataError: If a file is missing, damaged or of another shape. An image whose label is none of 1 to 10 stands as
-            a null record.
+        DataError: If a file is damaged or of another shape. An image whose label is none of 1 to 10 stands as a null
+            record.
     """
-    files = _locate(config.data_root)
-    if files is None:
-        raise DataError(
-            f"There is no {TRAIN} in {config.data_root} or its folder svhn. SVHN is not downloaded: put {TRAIN} and "
-            f"{TEST} there, or say where they are: --data-root DIR, data.root or IDPGAN_DATA."
-        )
     (images, wrong), (test, wrong_of_test) = map(_read, files)
     refused = (*wrong, *wrong_of_test)
     warn_of_null(refused, len(images) + len(test))
@@ -86,8 +83,8 @@ def _read(path: Path) -> tuple[Images, list[Refused]]:
     with _named(path):
         content: dict[str, Any] = loadmat(path, variable_names=("X", "y"))
         images = torch.from_numpy(content["X"].transpose(3, 2, 0, 1).copy())
-        found = torch.from_numpy(content["y"][:, 0].astype("int64"))
-    return labeled(images, torch.where(found == 10, 0, torch.where(found == 0, 10, found)), CLASSES, path)
+        labels = torch.from_numpy(content["y"][:, 0].astype("int64"))
+    return labeled(images, torch.where(labels == 10, 0, torch.where(labels == 0, 10, labels)), CLASSES, path)
 
 
 @contextlib.contextmanager
@@ -101,3 +98,10 @@ def _named(path: Path) -> Iterator[None]:
     except (OSError, *damaged) as error:
         why = " ".join(str(error).split()) or type(error).__name__
         raise DataError(f"Cannot read {path} as a MATLAB file: {why}. Replace it by the original.") from error
+
+
+SOURCE = Source(
+    find,
+    f"There is no {TRAIN} in {{root}} or its folder svhn. SVHN is not downloaded: put {TRAIN} and {TEST} there, or say "
+    "where they are: --data-root DIR, data.root or IDPGAN_DATA.",
+)

@@ -33,10 +33,10 @@ from pathlib import Path
 from idpgan.config import nearest_hint
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import declared_shape, own_root, warn_of_leftovers, warn_of_spellings
-from idpgan.data.image_files import EXTENSIONS, Files, entries, read_files, walk
-from idpgan.data.source import Found, Read
+from idpgan.data.image_files import EXTENSIONS, Files, Shape, entries, read_files, walk
+from idpgan.data.source import DataSet, PublicFacts, Read, Source
 from idpgan.errors import ConfigError, DataError
-from idpgan.progress import Progress, silent
+from idpgan.progress import Progress
 
 People = dict[str, list[Path]]  # image files by the name of the person, both unsorted
 _SEXES = ("male", "female", "malestaff", "male staff")
@@ -48,33 +48,32 @@ _NOTES = re.compile(r"readme.*|.*\.(txt|html?)", re.IGNORECASE)
 _YALE_B_NOTES = re.compile(r".*_ambient\.pgm|.*\.(bad|info|log)", re.IGNORECASE)
 
 
-def describe(config: DataConfig) -> Found | None:
-    """Compare the declared values with the file names and some headers; return None if the folder is missing."""
-    return _listed(config)[0] if own_root(config, "faces").is_dir() else None
-
-
-def read(config: DataConfig, progress: Progress = silent) -> Read:
-    """Decode every image once, person after person.
+def find(config: DataConfig) -> DataSet | None:
+    """Compare the declared values with the file names and some headers; return None if the folder is missing.
 
     Raises:
         DataError: If the layout is unknown, a person is missing or has no images, a file has no place in the layout, or
             the folder contradicts what is declared.
     """
-    found, files = _listed(config)
-    images, refused = read_files(files, found.image_shape, progress=progress)
-    return Read(images, refused=refused)
-
-
-def _listed(config: DataConfig) -> tuple[Found, Files]:
-    """List the files of each person, and check all declared keys."""
     root = own_root(config, "faces")
+    if not root.is_dir():
+        return None
     people = scan(root, config.layout)
     warn_of_spellings(people, str(root))
     counts = tuple(map(len, people.values()))
     paths = tuple(path for files in people.values() for path in files)
     shape = declared_shape(config, root, paths, {"num_images": len(paths), "num_people": len(people)})
     numbers = tuple(number for number, count in enumerate(counts) for _ in range(count))
-    return Found(len(paths), None, shape, (), people=counts), Files(paths, people=numbers)
+    files = Files(paths, people=numbers)
+    return DataSet(
+        PublicFacts(len(paths), None, shape, (), people=counts), lambda progress: _load(files, shape, progress)
+    )
+
+
+def _load(files: Files, shape: Shape, progress: Progress) -> Read:
+    """Decode every image once, person after person."""
+    images, refused = read_files(files, shape, progress=progress)
+    return Read(images, refused=refused)
 
 
 def scan(root: Path, layout: str | None = None) -> People:
@@ -91,7 +90,7 @@ def scan(root: Path, layout: str | None = None) -> People:
     if layout is not None and layout not in LAYOUTS:
         raise ConfigError(f"data.layout = '{layout}' is not a known layout. {nearest_hint(layout, LAYOUTS)}")
     if not root.is_dir():
-        raise DataError(f"There is no folder {root}. Name the folder of faces: data.root or --data-root.")
+        raise DataError(SOURCE.missing.format(root=root))
     warn_of_leftovers(root)
     found = _visible(root)  # if a folder holds only one folder of folders, that folder is read
     while len(found) == 1 and found[0].is_dir() and found[0].name.lower() not in _SEXES:
@@ -275,3 +274,6 @@ def _natural(text: str) -> tuple[tuple[int, int, str], ...]:
 
 def _natural_path(path: Path) -> tuple[tuple[tuple[int, int, str], ...], ...]:
     return tuple(_natural(part) for part in path.parts)
+
+
+SOURCE = Source(find, "There is no folder {root}. Name the folder of faces: data.root or --data-root.")
