@@ -1,10 +1,10 @@
 """Write the measured tables of README.md and docs/ from the committed results: no number there is typed by hand.
 
 Between ``<!-- measured:NAME -->`` and ``<!-- /measured -->`` stands what ``benchmarks/results/tables.toml`` says under
-[NAME]: cells of a ``figure`` (see `sample_figures`), ``audits`` (see `three_numbers`), a ``text``, or a
-table, in which ``{ROW:FACT}`` is filled from ``benchmarks/results/ROW.json``, or from the figures' cells where ROW is
-"DATA METHOD EPSILON" (one point) or "DATA METHOD" (all points in the order of epsilon; facts that end in "by epsilon").
-A line of a table is a list of cells, or words and a result, whose ``facts`` follow.
+[NAME]: cells of a ``figure`` (see `sample_figures`), ``audits`` (see `three_numbers`), all ``methods`` (see
+`method_lines`), a ``text``, or a table, in which ``{ROW:FACT}`` is filled from ``benchmarks/results/ROW.json``, or from
+the figures' cells where ROW is "DATA METHOD EPSILON" (one point) or "DATA METHOD" (all points in the order of epsilon;
+facts that end in "by epsilon"). A line of a table is a list of cells, or words and a result, whose ``facts`` follow.
 A line none of whose results has a file is left out; one file that is missing beside others reads "not measured". Facts:
 see `FACTS`.
 
@@ -29,6 +29,7 @@ from three_numbers import AUDITS
 from three_numbers import lines as audit_lines
 
 from idpgan.files import write_text_atomic
+from idpgan.methods import METHODS
 
 MISSING = "not measured"
 BLOCK = re.compile(r"(<!-- measured:([\w.-]+) -->)(.*?)(<!-- /measured -->)", re.DOTALL)
@@ -105,6 +106,8 @@ def body(table: dict[str, Any], results: dict[str, Any]) -> str:
         return "\n" + "\n".join(read_table(table["figure"])) + "\n"
     if "audits" in table:
         return "\n" + "\n".join(audit_lines(AUDITS / table["audits"], table.get("only", ()))) + "\n"
+    if "methods" in table:
+        return "\n" + "\n".join(method_lines()) + "\n"
     lines = [line(table["head"]), "|" + "---|" * len(table["head"])]
     for row in table["rows"]:
         words = row
@@ -114,6 +117,18 @@ def body(table: dict[str, Any], results: dict[str, Any]) -> str:
         if not named or named & {*results}:
             lines.append(line([cell(word, results) for word in words]))
     return "\n" + "\n".join(lines) + "\n"
+
+
+def method_lines() -> list[str]:
+    """Return the table of all methods by the registry: those that promise the same share a line."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for info in METHODS.values():
+        proven = info.proven.replace("inf", "infinite")
+        promise = info.family, ", ".join(info.units), info.relation, info.claimed or "nothing", proven
+        alike.setdefault(promise, []).append(f"`{info.name}`")
+    head = ["family", "methods", "unit", "relation", "claimed", "proven"]
+    rows = [[family, ", ".join(names), *promise] for (family, *promise), names in alike.items()]
+    return [line(head), "|" + "---|" * len(head), *map(line, rows)]
 
 
 def line(cells: list[str]) -> str:
