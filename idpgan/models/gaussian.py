@@ -17,10 +17,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from idpgan.models.config import ModelConfig
-from idpgan.models.detail import Detail
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
-from idpgan.models.light import Light, band_sizes
+from idpgan.models.light import Detail, Light, band_sizes
 from idpgan.models.registration import bent_back
 from idpgan.models.simulators import uniform_of
 from idpgan.numerics.dct import cosines
