@@ -189,8 +189,7 @@ def obfuscate_folder(options: ObfuscateOptions, progress: Progress = silent) -> 
 
 def _files(options: ObfuscateOptions, kind: type[Obfuscator]) -> tuple[tuple[Path, ...], Labels | None]:
     """Return the images, and the values of the columns to be kept and to be hidden where the method is fitted."""
-    from idpgan.data import metadata
-    from idpgan.data.labels import spelled
+    from idpgan.data import cells, metadata
     from idpgan.data.sources import face_folder
 
     source, trains = options.folder, kind.trained and options.fitted is None
@@ -216,9 +215,9 @@ def _files(options: ObfuscateOptions, kind: type[Obfuscator]) -> tuple[tuple[Pat
         return rows.paths, None
     if options.keep is None:
         raise InputError(f"name the column that is to stay readable: --keep {' or --keep '.join(rows.columns)}.")
-    keep = list(map(spelled, rows.values[0]))
+    keep, *hide = ([cells.read(cell, cells.TABLE_LABEL) for cell in column] for column in rows.values)
     if options.hide != "person":
-        return rows.paths, (keep, list(map(spelled, rows.values[-1])))
+        return rows.paths, (keep, hide[0])
     if rows.people is None:
         raise InputError(f"{table} has no column person. Add one, or name another with --hide.")
     return rows.paths, (keep, [str(person) for person in rows.people])

@@ -18,10 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from idpgan.data.cells import BLANKS, spellings
 from idpgan.data.config import DataConfig
 from idpgan.data.image_files import Shape, header, in_folders, leftovers
 from idpgan.data.images import check_class_names
-from idpgan.data.labels import BLANKS, NONE, places, spellings
+from idpgan.data.labels import NONE, places
 from idpgan.errors import ConfigError, DataError
 
 _LOG = logging.getLogger(__name__)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from idpgan.data import cells
 from idpgan.data.image_files import DAMAGE, MOST_PIXELS, ROOM
 from idpgan.errors import DataError, InputError
 
@@ -101,9 +102,10 @@ def patients(paths: Sequence[Path]) -> list[str]:
     key, names = secrets.token_bytes(32), []
     for path in paths:
         try:
-            number = str(_read(path, tags=["PatientID"]).get("PatientID") or "").strip() if is_dicom(path) else ""
+            tag = _read(path, tags=["PatientID"]).get("PatientID") if is_dicom(path) else None
         except DataError as error:
             raise DataError(f"{path} {error}.") from error
+        number = cells.read(tag or "", cells.DICOM_PATIENT)
         if not number:
             raise DataError(f"{path} names no patient (PatientID). Leave it out, or give a table with the people.")
         names.append(f"patient-{hashlib.blake2b(number.encode(), digest_size=8, key=key).hexdigest()}")

@@ -32,6 +32,7 @@ from torch import Tensor
 
 from idpgan.checks import described
 from idpgan.config import nearest_hint
+from idpgan.data import cells
 from idpgan.data.declared import looks, probed, warn_of_spellings, warn_once
 from idpgan.data.image_files import DAMAGE, Files, decoded, read_files
 from idpgan.data.images import Images, check_class_names
@@ -142,7 +143,7 @@ def gathered(
     who = None
     if people is not None:
         who, known = distinct(people, len(values), "people")
-        warn_of_spellings(map(str, known), "people")
+        warn_of_spellings((cells.read(name, cells.MEMORY_PERSON) for name in known), "people")
     found = _without_faults(Images(values, numbers, names, who), outside, unlabeled, limits, what, private)
     return found if held.null is None else found.zeroed_out(held.null)
 

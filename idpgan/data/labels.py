@@ -10,7 +10,6 @@ position where not all classes are called by numbers.
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
@@ -20,24 +19,16 @@ import torch
 from torch import Tensor
 
 from idpgan.config import nearest_hint
+from idpgan.data import cells
 from idpgan.errors import DataError, InputError
 
 Meaning = Literal["names", "positions", "either"]  # of numbers as labels; "either" in files of earlier versions
 MOST_CLASSES = 1000  # distinct values of a column; with more, it is free text
 
 NONE = -1  # the position of a label that is none of the classes
-BLANKS = frozenset({"", "nan", "NaN", "NA", "N/A", "n/a", "NULL", "null", "None", "<NA>"})  # as tables write no value
 _WHOLE = re.compile(r"-?[0-9]{1,18}")
-_WHOLE_FLOAT = re.compile(r"(-?[0-9]{1,18})\.0+")
 _POSITION = re.compile(r"position ([0-9]{1,9})")
 _MOST_SHOWN, _LONGEST_SHOWN = 20, 40  # most class names, and letters of a label, in an error
-
-
-def spelled(label: object) -> str:
-    """Return a label in its one spelling: composed letters, whole numbers without ".0", "" for no value."""
-    text = unicodedata.normalize("NFC", str(label).strip())
-    whole = _WHOLE_FLOAT.fullmatch(text)
-    return whole[1] if whole else "" if text in BLANKS else text
 
 
 def in_order(names: Iterable[str]) -> list[str]:
@@ -49,15 +40,14 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 def places(labels: Iterable[object], classes: Sequence[str]) -> list[int]:
     """Return the position of the class that each label means, `NONE` where it means none."""
-    named = {spelled(name): place for place, name in enumerate(classes)} | {
-        name: place for place, name in enumerate(classes)
-    }
+    named = {cells.read(name, cells.MEMORY_LABEL): place for place, name in enumerate(classes)}
+    named |= {name: place for place, name in enumerate(classes)}
     values = [_value(name) for name in classes]
     times = Counter(values)
     called = {value: place for place, value in enumerate(values) if value is not None and times[value] == 1}
 
     def place(label: object) -> int:
-        for text in (str(label), spelled(label)):
+        for text in (str(label), cells.read(label, cells.MEMORY_LABEL)):
             if text and text in named:
                 return named[text]
         number = int(label) if isinstance(label, bool) else _value(str(label))
@@ -99,14 +89,6 @@ def position_of(label: object, classes: Sequence[str], what: str = "label") -> i
         f"{what}: {shown} is not a class. The classes are {known}. Write names, or `position N`, N from 0 to "
         f"{len(classes) - 1} in that order. {hint if 'Did' in hint else ''}".rstrip()
     )
-
-
-def spellings(names: Iterable[str]) -> list[tuple[str, ...]]:
-    """Return groups of names that differ in nothing but capitals, blanks or composed letters."""
-    groups: dict[str, list[str]] = {}
-    for name in dict.fromkeys(names):
-        groups.setdefault(" ".join(unicodedata.normalize("NFKC", name).casefold().split()), []).append(name)
-    return [tuple(group) for group in groups.values() if len(group) > 1]
 
 
 def resolved(
@@ -152,7 +134,7 @@ def resolved(
     if meaning == "positions" and whole and NONE not in places(own, names):
         values = ["" if place == NONE else own[place] for place in inside]
     if not names:
-        names = tuple(in_order({spelled(value) for value in values} - {""}))
+        names = tuple(in_order({cells.read(value, cells.MEMORY_LABEL) for value in values} - {""}))
         if len(names) > min(MOST_CLASSES, max(num // 2, 2)):
             raise DataError(
                 f"labels have {len(names):,} values for {num:,} {what}, too many to be classes. Name the classes "
@@ -176,8 +158,10 @@ def distinct(values: Any, num: int, what: str, floats: bool = False) -> tuple[Te
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
         array = array.astype(str)
     listed = array.tolist() if floats and array.ndim == 1 and array.dtype.kind in "fO" else []
-    if listed and all(isinstance(value, str | int | float) or not spelled(value) for value in listed):
-        array = np.array([spelled(value) for value in listed])
+    texts = [cells.read(value, cells.MEMORY_LABEL) for value in listed]
+    known = (not text or isinstance(value, str | int | float) for value, text in zip(listed, texts, strict=True))
+    if listed and all(known):
+        array = np.array(texts)
     if array.shape != (num,) or array.dtype.kind not in "biuU":
         one_hot = " Give the number of the class, not a row of zeros and a one." if array.ndim == 2 else ""
         raise DataError(
@@ -193,5 +177,5 @@ def distinct(values: Any, num: int, what: str, floats: bool = False) -> tuple[Te
 
 def _value(name: str) -> int | None:
     """Return the whole number that a class is called by, None if it is called otherwise."""
-    text = spelled(name)
+    text = cells.read(name, cells.MEMORY_LABEL)
     return int(text) if _WHOLE.fullmatch(text) else None

@@ -21,8 +21,9 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from idpgan.config import nearest_hint, text_of
+from idpgan.data import cells
 from idpgan.data.declared import warn_of_spellings, warn_once
-from idpgan.data.labels import in_order, spelled
+from idpgan.data.labels import in_order
 from idpgan.errors import DataError, InputError
 from idpgan.files import parse_json, printable, read_plain
 
@@ -34,7 +35,6 @@ LANDMARKS = "landmarks.csv"
 FILE_NAME, PERSON, LABEL = "file_name", "person", "label"  # LABEL: default column of classes
 CUT_FROM = "cut_from"  # the photo that an image was cut out of
 _MOST_BYTES = 1 << 30
-_BITS = {"1": 1, "true": 1, "yes": 1, "0": 0, "-1": 0, "false": 0, "no": 0}
 
 
 class Table(NamedTuple):
@@ -97,7 +97,7 @@ def read_table(path: Path, file_column: str = FILE_NAME, person_column: str | No
         if line and len(line) != len(header):
             raise DataError(f"{path}: row {number} has {len(line)} values for {len(header)} columns. Mend the row.")
         if line:
-            rows.append(tuple(value.strip() for value in line))
+            rows.append(tuple(cells.read(value, cells.TABLE_CELL) for value in line))
     return Table(path, header, tuple(rows))
 
 
@@ -117,7 +117,7 @@ def _of_json(text: str) -> list[list[str]]:
     if wrong is not None:
         raise ValueError(f"line {wrong} holds no object")
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    return [columns, *(["" if row.get(name) is None else str(row[name]) for name in columns] for row in rows)]
+    return [columns, *([cells.read(row.get(name), cells.TABLE_CELL) for name in columns] for row in rows)]
 
 
 def tables_in(root: Path) -> list[Path]:
@@ -140,8 +140,8 @@ def joined(tables: Sequence[Table], root: Path) -> Table:
     rows = []
     for table in tables:
         below = table.path.parent.relative_to(root)
-        for cells in zip(*(table.column(name) for name in first.columns), strict=True):
-            row = dict(zip(first.columns, cells, strict=True))
+        for values in zip(*(table.column(name) for name in first.columns), strict=True):
+            row = dict(zip(first.columns, values, strict=True))
             rows.append(tuple((row | {FILE_NAME: row[FILE_NAME] and (below / row[FILE_NAME]).as_posix()}).values()))
     return Table(first.path, first.columns, tuple(rows))
 
@@ -181,8 +181,8 @@ def file_problems(table: Table) -> list[str]:
 
 
 def composed(name: str) -> str:
-    """Return a name in one of the ways that Unicode has for it: a Mac writes an accent of its own, others do not."""
-    return unicodedata.normalize("NFC", name)
+    """Return a file's name as it is compared with others."""
+    return cells.read(name, cells.FILE_NAME)
 
 
 def _on_disk(root: Path, name: str) -> Path:
@@ -240,7 +240,7 @@ def read_rows(root: Path, label: Sequence[str], key: str = "data.label") -> Rows
         )
     column = CUT_FROM if CUT_FROM in table.columns else PERSON
     if column in table.columns:
-        names = table.column(column)
+        names = [cells.read(name, cells.TABLE_PERSON) for name in table.column(column)]
         if "" in names:
             raise DataError(
                 f"{table.path}: row {names.index('') + 2} has no {column} ({names.count('')} of {len(names)} rows). "
@@ -291,10 +291,5 @@ def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, 
 
 
 def class_values(values: Sequence[str]) -> list[str]:
-    """List the distinct values of a column that may hold classes, in order, without blanks; see `labels.spelled`."""
-    return in_order(set(map(spelled, values)) - {""})
-
-
-def bits(values: Sequence[str]) -> list[int | None]:
-    """Read attributes: 1, true, yes or 0, -1, false, no; None for anything else."""
-    return [_BITS.get(spelled(value).lower()) for value in values]
+    """List the distinct values of a column that may hold classes, in order, without blanks; see `cells`."""
+    return in_order({cells.read(value, cells.TABLE_LABEL) for value in values} - {""})

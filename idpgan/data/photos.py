@@ -17,10 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from idpgan.data import dicom, metadata
+from idpgan.data import cells, dicom, metadata
 from idpgan.data.declared import warn_of_spellings
 from idpgan.data.image_files import EXTENSIONS, ROOM, as_channels, decoded, entries, leftovers, opened, walk
-from idpgan.data.labels import spelled
 from idpgan.data.metadata import FILE_NAME, PERSON
 from idpgan.errors import DataError
 
@@ -243,7 +242,8 @@ def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) ->
     empty = next((path for path in places if path.relative_to(source).parts not in used), None)
     if empty is not None:
         raise DataError(f"{empty} holds no photo, but --folders {folders} makes a {meaning} of it. Remove the folder.")
-    return [part[level - 1] for part in parts]
+    rule = cells.FOLDER_CLASS if meaning == "label" else cells.FOLDER_PERSON
+    return [cells.read(part[level - 1], rule) for part in parts]
 
 
 def _columns_of(labels: LabelTable, tables: Sequence[Path], source: Path, names: Sequence[str]) -> dict[str, list[str]]:
@@ -278,7 +278,12 @@ def _columns_of(labels: LabelTable, tables: Sequence[Path], source: Path, names:
     if problems:
         raise DataError(f"{table.path} {' '.join(problems)}")
     return {
-        name: [(str if name == PERSON else spelled)(rows[photo][index]) if photo in rows else "" for photo in names]
+        name: [
+            cells.read(rows[photo][index], cells.TABLE_PERSON if name == PERSON else cells.TABLE_LABEL)
+            if photo in rows
+            else ""
+            for photo in names
+        ]
         for index, name in enumerate(table.columns)
         if name in wanted
     }

@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from idpgan.config import nearest_hint
-from idpgan.data import declared, eyes, sources
+from idpgan.data import cells, declared, eyes, sources
 from idpgan.data.config import DataConfig
 from idpgan.data.images import names_people
 from idpgan.data.labels import MOST_CLASSES as MOST_LABELS
-from idpgan.data.labels import spelled, spellings
 from idpgan.data.load import DataShape, known_shape
-from idpgan.data.metadata import METADATA, PREPARED, bits, class_values, read_rows
+from idpgan.data.metadata import METADATA, PREPARED, class_values, read_rows
 from idpgan.data.sources import celeba, face_folder, folder
 from idpgan.errors import DataError, InputError
 from idpgan.files import pasted
@@ -188,7 +187,7 @@ def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None) ->
     settings["num_images"] = Setting(len(rows.paths), "N: rows of metadata.csv, null records too")
     if rows.people is not None:
         why = "photos in the column cut_from" if rows.of_photos else "names in the column person"
-        same = [] if rows.of_photos else spellings(rows.person_names)
+        same = [] if rows.of_photos else cells.spellings(rows.person_names)
         equal = "; ".join(" = ".join(map(declared.shown, group)) for group in same[:3])
         settings["num_people"] = Setting(len(rows.person_names), why + (f"; one person each? {equal}" if same else ""))
     settings |= _looks(root, rows.paths)
@@ -210,13 +209,13 @@ def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None) ->
         return Shown(settings | {"classes": Setting([], why)}, Counter(), tuple(fitting), unfit)
     values = rows.values[columns.index(column)]
     settings["label"] = Setting(column, "the column of metadata.csv that makes the classes")
-    if None in bits(values):
+    if None in cells.bits(values):
         found = class_values(values)
         why = "keep those that you want; their names are released; images of others are null records"
         if not rows.of_photos and names_people(found, rows.person_names):
             why = "they seem to be people: a release calls them class-0, ...; their names only with keep_names = true"
         settings["classes"] = Setting(found, why)
-    counts = Counter(spelled(value) or "(blank)" for value in values)
+    counts = Counter(cells.read(value, cells.TABLE_LABEL) or "(blank)" for value in values)
     return Shown(settings, counts, tuple(name for name in fitting if name != column), unfit)
 
 

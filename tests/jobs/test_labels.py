@@ -10,10 +10,11 @@ from torch.utils.data import TensorDataset
 
 import idpgan
 from idpgan.commands import fit as fit_module
+from idpgan.data.cells import MEMORY_LABEL, read, spellings
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.intake import gathered
-from idpgan.data.labels import are_ambiguous, in_order, numbers, places, position_of, spelled, spellings
+from idpgan.data.labels import are_ambiguous, in_order, numbers, places, position_of
 from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.metrics.source import read_images
@@ -292,8 +293,8 @@ def test_evaluate_names_what_fewer_real_classes_lack():
 
 
 def test_one_spelling_of_a_value():
-    assert [spelled(each) for each in ("1.0", " 1 ", "-2.00", "1.5", "nan", "NA", "<NA>", None, "Nana")] == [
+    assert [read(each, MEMORY_LABEL) for each in ("1.0", " 1 ", "-2.00", "1.5", "nan", "NA", "<NA>", None, "Nana")] == [
         *("1", "1", "-2", "1.5", "", "", "", "", "Nana")
     ]
-    assert spelled("cafe\u0301") == "caf\u00e9"
+    assert read("cafe\u0301", MEMORY_LABEL) == "caf\u00e9"
     assert spellings(["Anna", "anna", "ANNA ", "Ben"]) == [("Anna", "anna", "ANNA ")]

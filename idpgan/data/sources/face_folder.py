@@ -31,6 +31,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from idpgan.config import nearest_hint
+from idpgan.data import cells
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import declared_shape, own_root, warn_of_leftovers, warn_of_spellings
 from idpgan.data.image_files import EXTENSIONS, Files, Shape, entries, read_files, walk
@@ -200,8 +201,9 @@ def _by_folder(root: Path, leave_out: re.Pattern[str] | None = None) -> People:
     people: People = {}
     for place in _folders(root):
         files = [path for path in walk(place) if leave_out is None or not leave_out.fullmatch(path.name)]
-        people[place.name] = _images_among(files)
-        if not people[place.name]:
+        name = cells.read(place.name, cells.FOLDER_PERSON)
+        people[name] = _images_among(files)
+        if not people[name]:
             raise DataError(f"{place} holds no images of this person. Put them there, or empty files of their names.")
     return people
 

@@ -25,12 +25,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from idpgan.data import metadata
+from idpgan.data import cells, metadata
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import declared_shape, own_root, shown, warn_of_leftovers, warn_once
 from idpgan.data.image_files import EXTENSIONS, UNWANTED, Files, decode, entries, in_words, read_files, walk
 from idpgan.data.images import Images, attribute_classes
-from idpgan.data.labels import MOST_CLASSES, NONE, in_order, places, spelled
+from idpgan.data.labels import MOST_CLASSES, NONE, in_order, places
 from idpgan.data.metadata import METADATA
 from idpgan.data.source import DataSet, PublicFacts, Read, Source
 from idpgan.data.sources.face_folder import known_layout
@@ -76,7 +76,7 @@ def _listed(root: Path, config: DataConfig) -> tuple[PublicFacts, Files]:
     if not train.paths:
         raise DataError(f"{root} holds no images. Put some there, or name another folder.")
     place = root if test is None else root / "train"
-    folders = in_order(path.name for path in entries(place) if path.is_dir())
+    folders = in_order(cells.read(path.name, cells.FOLDER_CLASS) for path in entries(place) if path.is_dir())
     shape = declared_shape(config, root, train.paths, {"num_images": len(train.paths), "classes": folders})
     if config.classes and set(places(folders, config.classes)) == {
         NONE
@@ -149,8 +149,9 @@ def _scan_classes(root: Path, classes: Sequence[str] | None) -> Files:
     if len(folders) < len(members):
         stray = next(path for path in members if not path.is_dir())
         raise DataError(f"{stray} lies beside class folders: move it into one of them, or away.")
-    names = in_order(folder.name for folder in folders) if classes is None else list(classes)
-    meant = places([folder.name for folder in folders], names)
+    said = [cells.read(folder.name, cells.FOLDER_CLASS) for folder in folders]
+    names = in_order(said) if classes is None else list(classes)
+    meant = places(said, names)
     twice = {place for place, times in Counter(meant).items() if times > 1} - {NONE}
     if twice:
         same = ", ".join(folder.name for folder, place in zip(folders, meant, strict=True) if place in twice)
@@ -204,12 +205,14 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[PublicFacts, Files]:
     if config.classes or label != config.label or not label:
         counted["classes"] = values[:MOST_CLASSES]
         hint = f" Columns of labels: {', '.join(rows.columns)} (data.label)." if rows.columns and not label else ""
-    elif any(None in metadata.bits(column) for column in rows.values):
+    elif any(None in cells.bits(column) for column in rows.values):
         hint = f" Classes of '{label[0]}' (data.classes): {first}."
     shape = declared_shape(config, root, rows.paths, counted, hint)
     files = _labeled_rows(label, config.classes or (), rows)
     if unwanted := files.labels.count(UNWANTED):
-        blank = sum("" in map(spelled, row) for row in zip(*rows.values, strict=True))
+        blank = sum(
+            any(not cells.read(cell, cells.TABLE_LABEL) for cell in row) for row in zip(*rows.values, strict=True)
+        )
         wanted = (
             f"data.classes = {shown(config.classes)}"
             if config.classes
@@ -247,7 +250,7 @@ def _labeled_rows(label: Sequence[str], classes: Sequence[str], rows: metadata.R
         labels = tuple(places(rows.values[0], classes))
         unwanted = f"has none of data.classes in the column {label[0]}"
         return Files(rows.paths, labels, tuple(classes), unwanted, True, people)
-    each = list(zip(*(metadata.bits(values) for values in rows.values), strict=True))
+    each = list(zip(*(cells.bits(values) for values in rows.values), strict=True))
     labels = tuple(UNWANTED if None in row else 0 for row in each)
     unwanted = f"has neither 1 nor 0 in a column of {', '.join(label)}"
     attributes = tuple(tuple(bit or 0 for bit in row) for row in each)
@@ -294,7 +297,8 @@ def scanned(root: Path, config: DataConfig | None = None) -> Files:
     named: Sequence[str] = config.classes or () if config else ()
     if label and not config:  # a value that is a folder's name too is no blank: a release may have the class NA
         values = set(rows.values[0])
-        named = in_order({value if value and (root / value).is_dir() else spelled(value) for value in values} - {""})
+        folders = {value for value in values if value and (root / value).is_dir()}
+        named = in_order(folders | {cells.read(value, cells.TABLE_LABEL) for value in values - folders} - {""})
     files = _labeled_rows(label, named, rows)
     keep = [index for index in range(len(rows.paths)) if not files.labels or files.labels[index] != UNWANTED]
     if not keep:
@@ -314,7 +318,7 @@ def _with_looks(root: Path, looks: Collection[str]) -> Files:
         raise DataError(f"data.public_labels names columns of {root / METADATA}, and there is no such file.")
     names = tuple(sorted(looks))
     rows = metadata.read_rows(root, names, "data.public_labels")
-    bits = list(zip(*map(metadata.bits, rows.values), strict=True))
+    bits = list(zip(*map(cells.bits, rows.values), strict=True))
     keep = [index for index, row in enumerate(bits) if None not in row]
     if not keep:
         raise DataError(f"data.public_labels: no row of {root / METADATA} has 1 or 0 in {', '.join(names)}.")
