@@ -50,6 +50,7 @@ LEFTOVERS = (  # what file systems, network storage and archives of a Mac leave 
     "@eadir", "#recycle", "#snapshot", "@recycle", "$recycle.bin", "recycler", "system volume information",
     "lost+found", "__macosx",
 )  # fmt: skip
+_UNSEEN = frozenset((*HIDDEN, *LEFTOVERS))
 LEDGER = ".ledger.json"  # suffix to a folder's name: the file beside it that lists its publications
 FORMATS = (
     "JPEG",
@@ -151,7 +152,7 @@ def entries(folder: Path) -> list[Path]:
 
 def _is_visible(name: str) -> bool:
     """Distinguish the user's files and folders from those that systems create."""
-    return not name.startswith(".") and name.lower() not in (*HIDDEN, *LEFTOVERS)
+    return not name.startswith(".") and name.lower() not in _UNSEEN
 
 
 # One picture ------------------------------------------------------------------------------------------------------

@@ -28,7 +28,7 @@ from idpgan.data.images import (
     numbered_by,
 )
 from idpgan.data.labels import NONE, places
-from idpgan.data.source import PublicFacts, Refused, unsaid
+from idpgan.data.source import DataSet, PublicFacts, Refused, unsaid
 from idpgan.data.sources import arrays, folder
 from idpgan.device import free_bytes, is_gpu
 from idpgan.errors import ConfigError, DataError
@@ -255,15 +255,19 @@ def _no_people(config: DataConfig) -> DataError:
     )
 
 
-def describe(config: DataConfig) -> DataShape | None:
+def describe(config: DataConfig, data_set: DataSet | None = None) -> DataShape | None:
     """Return sizes, shape and classes without reading an image; None if the files are missing.
+
+    Args:
+        config: All of [data].
+        data_set: Where it was found before, so that no folder is listed again.
 
     Raises:
         ConfigError: If there is no source of that name.
         DataError: If it is already certain that `load` will fail.
     """
     with _public_root(config) as root:
-        data_set = sources.find(config)
+        data_set = data_set or sources.find(config)
         in_file = _of_file(root)
         public = None if in_file is None else (len(in_file), in_file.classes)
         if public is None and root is not None:
@@ -304,9 +308,9 @@ def describe(config: DataConfig) -> DataShape | None:
     return shape
 
 
-def known_shape(config: DataConfig) -> DataShape:
+def known_shape(config: DataConfig, data_set: DataSet | None = None) -> DataShape:
     """Return what `describe` returns; raises `ConfigError` if the files are missing."""
-    shape = describe(config)
+    shape = describe(config, data_set)
     if shape is None:
         raise ConfigError(
             f"data set '{config.name}' is not there (root {config.data_root}), and what a run costs depends on its "

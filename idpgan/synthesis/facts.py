@@ -88,14 +88,14 @@ def facts_of(
         why = "no photo is trained on and tested on" if data_set.facts.of_photos else why
         settings = settings | {"split_by": Setting("identity", why)}
     try:
-        shape = known_shape(_config(settings))
+        shape = known_shape(_config(settings), data_set)
     except DataError:  # too few for a holdout, or another problem, which is then reported
         settings = settings | {"holdout_share": Setting(0.0, "too few images for non-members: attacks need them")}
-        shape = known_shape(_config(settings))
+        shape = known_shape(_config(settings), data_set)
     aligned = eyes_of(_config(settings)) is not None
     if public is not None:
         settings = settings | _public(public.absolute(), shape)
-        shape = known_shape(_config(settings))
+        shape = known_shape(_config(settings), data_set)
     return seen._replace(settings=settings), Facts(shape, mean, source in DIGITS, aligned, digits=source in DIGITS)
 
 

@@ -133,8 +133,8 @@ def recognize(root: Path) -> str:
             return "yale-b"
         if all(name.lower() in _SEXES for name in names):
             return "faces94"
-        inside = {path.name: [file.name for file in _visible(path)] for path in folders}
-        named = (files and all(file.startswith(f"{person}.") for file in files) for person, files in inside.items())
+        inside = ((path.name, [file.name for file in _visible(path)]) for path in folders)  # listed until one tells
+        named = (files and all(file.startswith(f"{person}.") for file in files) for person, files in inside)
         return "faces95" if all(named) else "people"
     stray = next((path for path in found if not path.is_dir() and not _YALE.fullmatch(path.name)), None)
     what = "is empty" if not found else f"holds {stray.name if stray is not None else 'files beside folders'}"
