@@ -48,11 +48,13 @@ REMOVED = MappingProxyType(
         "idpgan init --no-probe": "Leave it out: no method is tried any more.",
         "idpgan rehearse": "Take idpgan train CONFIG --dry-run --epsilon 1 3 10, a table of signal and risk.",
         "idpgan people --columns": "All traits are in metadata.csv; data.label says which one makes the classes.",
+        "idpgan attack --originals": "Take idpgan recognize OUT ORIGINALS.",
         "idpgan audit --exposure": _EXPOSURE,
         "idpgan audit --extract": _EXPOSURE,
         "idpgan audit --repeats": _EXPOSURE,
         # names of Python
         "idpgan.attacks.exposure": _EXPOSURE,
+        "idpgan.attacks.run_attack": "Take `idpgan.attacks.attack(members, others, knowledge)`, which runs all rows.",
         "idpgan.metrics.measure_fairness": "Take fairlearn's; `idpgan evaluate --predictions` writes rows for it.",
         "idpgan.continual.RunningSums": _SUMS,
         "idpgan.continual.SumsStream": _SUMS,

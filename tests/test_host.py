@@ -163,9 +163,7 @@ def calls(folder):
         "idpgan.continual.isotonic": lambda: continual.isotonic([3, 1, 2]),
         "idpgan.attacks.evaluate_scores": lambda: attacks.evaluate_scores([3.0, 4.0, 5.0], [0.0, 1.0, 2.0]),
         "idpgan.attacks.select_attacks": lambda: attacks.select_attacks(["all"]),
-        "idpgan.attacks.run_attack": lambda: (
-            idpgan.attack(PIXELS[:30], PIXELS[:30], PIXELS[30:], attacks=["copies"]).best
-        ),
+        "idpgan.attacks.attack": lambda: idpgan.attack(PIXELS[:30], PIXELS[:30], PIXELS[30:], attacks=["copies"]).best,
         "idpgan.attacks.attack_model": lambda: attacks.attack_model(
             MADE.digits, ROWS[1], ROWS[2], attacks=["nearest-sample"], samples=50
         ),

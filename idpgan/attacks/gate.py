@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from idpgan.attacks.attack import Best, Outcome, corrected, judged, least_images
 from idpgan.attacks.evaluate import LEAST_NON_MEMBERS
+from idpgan.attacks.outcome import Best, Outcome, corrected, judged, least_images
 from idpgan.errors import InputError
 
 LEAK = "leak"  # the limit that nothing may be found

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idpgan.attacks.attack import Membership, Outcome
 from idpgan.attacks.copies import Copies
 from idpgan.attacks.distances import nearest_neighbors
+from idpgan.attacks.outcome import Outcome
 from idpgan.data.images import Images
 
 NEAREST = 5  # generated images beside each member
@@ -56,11 +56,11 @@ class Record:
 
 
 def most_exposed(
-    images: Membership,
+    members: Images,
     samples: Images | None,
     outcomes: Sequence[Outcome],
     num: int,
-    names: Sequence[Sequence[str]] | None = None,
+    names: Sequence[Sequence[str]],
     copied: Copies | None = None,
 ) -> tuple[Record, ...]:
     """Return the ``num`` members that are found most easily, the first one first.
@@ -71,14 +71,14 @@ def most_exposed(
     records, say nothing of a single member and are left out; so is a member that a costly attack did not judge.
 
     Args:
-        images: Members and others, in the order in which they were judged.
+        members: In the order in which they were judged.
         samples: Generated images; without them there are no records.
-        names: Of each member; None = its position among the members, from 1.
+        names: Of each member.
         copied: Which of them stand in generated images; None = only equal ones are known.
     """
     if samples is None or num == 0:
         return ()
-    levels, members = _levels(outcomes, len(images.members)), images.members.to("cpu")
+    levels, members = _levels(outcomes, len(members)), members.to("cpu")
     drawn = set(samples.digests())
     equal = torch.tensor([digest in drawn for digest in members.digests()])
     found = torch.zeros_like(equal) if copied is None else copied.found
@@ -97,7 +97,7 @@ def most_exposed(
     squares, nearer = squares.sort(1)
     return tuple(
         Record(
-            (f"image {i + 1:,}",) if names is None else tuple(names[i]),
+            tuple(names[i]),
             bool(equal[i]),
             {name: round(float(level[i]), 6) for name, level in levels.items()},
             tuple(round(float(square) ** 0.5, 3) for square in squares[place]),

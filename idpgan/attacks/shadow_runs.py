@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from idpgan.attacks.attack import Membership, draw, joined
+from idpgan.attacks.knowledge import draw, joined
 from idpgan.attacks.shadows import Density, Shadows, halves, vulnerable
 from idpgan.data.images import Images
 from idpgan.data.load import Split
@@ -39,7 +39,9 @@ def train_shadows(
     run: RunFolder,
     config: RunConfig,
     split: Split,
-    images: Membership,
+    members: Images,
+    others: Images,
+    reference: Images,
     train: Callable[[RunConfig, Split, Progress], Generator],
     *,
     shadows: int,
@@ -53,7 +55,9 @@ def train_shadows(
         run: Keeps them, in ``shadows/``.
         config: Of the run.
         split: Its data, without null records.
-        images: Members, non-members and reference of the attack.
+        members: Of the attack: the first private images.
+        others: As many non-members.
+        reference: Images that are neither.
         train: Returns what a run of this config would release of this split.
         shadows: Even, at least 4.
         samples: Images that are drawn of each.
@@ -62,16 +66,15 @@ def train_shadows(
         InputError: If there is no reference to choose the records by, or the training was interrupted: what is trained
             is kept.
     """
-    if len(images.reference) < 3:
+    if len(reference) < 3:
         raise InputError(
-            f"--shadows needs reference images to choose the most exposed records by, and {len(images.reference)} are "
+            f"--shadows needs reference images to choose the most exposed records by, and {len(reference)} are "
             "left of the holdout and the test part. Give the data set a larger holdout_share or test part."
         )
-    count = min(_MOST_RECORDS, len(images.members))
-    known = images.reference.images
-    places = [vulnerable(side.images, known, count) for side in (images.members, images.non_members)]
-    members, others = images.members.select(places[0]), images.non_members.select(places[1])
-    records, density = joined(members, others), Density.of(known)
+    count = min(_MOST_RECORDS, len(members))
+    places = [vulnerable(side.images, reference.images, count) for side in (members, others)]
+    members, others = members.select(places[0]), others.select(places[1])
+    records, density = joined(members, others), Density.of(reference.images)
     included = halves(shadows, len(records), config.training.seed + _SEED)
     background = torch.ones(len(split.private), dtype=torch.bool)
     background[places[0]] = False  # members are the first private images

@@ -64,7 +64,7 @@ def _options(
 
 
 _COMMANDS = (
-    "prepare", "people", "init", "train", "sample", "evaluate", "attack", "audit", "report",
+    "prepare", "people", "init", "train", "sample", "evaluate", "attack", "recognize", "audit", "report",
     "publish", "obfuscate", "stream", "ledger", "methods", "verify", "doctor",
 )  # fmt: skip
 for _name in _COMMANDS:  # each is a function in the file of its name; the package's attribute stays the file

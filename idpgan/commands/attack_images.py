@@ -11,20 +11,18 @@ import itertools
 import math
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from idpgan.attacks.attack import Attack, Knowledge, Membership, best_of, corrected, joined, least_images, run_attack
-from idpgan.attacks.copies import find_copies
-from idpgan.attacks.distances import nearest_neighbors
+from idpgan.attacks import run
+from idpgan.attacks.findings import CAUTION, COPIES, Findings
 from idpgan.attacks.independence import check_independent
-from idpgan.attacks.membership import nearest_in_features
-from idpgan.attacks.registry import ATTACKS, select_attacks
-from idpgan.attacks.riskiest import most_exposed
+from idpgan.attacks.knowledge import Knowledge, people_of
+from idpgan.attacks.outcome import corrected, least_images
+from idpgan.attacks.registry import select_attacks
 from idpgan.checks import whole
 from idpgan.commands.fit import FittedGenerator
 from idpgan.data.images import Images
@@ -36,14 +34,11 @@ from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.kinds import opened
 from idpgan.metrics.source import kind_of, read_images
-from idpgan.progress import Progress, counted, duration, silent
-from idpgan.report.attacked_images import CAUTION, COPIES, ImagesAttack
+from idpgan.progress import Progress, silent
 from idpgan.run import describe_environment
 
 SAMPLES = 10_000  # that are drawn, unless told
 LEAST_SAMPLES, LEAST_REFERENCE = 3, 40
-_PROBED, _CLOUDS = 256, (512, 2048)  # images that are timed, with so many synthetic ones
-_SECONDS = 1_000_000  # pairs that take seconds
 _COINCIDENCE = 0.01  # share of images that may be equal by chance: tiny or drawn ones
 _SIDES = "synthetic", "members", "others", "reference"
 _POSSIBLE = {"samples", "sample_labels", "reference", "reference_samples", "reference_labels"}  # to be known
@@ -65,7 +60,7 @@ def attack(
     device: str = "auto",
     riskiest: int = 0,
     progress: Progress = silent,
-) -> ImagesAttack:
+) -> Findings:
     """Attack images that any tool has made: can the images they were made from be told from images that were not used?
 
     Nothing is written, and nothing is charged: this is for the curator, who has the private images.
@@ -107,79 +102,52 @@ def attack(
     given = dict(zip(_SIDES, (synthetic, members, others, reference), strict=True))
     sources = {name: source for name, source in given.items() if source is not None}
     started, where = time.monotonic(), resolve_device(device, "device")
-    asked = (attacks,) if isinstance(attacks, str) else attacks
-    rows = [row for row in select_attacks(asked) if set(row.needs) <= _POSSIBLE]
+    rows = select_attacks((attacks,) if isinstance(attacks, str) else attacks)
+    rows = tuple(row for row in rows if set(row.needs) <= _POSSIBLE)
     people: dict[str, int] = {}
-    drawn: Any = {"num": samples, "seed": seed, "device": where, "pixel_range": pixel_range, "progress": progress}
-    read = {name: _read(name, source, people, **drawn) for name, source in sources.items()}
+    read = {
+        name: _read(
+            name, source, people, num=samples, seed=seed, device=where, pixel_range=pixel_range, progress=progress
+        )
+        for name, source in sources.items()
+    }
     all_members = read["members"]
-    images, notes = _chosen(read, most, seed)
-    names = _names(all_members, sources["members"], images.members)
-    knowledge = _knowledge(read, seed, where)
-    possible = [row for row in rows if row.missing(knowledge, images) is None]
-    _refuse_few(read, images, possible, confidence)
-    if images.people is None:
-        check_independent(images.members.images, images.non_members.images, seed=seed)
-    judging: Any = {"confidence": corrected(len(possible), confidence, COPIES), "device": where, "progress": progress}
-    progress("attacks", 0, len(rows) + 1, f"{expected_time(images, knowledge, where)} in all")
-    outcomes = tuple(
-        run_attack(row, knowledge, images, **judging) for row in counted(rows, progress, "attacks", len(rows) + 1)
+    judged, notes = _chosen(read, most, seed)
+    knowledge, of_people = _knowledge(read, seed, where), people_of(*judged) is not None
+    reasons = [row.missing(knowledge, people_known=of_people) for row in rows]
+    _refuse_few(read, len(judged[0]), reasons.count(None), confidence)
+    if not of_people:
+        check_independent(judged[0].images, judged[1].images, seed=seed)
+    if None not in reasons:
+        why = "; ".join(dict.fromkeys(map(str, reasons))) or "all need a run"
+        raise InputError(f"None of these attacks can be run: {why}.")
+    found = run.attack(
+        *judged,
+        knowledge,
+        rows,
+        copies=True,
+        names=_names(all_members, sources["members"], judged[0]),
+        riskiest=riskiest,
+        confidence=confidence,
+        device=where,
+        progress=progress,
     )
-    best = best_of(outcomes, confidence, COPIES)
-    if best is None:
-        reasons = dict.fromkeys(str(found.skipped) for found in outcomes)
-        raise InputError(f"None of these attacks can be run: {'; '.join(reasons) or 'all need a run'}.")
-    sides = images.members.to(where), images.non_members.to(where)
-    copied = find_copies(*sides, knowledge.needed("samples"), progress=progress)
     facts = {
         **{
             name: str(source) if isinstance(source, str | Path) else f"{name} ({type(source).__name__})"
             for name, source in sources.items()
         },
-        "num_members": len(images.members),
-        "num_others": len(images.non_members),
+        "num_members": len(judged[0]),
+        "num_others": len(judged[1]),
         "num_samples": len(read["synthetic"]),
         "num_reference": len(read["reference"]) if "reference" in read else 0,
-        "nearest_record": _nearest_record(images, knowledge, where),
-        "copies": copied.to_json(names) | ({} if images.people is None else copied.people(*images.people)),
+        **found.facts,
         "seconds": round(time.monotonic() - started, 1),
         "environment": describe_environment(where.type),
     }
-    if images.people is not None:
+    if of_people:
         notes.append("the brackets are those of people: images of one person are not independent")
-    risky = most_exposed(images, knowledge.samples, outcomes, riskiest, names, copied)
-    return ImagesAttack(outcomes, best, facts, (*notes, *CAUTION), riskiest=risky)
-
-
-def expected_time(images: Membership, knowledge: Knowledge, device: torch.device) -> str:
-    """Say how long all attacks that compare images take, from some that are compared with few and more synthetic ones.
-
-    Each pair of an image in question and a synthetic one is compared three times as a whole (distances, and those of
-    the next attack and of near copies) and once as a copy; features are computed of all images.
-    """
-    samples, judged = knowledge.needed("samples").images, 2 * len(images.members)
-    if judged * len(samples) < _SECONDS:
-        return "seconds"
-    reference = 0 if knowledge.reference is None else len(knowledge.reference)
-    some, clouds = images.members.images[:_PROBED].to(device), [samples[:few] for few in _CLOUDS]
-
-    def expected(work: Callable[[Tensor], Any], compared: int) -> float:
-        """Return the seconds of all images in question: a part for each pair, and a part for each image."""
-        first, second = (_seconds(work, cloud) for cloud in clouds)
-        pair = max(0.0, second - first) / max(1, len(clouds[1]) - len(clouds[0]))
-        return (pair * compared + max(0.0, first - pair * len(clouds[0]))) * judged / len(some)
-
-    near = expected(lambda cloud: nearest_neighbors(some, cloud, 1), 3 * (len(samples) + judged + 2 * reference))
-    copies = expected(lambda cloud: find_copies(Images(some), Images(some[:1]), Images(cloud)), len(samples))
-    row = _seconds(lambda cloud: nearest_in_features(some, cloud), clouds[0]) / (len(some) + len(clouds[0]))
-    return f"about {duration(near + copies + row * (2 * len(samples) + 2 * judged + reference))}"
-
-
-def _seconds(work: Callable[[Tensor], Any], cloud: Tensor) -> float:
-    work(cloud)
-    started = time.monotonic()
-    work(cloud)
-    return time.monotonic() - started
+    return dataclasses.replace(found, facts=facts, notes=(*notes, *CAUTION))
 
 
 def _names(images: Images, source: Any, chosen: Images) -> list[list[str]]:
@@ -214,7 +182,7 @@ def _with_people(images: Images, path: Path, people: dict[str, int]) -> Images:
     return dataclasses.replace(images, identities=torch.tensor(numbers))
 
 
-def _chosen(read: dict[str, Images], most: int, seed: int) -> tuple[Membership, list[str]]:
+def _chosen(read: dict[str, Images], most: int, seed: int) -> tuple[tuple[Images, Images], list[str]]:
     """Return as many members as others, in random order, after refusing what cannot be compared."""
     shape, notes = read["members"].image_shape, list[str]()
     for name, images in read.items():
@@ -245,7 +213,7 @@ def _chosen(read: dict[str, Images], most: int, seed: int) -> tuple[Membership, 
     both = [each.identities for each in sides]
     if (both[0] is None) != (both[1] is None):
         sides = [Images(each.images) for each in sides]
-    return Membership(sides[0], sides[1], read.get("reference", Images(read["members"].images[:0]))), notes
+    return (sides[0], sides[1]), notes
 
 
 def _knowledge(read: dict[str, Images], seed: int, device: torch.device) -> Knowledge:
@@ -269,14 +237,14 @@ def _knowledge(read: dict[str, Images], seed: int, device: torch.device) -> Know
     )
 
 
-def _refuse_few(read: dict[str, Images], images: Membership, rows: Sequence[Attack], confidence: float) -> None:
+def _refuse_few(read: dict[str, Images], judged: int, attacks: int, confidence: float) -> None:
     """Refuse sets that are too small to show anything, and say how many would."""
-    least, alpha = least_images(len(rows), confidence, COPIES), 1 - corrected(len(rows), confidence, COPIES)
+    least, alpha = least_images(attacks, confidence, COPIES), 1 - corrected(attacks, confidence, COPIES)
     for name in ("members", "others"):
-        if len(read[name]) < least or len(images.members) < least:
-            few = min(len(read[name]), len(images.members))
+        if len(read[name]) < least or judged < least:
+            few = min(len(read[name]), judged)
             raise InputError(
-                f"{few} {name} are too few: {len(rows)} attacks together show nothing below {least} members and "
+                f"{few} {name} are too few: {attacks} attacks together show nothing below {least} members and "
                 f"{least} others, even if they are always right; {math.ceil(math.log(alpha / 4) / math.log(0.99)):,} "
                 "of each also show who is found at 1% false alarms."
             )
@@ -287,14 +255,3 @@ def _refuse_few(read: dict[str, Images], images: Membership, rows: Sequence[Atta
             f"{len(read['reference'])} reference images are too few to say what is ordinary: {LEAST_REFERENCE} are "
             "needed. Leave them out, or give more."
         )
-
-
-def _nearest_record(images: Membership, knowledge: Knowledge, device: torch.device) -> dict[str, Any]:
-    """Return medians of the distance to the nearest synthetic image, in grey levels, and how many are equal to one."""
-    found: dict[str, Any] = {}
-    both = joined(images.members, images.non_members).to(device)
-    scores = -knowledge.scores(ATTACKS["nearest-sample"].score, both, silent).cpu()  # an attack may have found them
-    for name, squares in zip(("members", "others"), scores.split(len(images.members)), strict=True):
-        found[name] = round(float(squares.sqrt().median()) * 127.5, 3)  # [-1, 1] spans 255 levels
-        found[f"equal_{name}"] = int((squares == 0).sum())
-    return found

@@ -1,4 +1,4 @@
-"""``idpgan attack OUT --originals DIR``: who is on the images that `idpgan publish` or `obfuscate` has made?
+"""Re-identification: who is on the images that `idpgan publish` or `obfuscate` has made?
 
 The attacker knows the first half of each person's pictures, and is asked about the other half as it was released. He
 learns from the known pictures as they are ("clear"), or as they were released, as Zhang, Fu and Meng (2020) and Liu et
@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 
 from idpgan.attacks.subspace import subspace_scores
-from idpgan.commands.attack_options import AttackOptions
-from idpgan.commands.command import Answer, given, kept, print_lines, print_table
+from idpgan.checks import whole
 from idpgan.commands.folder import REPORT, read_images
 from idpgan.commands.obfuscate import FORMAT as OBFUSCATED
 from idpgan.commands.publish import FORMAT as PUBLISHED
@@ -53,7 +52,7 @@ FILTERS: dict[str, Callable[[Tensor], Tensor]] = {
     "mean": mean_filter,
     "median": median_filter,
 }
-_COMPONENTS, _LEAST_SIDE, _FEW = 50, 16, 5  # of the SVM; px of the network's images; guesses of "top 5"
+_COMPONENTS, _LEAST_SIDE, FEW = 50, 16, 5  # of the SVM; px of the network's images; guesses of "top 5"
 
 
 @dataclass(frozen=True)
@@ -124,7 +123,7 @@ class Reidentification:
         table = list[tuple[str, ...]]()
         for each in (*self.guesses, *self.originals):
             low, high = each.interval
-            first, few = each.ranks[0], each.ranks[min(_FEW, len(each.ranks)) - 1]
+            first, few = each.ranks[0], each.ranks[min(FEW, len(each.ranks)) - 1]
             table.append(
                 (each.attack, each.learned, each.filtered, f"{first:.1%} [{low:.1%}, {high:.1%}]", f"{few:.1%}")
             )
@@ -163,74 +162,74 @@ class Reidentification:
         return buffer.getvalue()
 
 
-def reidentify(out: Path, options: AttackOptions, progress: Progress) -> Answer:
-    """Name the people on what `publish` or `obfuscate` has made, and keep the result in its curator/."""
-    found = attack_publication(out, options, progress)
-    with kept(found.to_json()):
-        written = found.write(out / "curator")
-
-    def show() -> None:
-        title = f"{found.facts['method']}: {found.facts['num_asked']:,} images of {found.facts['num_people']:,} people"
-        print_table(("attack", "learned", "filter", "first guess", f"first {_FEW}"), found.rows(), title, frame=False)
-        print_lines([*found.page(), f"Curator only: {' and '.join(map(str, written))}"])
-
-    return Answer(found, show)
-
-
 @own_state()
-def attack_publication(out: Path, options: AttackOptions, progress: Progress = silent) -> Reidentification:
+def recognize_people(
+    out: Path,
+    originals: Path,
+    attacks: Sequence[str] = ("all",),
+    *,
+    most: int = 10_000,
+    confidence: float = 0.95,
+    seed: int = 0,
+    device: str = "auto",
+    progress: Progress = silent,
+) -> Reidentification:
     """Attack what `publish` or `obfuscate` has written to ``out``; nothing is written.
 
+    Args:
+        out: The folder.
+        originals: The folder that it was made from.
+        attacks: Some of `ATTACKS`, or "all".
+        most: Images that are taken, at most.
+        confidence: Of all intervals together.
+        seed: Of what attacks draw.
+
     Raises:
-        InputError: If an option is for something else, nothing says who is on the originals, or they are not those
-            that ``out`` was made from.
+        InputError: If nothing says who is on the originals, or they are not those that ``out`` was made from.
     """
-    if options.originals is None:
-        raise InputError(f"{out} is a publication: name the folder that it was made from, --originals DIR.")
-    others = ("members", "others", "reference", "train_reference", "shadows", "samples", "riskiest", "fail_above")
-    if unfit := given(options, *others, "data_root", "pixel_range", "out", "most_costly", "upper_end"):
-        raise InputError(f"{unfit[0]} is not for {out}, a publication. Leave it out.")
-    names = ATTACKS if options.attacks == ("all",) else options.attacks
+    whole(most, "most", 2)
+    whole(seed, "seed")
+    names = ATTACKS if tuple(attacks) == ("all",) else attacks
     for name in names:
         if name not in ATTACKS:
             raise InputError(f"There is no attack '{name}' on a publication. {nearest_hint(name, ATTACKS)}")
     curator, started = out / "curator", time.monotonic()
     check_writable(curator / ATTACK)
-    device = resolve_device(options.device, "--device")
+    where = resolve_device(device, "--device")
     released, names_of_files, method = _released(out)
-    files = [options.originals / name for name in names_of_files]
-    people = _people(options.originals, files)
+    files = [originals / name for name in names_of_files]
+    people = _people(originals, files)
     channels, height, width = released.shape[1:]
-    originals = read_images(files, (channels, height, width), progress)
-    chosen, notes = _chosen(originals, people, options.most)
-    clear, shown, people = originals.images[chosen], released[chosen], people[chosen]
+    clear_images = read_images(files, (channels, height, width), progress)
+    chosen, notes = _chosen(clear_images, people, most)
+    clear, shown, people = clear_images.images[chosen], released[chosen], people[chosen]
     known, asked = halves(people)
     jobs = list(_jobs(names, shown, notes))
     found, truth = [], torch.searchsorted(people.unique(), people[asked])
-    confidence = 1 - (1 - options.confidence) / len(jobs)
+    strict = 1 - (1 - confidence) / len(jobs)
     for number, (attack, learned, filtered) in enumerate(jobs):
         progress("attacks", number, len(jobs), f"{attack}, {filtered}")
         view = clear if filtered == "originals" else FILTERS[filtered](shown)
         learning = clear[known] if learned == "clear" else view[known]
-        scores = _scores(attack, learning, people[known], view[asked], options.seed, str(device))
+        scores = _scores(attack, learning, people[known], view[asked], seed, str(where))
         ranks = ranks_of(scores, truth)
-        interval = share_interval((ranks == 1).double().numpy(), truth.numpy(), confidence)
+        interval = share_interval((ranks == 1).double().numpy(), truth.numpy(), strict)
         found.append(Guesses(attack, learned, filtered, rank_curve(ranks, scores.shape[1]), interval))
     progress("attacks", len(jobs), len(jobs))
     facts = {
         "publication": str(out),
         "method": method,
-        "originals": str(options.originals),
+        "originals": str(originals),
         "num_people": len(people.unique()),
         "num_known": len(known),
         "num_asked": len(asked),
-        "confidence": options.confidence,
+        "confidence": confidence,
         "seconds": round(time.monotonic() - started, 1),
-        "environment": describe_environment(device.type),
+        "environment": describe_environment(where.type),
     }
     notes.append(
         "computed with the originals: for the curator only, covered by no epsilon. Intervals hold for all attacks "
-        f"together with {options.confidence:.3g} confidence"
+        f"together with {confidence:.3g} confidence"
     )
     guesses, best = (tuple(each for each in found if (each.filtered == "originals") is on) for on in (False, True))
     return Reidentification(guesses, best, int(truth.bincount().max()) / len(truth), facts, tuple(notes))
@@ -317,7 +316,7 @@ def _chosen(originals: Images, people: Tensor, most: int) -> tuple[Tensor, list[
         notes.append(f"{left:,} images were left out: null records, or the only one of a person")
     if len(kept) > most:
         kept = kept[people[kept] < people[kept].sort().values[most]]  # the first people, whole
-        notes.append(f"the {len(kept):,} images of the first people (--most {most})")
+        notes.append(f"the {len(kept):,} images of the first people ({most:,} at most)")
     if len(people[kept].unique()) < 2:
         raise InputError("two people with two pictures each are needed: one to know and one to ask about.")
     return kept, notes

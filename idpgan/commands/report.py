@@ -49,10 +49,10 @@ def write_report(source: Path, data_root: Path | None = None, progress: Progress
     Raises:
         InputError: If it is neither, or its release cannot be read, or something else lies where the report is to be.
     """
+    from idpgan.attacks import findings
     from idpgan.commands import folder, publish
     from idpgan.kinds import KINDS
     from idpgan.release.outputs import check_page
-    from idpgan.report import attacked_images
     from idpgan.report.page import FORMAT, render
     from idpgan.report.publication import Sheet, publication_page
     from idpgan.report.run import gathered, run_page
@@ -73,7 +73,7 @@ def write_report(source: Path, data_root: Path | None = None, progress: Progress
     check_page(path, FORMAT)
     check_writable(path)
     if path == run.report:
-        results = {"evaluation": evaluate.FORMAT, "attack": attacked_images.FORMAT, "audit": audit.FORMAT}
+        results = {"evaluation": evaluate.FORMAT, "attack": findings.FORMAT, "audit": audit.FORMAT}
         page = run_page(gathered(run, load_config(run.config, data_root=data_root), KINDS, results), progress)
     else:
         sheet = Sheet(curator / folder.SHEET, folder.SHOWN, folder.COLUMNS)

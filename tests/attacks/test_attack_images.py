@@ -8,13 +8,13 @@ import pytest
 import torch
 
 import idpgan
-from idpgan.attacks.attack import Outcome, best_of, judged, least_images
+from idpgan.attacks.findings import COPIES
 from idpgan.attacks.independence import FALSE_ALARM, own_side
+from idpgan.attacks.outcome import Outcome, best_of, judged, least_images
 from idpgan.attacks.registry import ATTACKS
 from idpgan.commands import main
 from idpgan.data.images import Images, png_bytes, to_uint8
 from idpgan.errors import InputError
-from idpgan.report.attacked_images import COPIES
 
 NUM = 200
 
@@ -73,7 +73,7 @@ def test_scores_that_attacks_share_are_computed_once_and_are_the_same(found):
 
 
 def test_it_says_before_it_starts_how_long_it_takes(monkeypatch):
-    monkeypatch.setattr("idpgan.commands.attack_images._SECONDS", 100_000)
+    monkeypatch.setattr("idpgan.attacks.run._SECONDS", 100_000)
     notes = []
     idpgan.attack(
         FRESH,

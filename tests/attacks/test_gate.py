@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import idpgan
-from idpgan.attacks.attack import Membership, Outcome, best_of
 from idpgan.attacks.gate import CODES, Limit
+from idpgan.attacks.outcome import Outcome, best_of
 from idpgan.attacks.registry import ATTACKS
 from idpgan.attacks.riskiest import NEAREST, most_exposed
 from idpgan.commands import main
@@ -197,10 +197,10 @@ def test_planted_members_come_first_with_what_they_resemble():
     members, others, fresh = drawn(50, 1), drawn(50, 2), drawn(50, 3)
     near = (members[7:8].int() + 3).clamp(0, 255).to(torch.uint8)  # a noisy copy, and an equal one
     samples = Images(torch.cat([fresh, near, members[30:31]]))
-    images = Membership(Images(members), Images(others), Images(members[:0]))
+    names = [(f"image {place}",) for place in range(1, 51)]
     one = -(((members[:, None].float() - samples.images.float()).square().mean((2, 3, 4))).min(1).values)
     two = -(((others[:, None].float() - samples.images.float()).square().mean((2, 3, 4))).min(1).values)
-    found = most_exposed(images, samples, outcomes((one, two)), 3)
+    found = most_exposed(Images(members), samples, outcomes((one, two)), 3, names)
     assert [record.names for record in found[:2]] == [("image 31",), ("image 8",)]
     assert [record.equal for record in found] == [True, False, False]
     assert found[0].distances[0] == 0
@@ -208,18 +208,18 @@ def test_planted_members_come_first_with_what_they_resemble():
     assert torch.equal(found[1].nearest[:1], near)
     assert found[1].nearest.shape == (NEAREST, 1, 8, 8)
     assert found[1].levels["nearest-sample"] == pytest.approx(1 / 51, abs=1e-6)
-    assert most_exposed(images, samples, outcomes((one, two)), 0) == ()
+    assert most_exposed(Images(members), samples, outcomes((one, two)), 0, names) == ()
 
 
 def test_attacks_that_score_no_single_member_rank_nothing():
     """People and chosen records have other numbers of scores; members that a costly attack left out stay last."""
-    images = Membership(Images(drawn(9, 1)), Images(drawn(9, 2)), Images(drawn(0, 3)))
     rows = [
         Outcome(ATTACKS["person-set"], scores=(torch.ones(3), torch.zeros(3))),
         Outcome(ATTACKS["shadow-lira"], scores=(torch.ones(2), torch.zeros(2))),
         Outcome(ATTACKS["latent-reconstruction"], scores=(torch.tensor([0.0, 5.0]), torch.ones(2))),
     ]
-    found = most_exposed(images, Images(drawn(20, 4)), rows, 9)
+    names = [(f"image {place}",) for place in range(1, 10)]
+    found = most_exposed(Images(drawn(9, 1)), Images(drawn(20, 4)), rows, 9, names)
     assert found[0].names == ("image 2",)
     assert {name for record in found for name in record.levels} == {"latent-reconstruction"}
     assert found[-1].levels["latent-reconstruction"] == 1

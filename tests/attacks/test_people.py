@@ -3,17 +3,14 @@
 import pytest
 import torch
 
-from idpgan.attacks.attack import Attack, Knowledge, Membership, run_attack
+from idpgan.attacks.knowledge import Attack, Knowledge, people_of
+from idpgan.attacks.run import attack
 from idpgan.data.images import Images
 
 
 def images(people):
     pixels = torch.zeros(len(people), 1, 8, 8, dtype=torch.uint8)
-    return Images(pixels, identities=torch.tensor(people))
-
-
-def membership(members, others):
-    return Membership(images(members), images(others), images([99]))
+    return Images(pixels, identities=torch.tensor(list(people)))
 
 
 def guess():
@@ -22,14 +19,19 @@ def guess():
         "nothing",
         (),
         "none",
-        lambda knowledge, judged, progress: torch.rand(len(judged), generator=torch.Generator().manual_seed(1)),
+        lambda judged, seed, progress: torch.rand(len(judged), generator=torch.Generator().manual_seed(1)),
     )
+
+
+def guessed(members, others):
+    """What one attack that knows nothing has found."""
+    return attack(members, others, Knowledge(), [guess()]).outcomes[0].result
 
 
 def test_intervals_are_those_of_people_where_nobody_is_on_both_sides():
     people = torch.arange(12).repeat_interleave(10)
-    result = run_attack(guess(), Knowledge(), membership((people).tolist(), (people + 50).tolist())).result
-    alone = run_attack(guess(), Knowledge(), membership(list(range(120)), list(range(200, 320)))).result
+    result = guessed(images(people.tolist()), images((people + 50).tolist()))
+    alone = guessed(images(range(120)), images(range(200, 320)))
     assert result.num_people == (12, 12)
     assert alone.num_people == (120, 120)
 
@@ -38,6 +40,6 @@ def test_intervals_are_those_of_people_where_nobody_is_on_both_sides():
 def test_they_are_those_of_images_where_people_are_on_both_sides_or_unknown(others):
     members = images([1, 1, 2, 2])
     unknown = Images(members.images)
-    found = Membership(members, unknown if others is None else images(others), members)
-    assert found.people is None
-    assert run_attack(guess(), Knowledge(), found).result.num_people is None
+    sides = members, unknown if others is None else images(others)
+    assert people_of(*sides) is None
+    assert guessed(*sides).num_people is None

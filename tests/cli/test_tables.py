@@ -1,13 +1,13 @@
 """Tables that are printed through a pipe fit into 80 columns, and nothing of them is cut off."""
 
 import dataclasses
-from pathlib import Path
 
 import pytest
 import torch
 
-from idpgan.attacks.attack import Outcome
 from idpgan.attacks.evaluate import evaluate_scores
+from idpgan.attacks.findings import Findings
+from idpgan.attacks.outcome import Outcome
 from idpgan.attacks.registry import select_attacks
 from idpgan.commands.attack import print_attacks
 from idpgan.commands.evaluate import print_evaluation
@@ -15,8 +15,6 @@ from idpgan.metrics.accuracy import Accuracy
 from idpgan.metrics.evaluation import METRICS, Evaluation
 from idpgan.metrics.fidelity import FidelityResult
 from idpgan.metrics.utility import ClassifierScore, UtilityResult
-from idpgan.report.attacked_images import AttackReport
-from idpgan.run import RunFolder
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +34,7 @@ def test_the_table_of_attacks(capsys):
     )
     outcomes = tuple(Outcome(attack, result) for attack in select_attacks(["all"], "generator"))
     facts = {"method": "idp-gan-aggregate", "data": "faces-wild", "num_members": 10_000}
-    print_attacks(AttackReport(RunFolder(Path("run")), outcomes, facts, ()))
+    print_attacks(Findings(outcomes, None, facts, ()))
     out = capsys.readouterr().out
     assert max(len(line.rstrip()) for line in out.splitlines() if not line.startswith("note")) <= 80
     assert "…" not in out

@@ -7,14 +7,13 @@ import pytest
 import torch
 from scipy.stats import ks_2samp
 
-from idpgan.attacks.attack import Knowledge
+from idpgan.attacks.knowledge import Knowledge
 from idpgan.attacks.losses import denoising_loss
 from idpgan.attacks.registry import ATTACKS
 from idpgan.audit.entry import Request
 from idpgan.data.images import Images
 from idpgan.methods import METHODS, load_audit
 from idpgan.privacy import Noise
-from idpgan.progress import silent
 from idpgan.synthesis.diffusion.edm import Edm
 from idpgan.synthesis.diffusion.method import DiffusionConfig, canaries
 from idpgan.training.config import build_config
@@ -88,7 +87,7 @@ def test_the_loss_finds_members_of_a_denoiser_that_learned_them_by_heart():
     row = ATTACKS["diffusion-loss"]
     assert row.missing(Knowledge()) == "needs the denoiser inside a released generator"
     knowledge = Knowledge(denoiser=method.generator.denoising_loss)
-    scores = row.score(knowledge, Images(torch.cat([members, others])), silent)
+    scores = row.scores(Images(torch.cat([members, others])), knowledge)
     assert (scores[:4, None] > scores[4:]).float().mean() > 0.85
     again = denoising_loss(members, None, method.generator.denoising_loss)
     assert torch.allclose(scores[:4], again, atol=1e-5)  # the same noise for every image

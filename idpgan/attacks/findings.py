@@ -1,17 +1,19 @@
-"""The results of attacks: on a run, and on somebody's images as one page of plain words. For the curator."""
+"""What attacks found, as a table, as attack.json, or as one page of plain words. For the curator."""
 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idpgan.attacks.attack import RATE, Best, Outcome, corrected, roc_png
+from idpgan.attacks.evaluate import roc_curve
 from idpgan.attacks.gate import Limit, Verdict
+from idpgan.attacks.outcome import RATE, Best, Outcome, corrected
 from idpgan.attacks.riskiest import Record
 from idpgan.files import PRIVATE_FILE, write_bytes_atomic, write_private_json
-from idpgan.run import RunFolder
 
 FORMAT = "idpgan attack 1"
 CAUTION = (
@@ -22,91 +24,38 @@ COPIES = 2  # statements beside those on attacks: more members than others are e
 
 
 @dataclass(frozen=True)
-class _Asked:
-    """What only some calls ask for.
+class Findings:
+    """What attacks found; ``print`` shows those on images of any tool as a page.
 
     Attributes:
+        outcomes: Of each attack.
+        best: The strongest of them, corrected for having been chosen; None if none was run.
+        facts: JSON values that say what was compared with what; "copies", if members were searched in the images.
+        notes: What a reader has to know.
         riskiest: The members that are found most easily, the first one first.
         gate: The verdict of `attacks.gate`.
-    """
-
-    riskiest: tuple[Record, ...] = field(default=(), kw_only=True)
-    gate: Verdict | None = field(default=None, kw_only=True)
-
-    @property
-    def code(self) -> int:
-        """Exit code of the command."""
-        return 0 if self.gate is None else self.gate.code
-
-    def lines(self) -> list[str]:
-        """Return in words what was asked for."""
-        named = [f"riskiest {place}: {record}" for place, record in enumerate(self.riskiest, 1)]
-        return named + ([] if self.gate is None else self.gate.lines())
-
-    def asked(self) -> dict[str, Any]:
-        """Return a JSON-able dict."""
-        records = {"riskiest": [record.to_json() for record in self.riskiest]} if self.riskiest else {}
-        return {**records, **({} if self.gate is None else {"gate": self.gate.to_json()})}
-
-
-@dataclass(frozen=True)
-class AttackReport(_Asked):
-    """The results of the attacks on a run.
-
-    Attributes:
-        facts: JSON values that say what was compared with what.
-        best: The strongest attack, corrected for having been chosen; None if none was run.
-    """
-
-    run: RunFolder
-    outcomes: tuple[Outcome, ...]
-    facts: dict[str, Any]
-    notes: tuple[str, ...]
-    best: Best | None = None
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the content of attack.json."""
-        attacks = {found.attack.name: found.to_json() for found in self.outcomes}
-        best = None if self.best is None else self.best.to_json()
-        head = {"format": FORMAT, "curator_only": True, **self.facts, "best": best}
-        return {**head, "attacks": attacks, **self.asked(), "notes": list(self.notes)}
-
-    def gated(self, limit: Limit | None) -> AttackReport:
-        """Add the verdict of a gate, if there is one."""
-        return self if limit is None else dataclasses.replace(self, gate=limit.judge(self.outcomes, self.best))
-
-    def write(self) -> tuple[Path, Path]:
-        """Write attack.json and attack.png (ROC curves, log-log) into the run; return where."""
-        path, picture = self.run.attack, self.run.attack.with_suffix(".png")
-        write_private_json(path, self.to_json())
-        write_bytes_atomic(picture, roc_png(self.outcomes), mode=PRIVATE_FILE)
-        return path, picture
-
-
-@dataclass(frozen=True)
-class ImagesAttack(_Asked):
-    """What the attacks on somebody's images found; ``print`` shows it as a page.
-
-    Attributes:
-        outcomes: Of each attack; intervals are corrected for the number of attacks.
-        best: The strongest of them.
-        facts: JSON values that say what was compared with what.
-        notes: What a reader has to know.
+        path: The attack.json of a run.
     """
 
     outcomes: tuple[Outcome, ...]
-    best: Best
+    best: Best | None
     facts: dict[str, Any]
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = CAUTION
+    riskiest: tuple[Record, ...] = ()
+    gate: Verdict | None = None
+    path: Path | None = None
 
     def __repr__(self) -> str:
-        found = "LEAK FOUND" if self.leak else "no leak found"
-        return f"<ImagesAttack: {found}, {len(self.outcomes)} attacks; print it for the page>"
+        leak = "LEAK FOUND" if self.leak else "no leak found"
+        return f"<Findings: {leak}, {len(self.outcomes)} attacks; print it for the page>"
+
+    def __str__(self) -> str:
+        return "\n".join(self.page())
 
     @property
     def leak(self) -> bool:
         """Whether an attack tells members from others better than a guess, or members stand in the synthetic images."""
-        return self.best.leak or self.copied
+        return (self.best is not None and self.best.leak) or self.copied
 
     @property
     def copied(self) -> bool:
@@ -119,6 +68,8 @@ class ImagesAttack(_Asked):
         """
         from scipy.stats import binom
 
+        if self.best is None or "copies" not in self.facts:
+            return False
         strict, copies = corrected(self.best.attacks, self.best.confidence, COPIES), self.facts["copies"]
 
         def more(members: int, others: int, *, chance: float = 0.5) -> bool:
@@ -131,40 +82,67 @@ class ImagesAttack(_Asked):
             several = more(*found)
         return (equal[0] > 0 and equal[1] == 0) or more(*equal) or several
 
-    def to_json(self) -> dict[str, Any]:
-        """Return a JSON-able dict."""
-        attacks = {found.attack.name: found.to_json() for found in self.outcomes}
-        head = {"format": FORMAT, "curator_only": True, **self.facts, "leak": self.leak, "best": self.best.to_json()}
-        return {**head, "attacks": attacks, **self.asked(), "notes": list(self.notes)}
+    @property
+    def code(self) -> int:
+        """Exit code of the command."""
+        return 0 if self.gate is None else self.gate.code
 
-    def gated(self, limit: Limit | None) -> ImagesAttack:
+    def gated(self, limit: Limit | None) -> Findings:
         """Add the verdict of a gate, if there is one; a copied member is above any limit."""
         if limit is None:
             return self
-        return dataclasses.replace(self, gate=limit.judge(self.outcomes, self.best, COPIES, copied=self.copied))
+        further = COPIES * ("copies" in self.facts)
+        return dataclasses.replace(self, gate=limit.judge(self.outcomes, self.best, further, copied=self.copied))
 
-    def __str__(self) -> str:
-        return "\n".join(self.page())
+    def to_json(self) -> dict[str, Any]:
+        """Return the content of attack.json."""
+        head = {"format": FORMAT, "curator_only": True, **self.facts}
+        if "copies" in self.facts:
+            head["leak"] = self.leak
+        head["best"] = None if self.best is None else self.best.to_json()
+        head["attacks"] = {outcome.attack.name: outcome.to_json() for outcome in self.outcomes}
+        if self.riskiest:
+            head["riskiest"] = [record.to_json() for record in self.riskiest]
+        if self.gate is not None:
+            head["gate"] = self.gate.to_json()
+        return {**head, "notes": list(self.notes)}
+
+    def write(self) -> tuple[Path, ...]:
+        """Write attack.json and attack.png (ROC curves, log-log) into the run, if there is one; return where."""
+        if self.path is None:
+            return ()
+        picture = self.path.with_suffix(".png")
+        write_private_json(self.path, self.to_json())
+        write_bytes_atomic(picture, roc_png(self.outcomes), mode=PRIVATE_FILE)
+        return self.path, picture
+
+    def lines(self) -> list[str]:
+        """Return the riskiest members and the verdict of the gate in words."""
+        named = [f"riskiest {place}: {record}" for place, record in enumerate(self.riskiest, 1)]
+        return named + ([] if self.gate is None else self.gate.lines())
 
     def page(self) -> list[str]:
         """Return the result as lines of plain words, for a reader who has never heard of such attacks."""
-        facts, table = self.facts, [("attack", "AUC", "found at 1% false alarms")]
-        for found in self.outcomes:
-            if found.result is not None:
-                low, high = found.result.auc_interval
-                rate, ends = found.result.tpr_at_fpr[RATE], found.result.tpr_intervals[RATE]
+        best, facts = self.best, self.facts
+        if best is None or "copies" not in facts:  # of a run: `commands.attack` prints a table
+            return [*([] if best is None else [str(best)]), *(f"note: {note}" for note in self.notes), *self.lines()]
+        table = [("attack", "AUC", "found at 1% false alarms")]
+        for outcome in self.outcomes:
+            if outcome.result is not None:
+                low, high = outcome.result.auc_interval
+                rate, ends = outcome.result.tpr_at_fpr[RATE], outcome.result.tpr_intervals[RATE]
                 shown = "-" if rate is None or ends is None else f"{rate:.1%} [{ends[0]:.1%}, {ends[1]:.1%}]"
-                table.append((found.attack.name, f"{found.result.auc:.3f} [{low:.3f}, {high:.3f}]", shown))
+                table.append((outcome.attack.name, f"{outcome.result.auc:.3f} [{low:.3f}, {high:.3f}]", shown))
         widths = [max(map(len, column)) for column in zip(*table, strict=True)]
         rows = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-        skipped = [f"  {found.attack.name}: {found.skipped}" for found in self.outcomes if found.skipped is not None]
+        skipped = [f"  {outcome.attack.name}: {outcome.skipped}" for outcome in self.outcomes if outcome.skipped]
         return [
             f"Was {facts['synthetic']} made from the images of {facts['members']}?",
             "",
-            *self._verdict(),
+            *self._verdict(best),
             "",
             f"{facts['num_members']:,} images that are said to have been used (members) and {facts['num_others']:,} "
-            f"that were not (others) were mixed. {self.best.attacks} attacks saw {facts['num_samples']:,} synthetic "
+            f"that were not (others) were mixed. {best.attacks} attacks saw {facts['num_samples']:,} synthetic "
             f"images and {facts['num_reference']:,} reference images, and gave each mixed image a score: higher = was "
             "used.",
             "",
@@ -172,7 +150,7 @@ class ImagesAttack(_Asked):
             "",
             "AUC: how often a member scores higher than one of the others; a guess has 0.5. The right column: the "
             "share of members that score higher than 99% of the others; a guess finds 1%. The brackets hold for all "
-            f"attacks together with {self.best.confidence:.3g} confidence (Bonferroni), since the best of many looks "
+            f"attacks together with {best.confidence:.3g} confidence (Bonferroni), since the best of many looks "
             "good by chance.",
             "",
             self._nearest(),
@@ -182,8 +160,8 @@ class ImagesAttack(_Asked):
             *self.lines(),
         ]
 
-    def _verdict(self) -> list[str]:
-        best, areas = self.best, self.best.auc
+    def _verdict(self, best: Best) -> list[str]:
+        areas = best.auc
         pairs = (
             f"shown one member and one of the others, {areas.name} names the member {areas.value:.0%} of the time "
             f"({areas.interval[0]:.0%} to {areas.interval[1]:.0%}; a guess: 50%)"
@@ -201,7 +179,7 @@ class ImagesAttack(_Asked):
         copied = self._copied()
         if self.leak:
             return [f"LEAK FOUND. Who has these images can tell who was used to make them: {copied}{pairs}{rate}."]
-        ends = [found.result.auc_interval[1] for found in self.outcomes if found.result is not None]
+        ends = [outcome.result.auc_interval[1] for outcome in self.outcomes if outcome.result is not None]
         return [
             f"NO LEAK FOUND by these {best.attacks} attacks. This is not evidence of privacy: other attacks may "
             "succeed, and only a proof, such as a differential privacy epsilon, speaks of all attacks.",
@@ -231,3 +209,23 @@ class ImagesAttack(_Asked):
             f"members, {near['equal_others']} others. Many tools report this distance as privacy. It is not evidence "
             "of privacy: images far from every record may still tell who was used (Yao et al. 2025, The DCR delusion)."
         )
+
+
+def roc_png(outcomes: Sequence[Outcome]) -> bytes:
+    """Draw the ROC curves of all attacks that were run, both axes logarithmic: the left end is what matters."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(6, 5), layout="constrained")
+    axes = figure.add_subplot()
+    run = [(part.attack.name, part.result, part.scores) for part in outcomes if part.result and part.scores]
+    floor = 0.5 / max([result.num_members for _, result, _ in run] or [50])
+    for name, result, scores in run:
+        false, true = roc_curve(*scores)
+        axes.step(false.clip(floor), true.clip(floor), where="post", label=f"{name} {result.auc:.3f}")
+    axes.plot([floor, 1], [floor, 1], color="grey", linestyle=":", label="a guess 0.500")
+    axes.set(xscale="log", yscale="log", xlim=(floor, 1), ylim=(floor, 1))
+    axes.set(xlabel="false-positive rate", ylabel="true-positive rate", title="Membership inference: AUC")
+    axes.legend(fontsize="small", loc="lower right")
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()

@@ -1,4 +1,4 @@
-"""``idpgan attack OUT``: people are named on what `publish` and `obfuscate` made; bad input is one line."""
+"""``idpgan recognize``: people are named on what `publish` and `obfuscate` made; bad input is one line."""
 
 import json
 import shutil
@@ -6,8 +6,7 @@ import shutil
 import pytest
 
 from idpgan.commands import main
-from idpgan.commands.attack_options import AttackOptions
-from idpgan.commands.reidentify import attack_publication
+from idpgan.commands.reidentify import recognize_people
 from idpgan.data.faces import draw_people
 from idpgan.data.images import png_bytes
 from idpgan.errors import InputError
@@ -36,7 +35,7 @@ def made(tmp_path_factory):
 
 def attacked(made, out, *attacks, **options):
     options = {"originals": made / "faces", "attacks": attacks or ("subspace", "pca-svm")} | options
-    return attack_publication(made / out, AttackOptions(**options))
+    return recognize_people(made / out, **options)
 
 
 def test_people_are_named_on_blurred_faces_and_not_under_noise(made):
@@ -72,7 +71,7 @@ def test_the_network_names_people_too(made):
 
 
 def test_the_command_writes_for_the_curator_alone(made, run):
-    code, said, _ = run("attack", made / "blurred", "--originals", made / "faces", "--attack", "pca-svm")
+    code, said, _ = run("recognize", made / "blurred", made / "faces", "--attack", "pca-svm")
     assert code == 0
     assert "RE-IDENTIFIED" in said
     assert "blur: 18 images of 6 people" in said
@@ -87,15 +86,19 @@ def test_the_command_writes_for_the_curator_alone(made, run):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"originals": None}, "--originals DIR"),
         ({"attacks": ("subspaces",)}, "no attack 'subspaces' on a publication.*subspace"),
-        ({"fail_above": "leak"}, "--fail-above is not for"),
         ({"most": 7}, "two people with two pictures each"),
     ],
 )
 def test_bad_options_are_refused(made, options, words):
     with pytest.raises(InputError, match=words):
         attacked(made, "blurred", **options)
+
+
+def test_attack_names_the_command_that_recognizes_people(made, run):
+    code, _, said = run("attack", made / "blurred")
+    assert code == 2
+    assert f"idpgan recognize {made / 'blurred'} ORIGINALS" in said
 
 
 def test_another_folder_and_images_of_nobody_are_refused(made, tmp_path):
