@@ -46,6 +46,8 @@ REMOVED = MappingProxyType(
         "idpgan doctor --benchmark": "Run benchmarks/clipped_step.py of the source: the clipped step of DP-SGD.",
         "idpgan doctor --device": "Leave it out: every device is examined.",
         "idpgan init --no-probe": "Leave it out: no method is tried any more.",
+        "idpgan init --channels": "Prepare the folder with --grey, or set data.channels in the config.",
+        "idpgan ledger --raise": "Take --limit E --reason TEXT: a looser limit is one with a reason.",
         "idpgan rehearse": "Take idpgan train CONFIG --dry-run --epsilon 1 3 10, a table of signal and risk.",
         "idpgan people --columns": "All traits are in metadata.csv; data.label says which one makes the classes.",
         "idpgan attack --originals": "Take idpgan recognize OUT ORIGINALS.",

@@ -48,7 +48,6 @@ class InitOptions:
     label: str | None = option(
         None, "Column that makes the classes; subfolders, or none: no classes. Default: one with few values."
     )
-    channels: int | None = option(None, "1 grey, 3 color. Default: as the images are.")
     handwriting: bool = option(False, "Images are strokes on an even ground, as of a pen: digits, letters.")
     base: Path | None = option(
         None, "Public, to build on: images (idpgan people), or a denoiser to adapt (edm, diffusers)."
@@ -57,8 +56,6 @@ class InitOptions:
     def __post_init__(self) -> None:
         if self.epsilon is not None and not 0 < self.epsilon < math.inf:
             raise InputError(f"--epsilon {self.epsilon:g} must be above 0 and finite; 1 protects much, 10 little.")
-        if self.channels not in (None, 1, 3):
-            raise InputError(f"--channels {self.channels} must be 1 (grey) or 3 (color).")
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ def _template(source: str, options: InitOptions) -> Template:
     if denoiser is not None and options.method not in (BEST, "diffusion"):
         raise InputError(f"--base is adapted by method diffusion, not by {options.method}. Leave one of them out.")
     images = None if denoiser else options.base
-    seen, found = facts_of(source, options.data_root, options.label, options.channels, images)
+    seen, found = facts_of(source, options.data_root, options.label, images)
     _check_method(options.method, found if not options.handwriting else found.of_handwriting())
     facts = _wanted(found, options)
     data = {key: setting.value for key, setting in seen.settings.items()}

@@ -123,8 +123,7 @@ def ledger(
         list[Path] | None, typer.Option(metavar="DIR", help="Look for runs in DIR too, at any depth; repeatable.")
     ] = None,
     limit: Annotated[float | None, typer.Option(metavar="E", help="Never spend more than epsilon E on DIR.")] = None,
-    raised: Annotated[float | None, typer.Option("--raise", metavar="E", help="Raise that limit; recorded.")] = None,
-    reason: Annotated[str, typer.Option(help="Why it is raised.")] = "",
+    reason: Annotated[str, typer.Option(help="Why a limit is raised; recorded.")] = "",
     delta: Annotated[float | None, typer.Option(help="Of the limit; default: min(1e-5, 1 / (10 N)).")] = None,
     unit: Annotated[str | None, typer.Option(help="Of the limit: image, person, pixel ...; default: image.")] = None,
 ) -> Answer:
@@ -136,10 +135,10 @@ def ledger(
     Example: idpgan ledger faces --limit 3
     """
     places = tuple(runs or ())
-    if limit is not None or raised is not None or reason or delta is not None or unit is not None:
+    if limit is not None or reason or delta is not None or unit is not None:
         if ledger is not None:
             raise InputError("--limit is for the ledger beside DIR, which every charge asks. Leave --ledger out.")
-        _set(folder, new_limit(folder, limit=limit, raised=raised, delta=delta, unit=unit, reason=reason), places)
+        _set(folder, new_limit(folder, limit, delta=delta, unit=unit, reason=reason), places)
     found = spent(folder, ledger, places)
     return Answer(found, lambda: _print(found))
 

@@ -1,4 +1,4 @@
-"""``idpgan ledger DIR --limit`` and ``--raise``: what may ever be spent on a folder, written on its ledger.
+"""``idpgan ledger DIR --limit``: what may ever be spent on a folder, written on its ledger.
 
 From then on every charge is on the ledgers of the folders, those of runs too. So runs that were found are written there
 first: one that is not finished with its whole plan, since it may go on without asking.
@@ -23,20 +23,13 @@ if TYPE_CHECKING:
 
 
 def new_limit(
-    folder: Path,
-    *,
-    limit: float | None = None,
-    raised: float | None = None,
-    delta: float | None = None,
-    unit: str | None = None,
-    reason: str = "",
+    folder: Path, epsilon: float | None, *, delta: float | None = None, unit: str | None = None, reason: str = ""
 ) -> Limit:
     """Return the limit that is asked for, which is not written yet.
 
     Args:
         folder: Of images.
-        limit: Epsilon of a first limit, or of one that is no looser than the last.
-        raised: Epsilon of a looser one, which takes a ``reason``.
+        epsilon: Of the limit; a looser one than the last takes a ``reason``, no other has one.
         delta: None = the last limit's, or the default for the number of images.
         unit: None = the last limit's, or "image".
 
@@ -47,29 +40,24 @@ def new_limit(
     from idpgan.privacy.guarantee import Unit, check_delta, default_delta, parse_unit
     from idpgan.privacy.limit import Limit
 
-    last, epsilon = (
-        FolderLedger.read(ledger_of(folder), folder.resolve().name).limit,
-        limit if raised is None else raised,
-    )
-    if (limit is None) == (raised is None) or epsilon is None or not 0 < epsilon < math.inf:
-        raise InputError("give one finite epsilon above 0: --limit E, or --raise E for a looser one.")
-    if (raised is None and reason) or (raised is not None and not reason.strip()):
-        raise InputError("--reason TEXT says why a limit is raised: it goes with --raise, and --raise with it.")
-    if raised is not None and last is None:
-        raise InputError(f"there is no limit on {folder} that could be raised. Set one with --limit {epsilon:g}.")
-    num = _num_records(folder)
+    if epsilon is None or not 0 < epsilon < math.inf:
+        raise InputError("give a finite epsilon above 0: --limit E; a looser one with --reason TEXT.")
+    last, num = FolderLedger.read(ledger_of(folder), folder.resolve().name).limit, _num_records(folder)
     if delta is None:
         delta = default_delta(num) if last is None else last.delta
     check_delta(delta, num, "--delta")
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     known = parse_unit(unit) if unit is not None else Unit.IMAGE if last is None else last.unit
-    found = Limit(float(epsilon), float(delta), known, now, reason.strip())
-    if raised is None and last is not None and not last.allows(found):
-        raise InputError(
-            f"the limit on {folder} is {last.guarantee}. To raise it: idpgan ledger {pasted(folder)} --raise "
-            f"{epsilon:g} --reason TEXT, which is recorded."
-        )
-    return found
+    limit = Limit(float(epsilon), float(delta), known, now, reason.strip())
+    if last is not None and not last.allows(limit):
+        if not limit.reason:
+            raise InputError(
+                f"the limit on {folder} is {last.guarantee}. To raise it: idpgan ledger {pasted(folder)} --limit "
+                f"{epsilon:g} --reason TEXT, which is recorded."
+            )
+    elif reason:
+        raise InputError(f"--reason TEXT says why a limit is raised, and there is none on {folder} that this raises.")
+    return limit
 
 
 def _num_records(folder: Path) -> int:

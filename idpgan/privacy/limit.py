@@ -82,7 +82,7 @@ class Limit:
         raise LimitError(
             f"the limit on {ledger}, {self.guarantee}, leaves no room: spent is {_words(self.cost(before))}, asked "
             f"{own}, together {_words(after)}. Nothing was read or charged. Ask for less, or raise the limit: idpgan "
-            f"ledger {pasted(ledger.with_name(folder))} --raise EPSILON --reason TEXT."
+            f"ledger {pasted(ledger.with_name(folder))} --limit EPSILON --reason TEXT."
         )
 
     def to_json(self) -> dict[str, Any]:

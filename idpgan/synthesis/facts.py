@@ -52,7 +52,6 @@ def facts_of(
     source: str,
     data_root: Path | None = None,
     label: str | None = None,
-    channels: int | None = None,
     public: Path | None = None,
 ) -> tuple[Shown, Facts]:
     """Return what a folder or a built-in source shows, its [data] with a split, and what is public of it.
@@ -62,16 +61,15 @@ def facts_of(
         data_root: Where the files of a built-in source lie.
         label: The column that makes the classes, `UNLABELED` for no classes, `SUBFOLDERS` where they make them, however
             many; None = one with few values.
-        channels: 1 or 3; None = as the images are.
         public: A folder of public images.
 
     Raises:
         InputError: If the source is neither, or has no such column.
     """
-    chosen = {} if channels is None else {"channels": Setting(channels, "1 grey, 3 color, as was asked for")}
     if source in sources.BY_NAME:
-        seen = Shown({"name": Setting(source)} | ({"root": Setting(str(data_root))} if data_root else {}), Counter())
-        chosen |= {} if label is None else {"label": Setting(label, "the attribute that makes the classes")}
+        keys = {"name": Setting(source)} | ({"root": Setting(str(data_root))} if data_root else {})
+        attribute = {} if label is None else {"label": Setting(label, "the attribute that makes the classes")}
+        seen = Shown(keys | attribute, Counter())
     elif Path(source).is_dir():
         seen = _of_folder(Path(source).absolute(), label)
     else:
@@ -79,7 +77,7 @@ def facts_of(
             f"{source} is neither a folder nor a built-in source. {nearest_hint(source, sources.BY_NAME)} A folder of "
             "photos of any size is made ready by idpgan prepare."
         )
-    settings = seen.settings | chosen
+    settings = seen.settings
     data_set = sources.find(_config(settings))
     people = data_set.facts.people if data_set else ()
     mean = sum(people) / len(people) if people else None

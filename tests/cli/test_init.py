@@ -259,7 +259,7 @@ def test_a_config_of_the_package_is_repeated_with_its_comments():
             config_for("digits-gaussian", InitOptions(**options))
 
 
-def test_budget_unit_label_and_channels_are_asked_for_on_the_line(run, tmp_path, monkeypatch):
+def test_budget_unit_and_label_are_asked_for_on_the_line(run, tmp_path, monkeypatch):
     """Nothing of it is edited by hand: the number of coefficients follows epsilon and unit."""
     monkeypatch.chdir(tmp_path)
     metadata(
@@ -275,10 +275,10 @@ def test_budget_unit_label_and_channels_are_asked_for_on_the_line(run, tmp_path,
     assert (config["privacy"]["unit"], config["data"]["label"]) == ("person", "mood")
     assert "could make the classes: hat (--label COLUMN)" in err
     assert "few images of each: text." in err
-    config, err = asked("--epsilon", 8, "--unit", "image", "--label", "hat", "--channels", 3)
+    config, err = asked("--epsilon", 8, "--unit", "image", "--label", "hat")
     assert (config["privacy"]["epsilon"], config["privacy"]["unit"]) == (8.0, "image")
     assert "most_per_person" not in config["privacy"]
-    assert (config["data"]["label"], config["data"]["channels"]) == ("hat", 3)
+    assert config["data"]["label"] == "hat"
     assert config["data"]["split_by"] == "identity"
     assert "At epsilon 8, unit image, fewer than" in err
     assert "such images in all, " in err
@@ -290,7 +290,6 @@ def test_budget_unit_label_and_channels_are_asked_for_on_the_line(run, tmp_path,
 
 ASKED_WRONGLY = {
     "epsilon": (("--epsilon", "0"), "--epsilon 0 must be above 0"),
-    "channels": (("--channels", "2"), "--channels 2 must be 1 (grey) or 3"),
     "label": (("--label", "moods"), "Did you mean 'mood'?"),
     "no such unit": (("--unit", "person"), "the images name no person"),
     "unit of the method": (("--unit", "person", "--method", "diffusion"), "the images name no person"),
@@ -330,7 +329,6 @@ def test_colors_that_prepare_did_not_see_are_not_proposed(tmp_path, all_grey):
     fill(tmp_path, names=("{}.png",), mode="RGB")
     (tmp_path / "prepared.json").write_text(json.dumps({"all_grey": all_grey, "aligned": {}}))
     assert config_for(str(tmp_path)).table["data"]["channels"] == (1 if all_grey else 3)
-    assert config_for(str(tmp_path), InitOptions(channels=3)).table["data"]["channels"] == 3
 
 
 @pytest.mark.parametrize("side", [16, 24])

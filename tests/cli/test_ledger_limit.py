@@ -89,10 +89,10 @@ def test_it_is_raised_by_a_command_that_says_why(run, faces):
     told(run, faces, "--limit", 1)
     code, _, error = run("ledger", faces, "--limit", 2)
     assert (code, error.count("\n")) == (2, 1)
-    assert "--raise 2 --reason TEXT" in error
-    assert run("ledger", faces, "--raise", 2)[0] == 2
+    assert "--limit 2 --reason TEXT" in error
+    assert run("ledger", faces, "--limit", 2, "--reason", " ")[0] == 2
     told(run, faces, "--limit", 0.5)  # a stricter one needs no reason
-    told(run, faces, "--raise", 2, "--reason", "second study")
+    told(run, faces, "--limit", 2, "--reason", "second study")
     kept = FolderLedger.read(ledger_of(faces), "faces").limits
     assert [(each.epsilon, each.reason, each.delta) for each in kept] == [
         (1.0, "", 1e-5),
@@ -109,12 +109,11 @@ def test_it_is_raised_by_a_command_that_says_why(run, faces):
     [
         (("--limit", "0"), "finite epsilon above 0"),
         (("--limit", "inf"), "finite epsilon above 0"),
-        (("--limit", "1", "--raise", "2"), "finite epsilon above 0"),
-        (("--delta", "1e-5"), "--limit E, or --raise E"),
+        (("--delta", "1e-5"), "--limit E; a looser one with --reason"),
         (("--limit", "1", "--delta", "0.5"), "--delta = 0.5 must be at least 0 and below 1/N"),
         (("--limit", "1", "--unit", "face"), "unknown unit 'face'"),
-        (("--limit", "1", "--reason", "x"), "goes with --raise"),
-        (("--raise", "1", "--reason", "x"), "no limit on"),
+        (("--reason", "x"), "finite epsilon above 0"),
+        (("--limit", "1", "--reason", "x"), "that this raises"),
         (("--limit", "1", "--ledger", "x.json"), "Leave --ledger out"),
     ],
 )
