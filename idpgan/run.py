@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import functools
 import importlib.metadata
@@ -205,6 +206,14 @@ def passing_folder() -> Iterator[Path]:
             shutil.rmtree(alive.parent)
     with files.locked_folder(lambda: Path(tempfile.mkdtemp(prefix=_PASSING)), lock=_ALIVE) as folder:
         yield folder
+
+
+@functools.cache
+def private_folder() -> Path:
+    """Return the folder of this process for what is private; it is removed when the process ends, or was killed."""
+    folders = contextlib.ExitStack()
+    atexit.register(folders.close)
+    return folders.enter_context(passing_folder())
 
 
 def refuse_used(run: RunFolder) -> None:

@@ -8,7 +8,7 @@ import json
 import logging
 import pickle
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 
 from idpgan.config import apply_overrides, dump_toml, load_table
-from idpgan.data.load import Split, known_shape, load
+from idpgan.data.load import DataShape, Split, known_shape, load
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import append_line, check_writable
@@ -29,6 +29,7 @@ from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
+from idpgan.release.artifact import Artifact
 from idpgan.release.folder import PRIVACY, drawn_by, write_release
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.settings import settings_of_run
@@ -64,8 +65,10 @@ def load_config(
 
 
 @own_state()
-def plan(config: RunConfig, out: Path | None = None) -> RunPlan:
-    """Price a run, and refuse all that can be refused without reading an image: what `start` does first.
+def plan(config: RunConfig, out: Path | None = None, shape: DataShape | None = None) -> RunPlan:
+    """Price a run, and refuse all that can be refused without reading an image.
+
+    ``shape`` is of a data set in memory; None = of the files that the config names.
 
     Raises:
         InputError: If config, machine or folder (``out``; None = one will be found) cannot be used, or a limit on the
@@ -77,17 +80,16 @@ def plan(config: RunConfig, out: Path | None = None) -> RunPlan:
         refuse_used(RunFolder(out))
         refuse_closed(out, f"--out {out}")
     check_writable(Path("runs", "new") if out is None else out)
-    planned: RunPlan = plan_run(config, known_shape(config.data))
+    planned: RunPlan = plan_run(config, known_shape(config.data) if shape is None else shape)
     planned.check()
     check_total(planned)
     refuse_beyond_limits(planned)
     return planned
 
 
-def sources(config: RunConfig) -> list[str]:
-    """Return what a run takes from elsewhere, with its license as it is stated, one phrase each; no image is read."""
-    planned: RunPlan = plan_run(config, known_shape(config.data))
-    model, stated = config.model, list(planned.declared)
+def sources(planned: RunPlan) -> list[str]:
+    """Return what a run takes from elsewhere, with its license as it is stated, one phrase each."""
+    model, stated = planned.config.model, list(planned.declared)
     if (model.generator == "population" or model.moved) and is_own_code(model.simulator):
         stated.append(f"the simulator {model.simulator}, license {model.license or 'not stated'}")
     return stated
@@ -99,6 +101,7 @@ class Finished:
 
     Attributes:
         privacy: The three numbers of what was released; None where nothing was.
+        artifact: What was released now, as it is in memory; None where nothing was.
         warning: Says that the result must be noise; None where it need not.
         attackable: Whether there are images for an attack that the run never saw.
         license: Of the release; None where the config states none, and the card says so.
@@ -108,6 +111,7 @@ class Finished:
     outcome: Outcome
     released: bool
     privacy: PrivacyReport | None = None
+    artifact: Artifact | None = None
     warning: str | None = None
     attackable: bool = True
     license: str | None = None
@@ -120,23 +124,25 @@ def start(
     progress: Progress = silent,
     ranks: Ranks = ALONE,
     *,
-    read: Callable[[], object] = lambda: None,
+    planned: RunPlan | None = None,
+    split: Split | None = None,
 ) -> Finished:
     """Train a new run in ``out`` (None = ``runs/<data>-<method>-<timestamp>``) and release what it made.
 
-    ``ranks`` are the processes that share the steps, seen by rank 0; the others `follow`. ``read`` is called when all
-    data are in memory.
+    Args:
+        ranks: The processes that share the steps, seen by rank 0; the others `follow`.
+        planned: What `plan` returned for this config, folder and data; None = it is asked now.
+        split: The data, where they are in memory; None = they are loaded.
 
     Raises:
         InputError: If config, data or folder cannot be used; nothing is written then.
     """
-    planned = plan(config, out)
+    planned = planned or plan(config, out, None if split is None else split.shape)
     if planned.signal is not None and planned.signal.warning:
         _LOG.warning("%s", planned.signal.warning)
     ledger = Ledger.of(planned.price, config.identity())
     with send_config(ranks, dump_toml(config)):  # refusals come before the folder exists
-        split, method = _load_and_build(config, ledger, ranks, planned)
-    read()
+        split, method = _load_and_build(config, ledger, ranks, planned, split)
     environment = describe_environment(str(resolve_device(config.training.device))) | {"processes": ranks.size}
     toml = dump_toml(config)
     books = json.dumps(ledger.to_json(), indent=1) + "\n"
@@ -189,13 +195,17 @@ def follow(ranks: Ranks) -> None:
 
 
 def _load_and_build(
-    config: RunConfig, ledger: Ledger | None, ranks: Ranks, planned: RunPlan | None = None
+    config: RunConfig,
+    ledger: Ledger | None,
+    ranks: Ranks,
+    planned: RunPlan | None = None,
+    split: Split | None = None,
 ) -> tuple[Split, Method]:
-    """Load the data and make the method, on all ranks at once; without a ledger the charges are not kept."""
+    """Load the data (unless ``split``) and make the method, on all ranks; without a ledger no charges are kept."""
     with agreed(ranks):
         device = resolve_device(config.training.device)
         check_own_gpu(device, ranks)
-        split = load(config.data)
+        split = load(config.data) if split is None else split
         if planned is None or planned.shape != split.shape:  # the files may have changed since they were described
             planned = plan_run(config, split.shape)
             planned.check()
@@ -294,13 +304,14 @@ def _train_and_release(
         if released:
             tensorboard.end(config.model_dump(mode="json"))
         privacy = method.privacy() if released else None
-        kept = (run.release / PRIVACY).exists()  # an existing release may hold an audited value
+        kept, artifact = (run.release / PRIVACY).exists(), None  # an existing release may hold an audited value
         if privacy is not None and not kept:
             artifact = method.artifact(config.release)
             write_release(run.release, artifact, settings_of_run(planned), privacy, ledger.events)
         append_line(run.log, outcome.message)
     warning = None if planned.signal is None else planned.signal.warning
-    return Finished(run, outcome, released, privacy, warning, len(split.holdout) > 0, config.release.license)
+    attackable = len(split.holdout) > 0
+    return Finished(run, outcome, released, privacy, artifact, warning, attackable, config.release.license)
 
 
 # The method of a finished run, for an attacker with the curator's access -------------------------------------------

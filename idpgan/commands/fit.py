@@ -1,30 +1,27 @@
 """`idpgan.fit` and `idpgan.fit_classifier`: from images in memory, or a folder, to a private generator or classifier.
 
-What is done is what `idpgan train` does: the same plan, ledger with a target, refusals and release. Images in memory
-are written to a file that only its owner can read, in a folder of this process that goes when the process ends, or at
-the next call after it was killed; the file goes as soon as it is read. With ``out`` it stays beside the run, so that
-the commands can go on with it.
+What is done is what `idpgan train` does: the same plan, ledger with a target, refusals and release. The run lies in a
+folder of this process that goes when the process ends, or at the next call after it was killed. With ``out`` the run
+stays, and images in memory lie beside it, in a file that only its owner can read, so that the commands can go on.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import dataclasses
-import functools
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
+from idpgan import trainer
 from idpgan.checks import typed
 from idpgan.commands.process_ledger import Records, Together, charge, records_of, refuse_limited_paths
 from idpgan.config import apply_overrides, nearest_hint
@@ -33,7 +30,8 @@ from idpgan.data.config import DataConfig
 from idpgan.data.declared import warn_once
 from idpgan.data.images import Images
 from idpgan.data.intake import Range
-from idpgan.data.load import known_shape
+from idpgan.data.load import Split, known_shape, load
+from idpgan.data.source import DataSet, in_memory
 from idpgan.data.sources import arrays
 from idpgan.errors import InputError
 from idpgan.files import refuse_existing, whole_folder
@@ -46,26 +44,15 @@ from idpgan.origin import with_releases
 from idpgan.privacy.books import Books
 from idpgan.privacy.guarantee import PrivacyReport, default_delta
 from idpgan.progress import Progress, shown
-from idpgan.release.classifier import load_classifier
 from idpgan.release.dataset import DRAWN, SyntheticDataset
-from idpgan.release.folder import PRIVACY
-from idpgan.release.generator import load_generator
-from idpgan.release.received import read_privacy
-from idpgan.run import RunFolder, passing_folder, refuse_used
+from idpgan.run import RunFolder, private_folder, refuse_used
 from idpgan.synthesis.facts import facts_of
 from idpgan.synthesis.starter import BEST, Facts, has_template, starter_for
-from idpgan.trainer import start
 from idpgan.training.config import RunConfig, build_config
+from idpgan.training.plan import RunPlan
 
 AUTO = "auto"
-
-
-@functools.cache
-def private_folder() -> Path:
-    """Return the folder of this process for what is private; it is removed when the process ends, or was killed."""
-    held = contextlib.ExitStack()
-    atexit.register(held.close)
-    return held.enter_context(passing_folder())
+F = TypeVar("F", bound="Fitted")
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +66,10 @@ class Fitted:
         release: The folder to give away, an ordinary release; `save` copies it.
         run: The curator's run folder; None where ``out`` was not given.
         together: What all releases of these images in this process cost; None for the first.
+        family: Of its method, and what its network is called.
     """
 
+    family: ClassVar[str]
     privacy: PrivacyReport
     method: str
     num_private: int
@@ -123,6 +112,7 @@ class FittedGenerator(Fitted):
         generator: The network.
     """
 
+    family: ClassVar = "generator"
     generator: Generator
 
     @property
@@ -164,6 +154,7 @@ class FittedClassifier(Fitted):
         classifier: The network.
     """
 
+    family: ClassVar = "classifier"
     classifier: PrivateClassifier
 
     @property
@@ -253,8 +244,7 @@ def fit(
     """
     given = _Given(epsilon, delta, unit, people, public, out, device, classes, pixel_range, handwriting, settings)
     with shown(off=not progress) as show:
-        about = _train(images, labels, method, "generator", given, show)
-    return FittedGenerator(**about, generator=load_generator(about["release"]))
+        return _train(images, labels, method, FittedGenerator, given, show)
 
 
 @own_state()
@@ -287,11 +277,7 @@ def fit_classifier(
     """
     given = _Given(epsilon, delta, unit, None, None, out, device, classes, pixel_range, False, settings)
     with shown(off=not progress) as show:
-        about = _train(images, labels, method, "classifier", given, show)
-    return FittedClassifier(**about, classifier=load_classifier(about["release"]))
-
-
-# How ---------------------------------------------------------------------------------------------------------------
+        return _train(images, labels, method, FittedClassifier, given, show)
 
 
 @dataclass(frozen=True)
@@ -311,9 +297,9 @@ class _Given:
     settings: Sequence[str]
 
 
-def _train(images: Any, labels: Any, method: str, family: str, given: _Given, progress: Progress) -> dict[str, Any]:
-    """Train and release; return what `Fitted` says of it."""
-    _check(method, family, given)
+def _train(images: Any, labels: Any, method: str, kind: type[F], given: _Given, progress: Progress) -> F:
+    """Train and release; images in memory are written to a file only beside a run that stays."""
+    _check(method, kind.family, given)
     if given.out is None:
         warn_once(
             f"Without out=... this works in {private_folder()}, which only you can read. It is removed when the "
@@ -323,45 +309,39 @@ def _train(images: Any, labels: Any, method: str, family: str, given: _Given, pr
     else:
         out = Path(given.out)
     with _kept_while_running(out, given.out is None) as files:
-        source, about = _folder(images), {name: getattr(given, name) for name in ("people", "classes", "pixel_range")}
-        if source is not None:
-            column = labels if isinstance(labels, str) else None
-            in_memory = {"labels": None if column else labels, **about}
-            if extra := [name for name, value in in_memory.items() if value is not None]:
-                raise InputError(
-                    f"{extra[0]} is for images in memory; a folder says it itself (idpgan prepare). Leave it out."
-                )
-            seen, facts = facts_of(str(source), label=column)
-            table, records = {key: setting.value for key, setting in seen.settings.items()}, records_of(source)
-        else:
-            refuse_limited_paths(images)
-            held = intake.gathered(images, labels, progress=progress, **about)
-            arrays.write(files[0], held)
-            table, facts, records = *_of_images(held, files[0]), records_of(held)
-        table, facts = _with_public(table, facts.of_handwriting() if given.handwriting else facts, given, files[1])
-        config = _config(method, family, table, facts, given)
-        return _started(config, out, records, progress, files if given.out is None else ())
+        data = _data(images, labels, given, files, progress)
+        config = _config(method, kind.family, data, given)
+        shape = known_shape(config.data, data.set, public=data.public)
+        planned, split = trainer.plan(config, out, shape), None
+        if data.images is not None or data.public is not None:
+            split = load(config.data, data_set=data.set, public=data.public)
+        for path, part in zip(files, (data.images, data.public), strict=True):
+            if given.out is not None and part is not None:
+                arrays.write(path, part)
+        finished, together = _started(planned, split, out, data.records, progress)
+    if finished.privacy is None:
+        raise KeyboardInterrupt(finished.outcome.message)
+    network: Any = getattr(finished.artifact, kind.family).to("cpu").eval().requires_grad_()
+    network.privacy, kept = finished.privacy, None if given.out is None else out
+    make: Callable[..., F] = kind  # with the network as one more argument
+    about = finished.privacy, config.method.name, planned.shape.num_private, finished.run.release
+    return make(*about, kept, together, network)
 
 
 @contextmanager
 def _kept_while_running(out: Path, passing: bool) -> Iterator[tuple[Path, Path]]:
-    """Give the places of private and public images; they go unless a run beside them that stays needs them."""
-    files = tuple(out.with_name(f"{out.name}.{what}{arrays.SUFFIX}") for what in ("images", "public"))
+    """Give the places of private and public images; files there go unless a run beside them that stays needs them."""
+    files = out.with_name(f"{out.name}.images{arrays.SUFFIX}"), out.with_name(f"{out.name}.public{arrays.SUFFIX}")
     for path in files:
         refuse_existing(path)
-    refuse_used(RunFolder(out))
+    run = RunFolder(out)
+    refuse_used(run)
     try:
-        yield files[0], files[1]
+        yield files
     finally:
-        passed = [path for path in out.glob("*") if path != RunFolder(out).release] if passing else []
-        if passing or not RunFolder(out).config.is_file():
-            passed += files
-        _remove(passed)  # the noise among them: nothing goes on from here
-
-
-def _remove(paths: Sequence[Path]) -> None:
-    for path in paths:
-        shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
+        passed = [path for path in out.glob("*") if path != run.release] if passing else []  # the noise among them
+        for path in (*passed, *(() if run.config.is_file() else files)):
+            shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _check(method: str, family: str, given: _Given) -> None:
@@ -396,42 +376,77 @@ def _folder(images: Any) -> Path | None:
     return path
 
 
-def _of_images(held: Images, file: Path) -> tuple[dict[str, Any], Facts]:
+class _Data(NamedTuple):
+    """What is trained on: [data] of the config, what is public of it, and what of it is in memory."""
+
+    table: dict[str, Any]
+    facts: Facts
+    records: Records
+    images: Images | None
+    public: Images | None
+
+    @property
+    def set(self) -> DataSet | None:
+        """The images in memory, as a source would give them."""
+        return None if self.images is None else in_memory(self.images)
+
+
+def _data(images: Any, labels: Any, given: _Given, files: tuple[Path, Path], progress: Progress) -> _Data:
+    """Gather images in memory, or see what `idpgan init` proposes for a folder; ``files`` are what [data] names."""
+    source, gathered, public = _folder(images), None, None
+    if source is not None:
+        column = labels if isinstance(labels, str) else None
+        extra = ["labels"] if labels is not None and column is None else []
+        extra += [name for name in ("people", "classes", "pixel_range") if getattr(given, name) is not None]
+        if extra:
+            raise InputError(
+                f"{extra[0]} is for images in memory; a folder says it itself (idpgan prepare). Leave it out."
+            )
+        seen, facts = facts_of(str(source), label=column)
+        table, records = {key: setting.value for key, setting in seen.settings.items()}, records_of(source)
+    else:
+        refuse_limited_paths(images)
+        gathered = intake.gathered(
+            images, labels, people=given.people, classes=given.classes, pixel_range=given.pixel_range, progress=progress
+        )
+        table, facts, records = *_of_images(gathered, files[0]), records_of(gathered)
+    facts = facts.of_handwriting() if given.handwriting else facts
+    if given.public is not None:
+        root = _folder(given.public)
+        if root is None:
+            root, labeled = files[1], isinstance(given.public, tuple) and len(given.public) == 2
+            names = facts.shape.classes if labeled else None
+            public = intake.gathered(given.public, pixel_range=given.pixel_range, classes=names, what="public images")
+            public = public.existing(least=1)
+        table = {**table, "public_root": str(root.absolute())}
+        config, data_set = DataConfig.model_validate(table), None if gathered is None else in_memory(gathered)
+        facts = dataclasses.replace(facts, shape=known_shape(config, data_set, public=public))
+    return _Data(table, facts, records, gathered, public)
+
+
+def _of_images(images: Images, file: Path) -> tuple[dict[str, Any], Facts]:
     """Return [data] and facts of images in memory: all of them are private, and for training."""
-    channels, height, width = held.image_shape
+    channels, height, width = images.image_shape
     table: dict[str, Any] = {
         "name": "arrays",
         "root": str(file.absolute()),
-        "num_images": len(held),
+        "num_images": len(images),
         "image_size": height if height == width else [height, width],
         "channels": channels,
-        "classes": list(held.classes),
+        "classes": list(images.classes),
         "holdout_share": 0.0,
     }
     per_person = None
-    if held.identities is not None:
-        counts = torch.unique(held.identities, return_counts=True)[1]
-        per_person = len(held) / len(counts)
-        table |= {"num_people": len(counts), "split_by": "identity"}
-    return table, Facts(known_shape(DataConfig.model_validate(table)), per_person, handwriting=False)
+    if images.identities is not None:
+        num_people = len(torch.unique(images.identities))
+        per_person = len(images) / num_people
+        table |= {"num_people": num_people, "split_by": "identity"}
+    return table, Facts(known_shape(DataConfig.model_validate(table), in_memory(images)), per_person, handwriting=False)
 
 
-def _with_public(table: dict[str, Any], facts: Facts, given: _Given, file: Path) -> tuple[dict[str, Any], Facts]:
-    """Return [data] and facts with the public images."""
-    if given.public is None:
-        return table, facts
-    root = _folder(given.public)
-    if root is None:
-        root, labeled = file, isinstance(given.public, tuple) and len(given.public) == 2
-        names = facts.shape.classes if labeled else None
-        public = intake.gathered(given.public, pixel_range=given.pixel_range, classes=names, what="public images")
-        arrays.write(root, public)
-    table = {**table, "public_root": str(root.absolute())}
-    return table, dataclasses.replace(facts, shape=known_shape(DataConfig.model_validate(table)))
-
-
-def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, given: _Given) -> RunConfig:
+def _config(method: str, family: str, data: _Data, given: _Given) -> RunConfig:
     """Return the config that the method proposes for such data, under the budget that was asked for."""
+    facts = data.facts
     if given.unit is None and facts.per_person is not None:
         raise InputError(
             'unit is missing, and who is on each image is known. Say unit="person", which protects all images of a '
@@ -462,33 +477,22 @@ def _config(method: str, family: str, data: Mapping[str, Any], facts: Facts, giv
         raise InputError(f'method = "{method}" protects one {METHODS[method].units[0]}. Set unit to that.')
     delta = default_delta(facts.shape.num_private) if given.delta is None else given.delta
     table["privacy"] |= {"epsilon": given.epsilon, "delta": delta}
-    table["data"] = {**data, **table.get("data", {})}
+    table["data"] = {**data.table, **table.get("data", {})}
     table["training"] = {**table.get("training", {}), "device": given.device}
     return build_config(with_releases(apply_overrides(table, given.settings)), "the call of idpgan.fit")
 
 
 def _started(
-    config: RunConfig, out: Path, records: Records, progress: Progress, passing: Sequence[Path]
-) -> dict[str, Any]:
-    """Train, and note in this process whatever was charged, also where it failed; ``passing`` files go once read."""
+    planned: RunPlan, split: Split | None, out: Path, records: Records, progress: Progress
+) -> tuple[trainer.Finished, Together | None]:
+    """Train, and note in this process whatever was charged, also where it failed."""
     run, together = RunFolder(out), None
     try:
-        finished = start(config, out, progress, read=lambda: _remove(passing))
+        finished = trainer.start(planned.config, out, progress, planned=planned, split=split)
     finally:
         if run.ledger.is_file():
             books = Books.parse(run.ledger.read_bytes(), run.ledger)
-            terms, most = books.terms, getattr(config.privacy, "most_per_person", 1)
+            terms, most = books.terms, getattr(planned.config.privacy, "most_per_person", 1)
             delta = terms.target.delta if terms.target else 0.0
             together = charge(records, tuple(books.entries), delta, terms.unit, terms.relation, most)
-    if finished.privacy is None:
-        raise KeyboardInterrupt(finished.outcome.message)
-    num = read_privacy(run.release / PRIVACY).document["num_private"]
-    kept = None if out.is_relative_to(private_folder()) else out
-    return {
-        "privacy": finished.privacy,
-        "method": config.method.name,
-        "num_private": num,
-        "release": run.release,
-        "run": kept,
-        "together": together,
-    }
+    return finished, together

@@ -118,7 +118,7 @@ def train(options: TrainOptions, progress: Progress) -> Answer | None:
             return _compared(config, options.epsilons)
         planned = trainer.plan(config, options.out)
         priced = {"config": config.model_dump(mode="json"), "plan": planned.to_json()}
-        lines = [*_describe(planned), *(f"# Taken as public: {phrase}." for phrase in trainer.sources(config))]
+        lines = [*_describe(planned), *(f"# Taken as public: {phrase}." for phrase in trainer.sources(planned))]
         return Answer(priced, lambda: print(dump_toml(config), *lines, sep="\n"))
     with _processes() as ranks:
         if not ranks.first:
@@ -128,9 +128,10 @@ def train(options: TrainOptions, progress: Progress) -> Answer | None:
             finished = trainer.resume(options.resume, options.data_root, progress, ranks)
         else:
             config = trainer.load_config(options.config, options.overrides)
-            for phrase in trainer.sources(config):
+            planned = trainer.plan(config, options.out)
+            for phrase in trainer.sources(planned):
                 print(f"Taken as public: {phrase}.", file=sys.stderr)
-            finished = trainer.start(config, options.out, progress, ranks)
+            finished = trainer.start(config, options.out, progress, ranks, planned=planned)
     outcome, run, privacy = finished.outcome, finished.run, finished.privacy
     value: dict[str, Any] = {
         "run": str(run.path),

@@ -149,8 +149,14 @@ def place(images: Images, device: torch.device | str) -> Images:
     return images.to(device)
 
 
-def load(config: DataConfig, progress: Progress = silent) -> Split:
+def load(
+    config: DataConfig, progress: Progress = silent, *, data_set: DataSet | None = None, public: Images | None = None
+) -> Split:
     """Read the data set that a config names, on the CPU, and split it by fixed index.
+
+    Args:
+        data_set: In the place of the one that the config names.
+        public: In the place of the images of ``data.public_root``, without null records.
 
     Raises:
         ConfigError: If there is no source of that name.
@@ -159,8 +165,8 @@ def load(config: DataConfig, progress: Progress = silent) -> Split:
             damaged or undeclared image becomes a null record.
     """
     with _public_root(config) as root:
-        data_set = sources.needed(config)
-        public = _of_file(root)
+        data_set = data_set or sources.needed(config)
+        public = _of_file(root) if public is None else public
         if public is None and root is not None:
             public = folder.read_all(root, config.channels, progress, config)
         images, test, refused = data_set.load(progress)
@@ -255,12 +261,13 @@ def _no_people(config: DataConfig) -> DataError:
     )
 
 
-def describe(config: DataConfig, data_set: DataSet | None = None) -> DataShape | None:
+def describe(config: DataConfig, data_set: DataSet | None = None, *, public: Images | None = None) -> DataShape | None:
     """Return sizes, shape and classes without reading an image; None if the files are missing.
 
     Args:
         config: All of [data].
         data_set: Where it was found before, so that no folder is listed again.
+        public: As of `load`.
 
     Raises:
         ConfigError: If there is no source of that name.
@@ -268,11 +275,11 @@ def describe(config: DataConfig, data_set: DataSet | None = None) -> DataShape |
     """
     with _public_root(config) as root:
         data_set = data_set or sources.find(config)
-        in_file = _of_file(root)
-        public = None if in_file is None else (len(in_file), in_file.classes)
+        public = _of_file(root) if public is None else public
+        num_public, public_classes = (0, ()) if public is None else (len(public), public.classes)
         if public is None and root is not None:
             files = folder.scanned(root, config)
-            public = len(files.paths), files.classes
+            num_public, public_classes = len(files.paths), files.classes
     if data_set is None:
         return None
     facts = data_set.facts
@@ -285,10 +292,10 @@ def describe(config: DataConfig, data_set: DataSet | None = None) -> DataShape |
         else people_sizes(facts.people, facts.num_test, config)
     )
     classes = attribute_classes(config.attributes) if config.attributes else facts.classes
-    if public is not None:
-        if config.looks is None and classes and (not public[1] or NONE in places(public[1], classes)):
-            raise _mismatch(config, "the classes", classes, "public_root", public[1])
-        sizes = sizes._replace(public=public[0])
+    if root is not None:
+        if config.looks is None and classes and (not public_classes or NONE in places(public_classes, classes)):
+            raise _mismatch(config, "the classes", classes, "public_root", public_classes)
+        sizes = sizes._replace(public=num_public)
     if config.looks is not None:
         check_public_labels(config, classes)
     if config.public is not None:
@@ -308,9 +315,9 @@ def describe(config: DataConfig, data_set: DataSet | None = None) -> DataShape |
     return shape
 
 
-def known_shape(config: DataConfig, data_set: DataSet | None = None) -> DataShape:
+def known_shape(config: DataConfig, data_set: DataSet | None = None, *, public: Images | None = None) -> DataShape:
     """Return what `describe` returns; raises `ConfigError` if the files are missing."""
-    shape = describe(config, data_set)
+    shape = describe(config, data_set, public=public)
     if shape is None:
         raise ConfigError(
             f"data set '{config.name}' is not there (root {config.data_root}), and what a run costs depends on its "

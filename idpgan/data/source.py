@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from idpgan.data.config import DataConfig
@@ -60,6 +61,13 @@ class DataSet(NamedTuple):
 
     facts: PublicFacts
     load: Callable[[Progress], Read]
+
+
+def in_memory(images: Images) -> DataSet:
+    """Return images that were read as a data set: all of them are for training, it brings no test images."""
+    people = () if images.identities is None else torch.unique(images.identities, return_counts=True)[1].tolist()
+    facts = PublicFacts(len(images), 0, images.image_shape, images.classes, people=tuple(people))
+    return DataSet(facts, lambda _: Read(images, images.select(torch.arange(0))))
 
 
 class Source(NamedTuple):

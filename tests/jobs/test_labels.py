@@ -9,7 +9,7 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 import idpgan
-from idpgan.commands import fit as fit_module
+from idpgan.commands.fit import fit
 from idpgan.data.cells import MEMORY_LABEL, read, spellings
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
@@ -90,13 +90,16 @@ def said(images):
     return {grey: int(images.classes[label]) for grey, label in zip(greys, labels, strict=True)}
 
 
-def fitted(case, monkeypatch, **more):
+def fitted(case, monkeypatch, public=None):
     """What a call of fit would train on."""
-    monkeypatch.setattr(fit_module, "_started", lambda config, *_: load(config.data))
-    given = fit_module._Given(1.0, None, "image", None, more.get("public"), None, "cpu", None, None, False, ())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fit_module.tempfile, "mkdtemp", lambda **_: str(case.tmp))
-        return fit_module._train(case.X, case.y, "gaussian", "generator", given, lambda *_: None)
+
+    def begun(*_, split, **__):
+        raise InterruptedError(split)
+
+    monkeypatch.setattr("idpgan.trainer.start", begun)
+    with pytest.raises(InterruptedError) as stopped:
+        fit(case.X, case.y, epsilon=1.0, unit="image", method="gaussian", public=public, progress=False)
+    return stopped.value.args[0]
 
 
 def of_fit(case, monkeypatch):

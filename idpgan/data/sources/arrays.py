@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import own_root, shown
 from idpgan.data.images import Images
-from idpgan.data.source import DataSet, PublicFacts, Read, Source
+from idpgan.data.source import DataSet, PublicFacts, Source, in_memory
 from idpgan.errors import ConfigError, DataError
 from idpgan.files import PRIVATE_FILE
 
@@ -56,13 +56,7 @@ def find(config: DataConfig) -> DataSet | None:
             "name the classes in the order of the labels, or set []."
         )
     facts = PublicFacts(num, 0, (channels, height, width), config.classes, people=counts)
-    return DataSet(facts, lambda progress: _load(path, config.classes or ()))
-
-
-def _load(path: Path, classes: Sequence[str]) -> Read:
-    """Return all images, and an empty set of test images; raises `DataError` as `read_file`."""
-    images = read_file(path, classes)
-    return Read(images, images.select(torch.arange(0)))
+    return DataSet(facts, lambda progress: in_memory(read_file(path, config.classes or ())).load(progress))
 
 
 def read_file(path: Path, classes: Sequence[str]) -> Images:

@@ -301,7 +301,7 @@ def test_many_kinds_of_charges_are_carried_as_one(second):
 def test_drawn_images_as_a_public_folder_cost_what_their_generator_cost(drawn, tmp_path):
     config = config_of(tmp_path, data={"public_root": drawn, "public_license": "CC0 1.0"})
     said = "the images of data.public_root are public, license CC0 1.0:"
-    assert any(said in text for text in trainer.sources(config))  # before anything is read
+    assert any(said in text for text in trainer.sources(trainer.plan(config)))  # before anything is read
     trainer.start(config, tmp_path / "run")
     assert verify(tmp_path / "run").problems == ()
     report = said_in(tmp_path / "run" / "release")
