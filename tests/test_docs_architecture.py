@@ -15,8 +15,13 @@ import pytest
 from tests.test_architecture import FLOORS
 
 ROOT = Path(__file__).parents[1]
-PAGE = (ROOT / "docs" / "reference" / "architecture.md").read_text(encoding="utf-8")
-BLOCK = re.compile(r"(?:^`(?P<path>[^`\n]+)`\n\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$", re.M | re.S)
+FOLDER = ROOT / "docs" / "reference"
+PAGE = (FOLDER / "architecture.md").read_text(encoding="utf-8")
+BLOCK = re.compile(
+    r"^\[`(?P<new>[^`\n]+)`\]\((?P<example>[^)\n]+)\)$"  # a new file, whose text is that of a file beside the page
+    r"|(?:^`(?P<path>[^`\n]+)`\n\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```$",
+    re.M | re.S,
+)
 ADDITIONS = re.findall(r"^## (Add .*)$", PAGE, re.M)
 RUNNER = """
 import contextlib, io, json, shlex, sys
@@ -50,7 +55,12 @@ class Block(NamedTuple):
 def blocks(title):
     """Return the blocks of one section."""
     section = re.split(r"^## ", PAGE.split(f"## {title}\n", 1)[1], maxsplit=1, flags=re.M)[0]
-    return [Block(found["path"], found["language"], found["text"]) for found in BLOCK.finditer(section)]
+    return [
+        Block(found["new"], Path(found["new"]).suffix[1:], (FOLDER / found["example"]).read_text(encoding="utf-8"))
+        if found["new"]
+        else Block(found["path"], found["language"], found["text"])
+        for found in BLOCK.finditer(section)
+    ]
 
 
 def apply(diff, path):
@@ -93,18 +103,23 @@ def used(tmp_path_factory):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_there_is_an_example_of_every_addition():
+def test_there_is_an_example_of_every_addition_and_no_other_file():
+    written = {
+        Path(block.path).name for title in ADDITIONS for block in blocks(title) if block.language in ("py", "toml")
+    }
+    assert written == {path.name for path in (FOLDER / "additions").iterdir()}
     assert {"Add a method", "Add a publisher", "Add an attack", "Add a data source"} <= set(ADDITIONS)
 
 
 @pytest.mark.parametrize("title", ADDITIONS)
 def test_an_addition_is_one_file_or_folder_one_registry_row_and_one_config(title):
     changed = [block for block in blocks(title) if block.path and block.language == "diff"]
-    written = [block.path for block in blocks(title) if block.path and block.language == "python"]
+    written = [block.path for block in blocks(title) if block.path and block.language == "py"]
     configs = [block.path for block in blocks(title) if block.path and block.language == "toml"]
     assert len(changed) == (title != "Add a data source")  # whose file says its name
-    rows = [line[1:] for line in changed[0].text.splitlines() if line.startswith("+") and "import" not in line]
-    assert len(rows) == 1 or isinstance(ast.literal_eval("".join(rows).strip().rstrip(",")), tuple)
+    for block in changed:
+        rows = [line[1:] for line in block.text.splitlines() if line.startswith("+") and "import" not in line]
+        assert len(rows) == 1 or isinstance(ast.literal_eval("".join(rows).strip().rstrip(",")), tuple)
     assert len(written) == 1 or (len({Path(path).parent for path in written}) == 1 and "__init__.py" in written[0])
     assert len(configs) == (title == "Add a method")
 
