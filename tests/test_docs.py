@@ -83,7 +83,7 @@ def test_the_index_has_every_page_and_every_method_has_one():
 ROOMS = "|".join(path.stem for path in (ROOT / "idpgan").iterdir() if not path.name.startswith("_"))
 CODE = re.compile(rf"`(?:idpgan[./])?((?:{ROOMS})[./][\w./:]*)`")
 KEYS = r"(data|training|release|privacy)\.\w+"
-OTHERS = rf"{KEYS}|.*\.(json|toml|md)|(run|release)/.*|data/dataset_loader\.py|[\w/]+/NAME\.(py|toml)"  # of runs and examples
+OTHERS = rf"{KEYS}|.*\.(json|toml|md)|(run|release)/.*|data/dataset_loader\.py|[\w/]+/NAME\.(py|toml)"
 
 
 def missing_code(text):
