@@ -18,6 +18,7 @@ REMOVED = MappingProxyType(
         "--num 6000 --size 64, then idpgan init FACES --base PORTRAITS writes the lines.",
         'model.simulator = "people"': "Draw a folder once (idpgan people PORTRAITS --num 6000 --size 64), name it as "
         'data.public_root, and set model.simulator = "public".',
+        "data.public_seed": "Leave it out: the seed of drawn public images is a constant of the package.",
         "model.temperature": 'Set model.drawing: "handwriting" draws more widely than was trained, "plain" as trained.',
         "model.coolest": 'Set model.drawing = "many-classes".',
         "model.truncation": 'Set model.drawing: "photos", "few-photos" and "faces" have 0.7 in images to look at.',

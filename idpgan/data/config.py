@@ -55,7 +55,6 @@ class DataConfig(Section):
             out of the private ones. "fonts" are digits of a simulated pen, "dead-leaves" shapes on one another, for
             photos of everything.
         public_images: Drawn public images, one of each person; None: 6,000.
-        public_seed: Seed of their drawing; None is a constant of the package.
         public_crop: Of "faces": side of what is kept around the face, as a share of the drawn picture's; None: 1, the
             whole.
         public_labels: What a public picture of each class looks like, for example ``{happiness = "smiling", neutral =
@@ -98,7 +97,6 @@ class DataConfig(Section):
     public_generator: Path | None = None
     public: Literal["faces", "fonts", "people", "dead-leaves"] | None = None  # "people": see `drawn`
     public_images: Annotated[int, Field(ge=1, le=MOST_IMAGES)] | None = None
-    public_seed: Annotated[int, Field(ge=0, lt=2**63)] | None = None
     public_crop: Annotated[float, Field(ge=0.25, le=1)] | None = None
     public_labels: dict[str, str] | None = None
     holdout_share: Share = 0.1
@@ -152,7 +150,7 @@ class DataConfig(Section):
     @model_validator(mode="after")
     def _check_public(self) -> DataConfig:
         named = self.public_generator or self.public_root
-        keys = ["public_images", "public_seed", "public_crop", *([] if named else ["public_labels"])]
+        keys = ["public_images", "public_crop", *([] if named else ["public_labels"])]
         own = [key for key in keys if getattr(self, key) is not None]
         if own and self.public is None:
             drawn = '"faces", "fonts" or "dead-leaves"'

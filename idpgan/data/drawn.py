@@ -92,15 +92,14 @@ def labeled_by_looks(
 def _drawn(config: DataConfig, image_shape: tuple[int, int, int], progress: Progress) -> Images:
     """Draw the pictures, with their looks as attributes."""
     (channels, height, width), num = image_shape, count_public(config)
-    seed = PUBLIC_SEED if config.public_seed is None else config.public_seed
     if config.public == "fonts":
-        digits = fonts.draw(num, (height, width), channels, seed=seed, progress=progress)
+        digits = fonts.draw(num, (height, width), channels, seed=PUBLIC_SEED, progress=progress)
         is_digit = functional.one_hot(cast(Tensor, digits.labels), len(fonts.CLASSES)).to(torch.uint8)
         return Images(digits.images, attributes=is_digit, attribute_names=fonts.CLASSES)
     if config.public == "dead-leaves":
-        return Images(dead_leaves.draw(num, (height, width), channels, seed=seed, progress=progress))
+        return Images(dead_leaves.draw(num, (height, width), channels, seed=PUBLIC_SEED, progress=progress))
     crop = PUBLIC_CROP if config.public_crop is None else config.public_crop
-    return faces.draw_cropped(num, (height, width), channels, crop, seed=seed, progress=progress)
+    return faces.draw_cropped(num, (height, width), channels, crop, seed=PUBLIC_SEED, progress=progress)
 
 
 def are_unlabeled(config: DataConfig, classes: Sequence[str]) -> bool:

@@ -223,8 +223,12 @@ class Rows(NamedTuple):
     of_photos: bool = False  # whether these "people" are photos that the images were cut out of
 
 
-def read_rows(root: Path, label: Sequence[str], key: str = "data.label") -> Rows:
-    """Read the metadata of a folder; ``key`` is what names the columns of labels, for errors.
+def read_rows(root: Path, label: Sequence[str] | None = None, key: str = "data.label") -> Rows:
+    """Read the metadata of a folder.
+
+    Args:
+        label: Columns of labels; None = all of them.
+        key: What names them, for errors.
 
     Raises:
         DataError: If it cannot be used, lacks a column of `label`, or has a column of people but a row without a
@@ -249,6 +253,7 @@ def read_rows(root: Path, label: Sequence[str], key: str = "data.label") -> Rows
         warn_of_spellings(names, str(table.path))
         numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
         people = tuple(numbers[name] for name in names)
+    label = table.label_columns if label is None else label
     for name in label:
         if name not in table.label_columns:
             raise DataError(

@@ -178,10 +178,10 @@ def _of_folder(root: Path, label: str | None) -> Shown:
 
 def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None) -> Shown:
     """Read which columns there are, and what one of them may be for."""
-    columns = read_rows(root, ()).columns
+    rows = read_rows(root)
+    columns = rows.columns
     if label not in (None, UNLABELED, *columns):
         raise InputError(f"--label {label} is no column of {root / METADATA}. {nearest_hint(str(label), columns)}")
-    rows = read_rows(root, columns)
     settings["num_images"] = Setting(len(rows.paths), "N: rows of metadata.csv, null records too")
     if rows.people is not None:
         why = "photos in the column cut_from" if rows.of_photos else "names in the column person"

@@ -236,11 +236,10 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[PublicFacts, Files]:
 def _rows_of(root: Path, config: DataConfig | None) -> tuple[tuple[str, ...], metadata.Rows]:
     """Return the label columns and the rows; without a named column, classes are in the column ``label``."""
     label = config.label if config else ()
-    rows = metadata.read_rows(root, label)
-    if metadata.LABEL in rows.columns and not label and (config is None or config.classes != ()):
-        label = (metadata.LABEL,)
-        rows = metadata.read_rows(root, label)
-    return label, rows
+    rows = metadata.read_rows(root, label or None)
+    if label or metadata.LABEL not in rows.columns or (config is not None and config.classes == ()):
+        return label, rows if label else rows._replace(values=())
+    return (metadata.LABEL,), rows._replace(values=(rows.values[rows.columns.index(metadata.LABEL)],))
 
 
 def _labeled_rows(label: Sequence[str], classes: Sequence[str], rows: metadata.Rows) -> Files:
