@@ -46,6 +46,8 @@ REMOVED = MappingProxyType(
         "idpgan doctor --all": "Take --json, which has every check.",
         "idpgan doctor --benchmark": "Run benchmarks/clipped_step.py of the source: the clipped step of DP-SGD.",
         "idpgan doctor --device": "Leave it out: every device is examined.",
+        "idpgan train --keep-names": "Set data.keep_names=true.",
+        "idpgan train --without-noise": "Set privacy.without_noise=true.",
         "idpgan init --no-probe": "Leave it out: no method is tried any more.",
         "idpgan init --channels": "Prepare the folder with --grey, or set data.channels in the config.",
         "idpgan ledger --raise": "Take --limit E --reason TEXT: a looser limit is one with a reason.",

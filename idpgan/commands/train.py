@@ -41,8 +41,6 @@ class TrainOptions:
     data_root: Path | None = option(None, "Where the data set lies (data.root).")
     device: str | None = option(None, "Where to compute (training.device): auto, cpu, cuda or cuda:1.")
     accept_unsound: bool = option(False, "Run a method that proves nothing.")
-    without_noise: bool = option(False, "Take the steps of diffusion without noise, to find faults: proves nothing.")
-    keep_names: bool = option(False, "Release class names that may be people's (data.keep_names).")
 
     def __post_init__(self) -> None:
         files = self._files
@@ -58,9 +56,7 @@ class TrainOptions:
             raise ConfigError(f"--epsilon {wrong[0]:g} must be positive and finite.")
         if self.device is not None:
             check_device(self.device, "--device")
-        if self.resume is not None and given(
-            self, "arguments", "accept_unsound", "without_noise", "keep_names", "device", "out", "dry_run"
-        ):
+        if self.resume is not None and given(self, "arguments", "accept_unsound", "device", "out", "dry_run"):
             raise ConfigError("--resume continues a run as it was configured: give it alone, or with --data-root.")
 
     @property
@@ -85,8 +81,7 @@ class TrainOptions:
         from idpgan.training.config import at_root
 
         settings = [text for text in self.arguments if "=" in text]
-        settings += ["privacy.accept_unsound=true"] * self.accept_unsound + ["data.keep_names=true"] * self.keep_names
-        settings += ["privacy.without_noise=true"] * self.without_noise
+        settings += ["privacy.accept_unsound=true"] * self.accept_unsound
         settings += [] if self.device is None else [f"training.device={json.dumps(self.device)}"]
         return settings + at_root(self.data_root)
 

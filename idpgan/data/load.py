@@ -227,8 +227,8 @@ def _released_classes(facts: PublicFacts, classes: tuple[str, ...], config: Data
         return classes
     warn_once(
         f"The classes of '{config.name}' ({', '.join(classes[:3])}{', ...' * (len(classes) > 3)}) seem to be people, "
-        f"so a release calls them class-0 to class-{len(classes) - 1}. If their names may be known, give --keep-names "
-        "(data.keep_names = true)."
+        f"so a release calls them class-0 to class-{len(classes) - 1}. If their names may be known, set "
+        "data.keep_names = true."
     )
     return tuple(f"class-{number}" for number in range(len(classes)))
 
