@@ -9,10 +9,11 @@ limit that is set or raised (`idpgan.commands.ledger_limit`).
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -88,7 +89,7 @@ class Spent:
             charge is, as what holds for replace-one holds for it.
         remarks: What was found and could not be counted.
         limits: By their ledgers, each with what the images under it have cost at most.
-        uncharged: Runs that stand on no ledger of a folder, so that a limit would not know them.
+        uncharged: Runs that stand on no ledger of a folder, so that a limit would not know them, with their charges.
     """
 
     folder: Path
@@ -96,7 +97,7 @@ class Spent:
     totals: tuple[Total, ...]
     remarks: tuple[str, ...]
     limits: tuple[tuple[Path, Limit, Guarantee], ...] = ()
-    uncharged: tuple[tuple[_Read, tuple[Publication, ...]], ...] = ()
+    uncharged: Mapping[_FoundRun, Sequence[Publication]] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -104,8 +105,8 @@ class Spent:
 
         return {
             "folder": str(self.folder),
-            "spending": [each.to_json() for each in self.spending],
-            "totals": [each.to_json() for each in self.totals],
+            "spending": [row.to_json() for row in self.spending],
+            "totals": [total.to_json() for total in self.totals],
             "limits": [
                 {"ledger": str(path), **limit.to_json(), "spent": number_to_json(cost.epsilon)}
                 for path, limit, cost in self.limits
@@ -139,38 +140,33 @@ def ledger(
         if ledger is not None:
             raise InputError("--limit is for the ledger beside DIR, which every charge asks. Leave --ledger out.")
         _set(folder, new_limit(folder, limit, delta=delta, unit=unit, reason=reason), places)
-    found = spent(folder, ledger, places)
-    return Answer(found, lambda: _print(found))
+    result = spent(folder, ledger, places)
+    return Answer(result, lambda: _print(result))
 
 
 def _set(folder: Path, limit: Limit, places: Sequence[Path]) -> None:
     """Write a limit on the ledger of a folder, and on their ledgers the runs that are found."""
-    from idpgan.training.folder_charge import folder_of
-
-    rows = [
-        (folder_of(read.config.data, read.place) or read.place, row)
-        for read, contained in spent(folder, None, places).uncharged
-        for row in rows_of(read.run, read.place, read.charges, contained)
-    ]
+    uncharged = spent(folder, None, places).uncharged
+    rows = [(run.folder, row) for run, charges in uncharged.items() for row in rows_of(run.run, run.place, charges)]
     set_limit(folder, limit, rows)
 
 
-def _print(found: Spent) -> None:
+def _print(result: Spent) -> None:
     """Print each expense with its place on a line of its own, which no terminal cuts, then what they cost together."""
-    print(f"Spent on {found.folder}: {'' if found.spending else 'nothing was found.'}".rstrip())
-    for row in found.spending:
+    print(f"Spent on {result.folder}: {'' if result.spending else 'nothing was found.'}".rstrip())
+    for row in result.spending:
         what = " by ".join(dict.fromkeys((row.kind, row.item.method)))
         print(f"  {row.item.date[:10]}  {what}, {row.item.proven}\n{'':14}{row.path}")
-    for total in found.totals:
-        print(f"Total, {total.counted} of {len(found.spending)} counted: {total}")
-    if found.totals:
+    for total in result.totals:
+        print(f"Total, {total.counted} of {len(result.spending)} counted: {total}")
+    if result.totals:
         print("What read the same images adds up; a total is that of the place in the folder that cost most.")
-    for path, limit, cost in found.limits:
+    for path, limit, cost in result.limits:
         since = f"since {limit.date[:10]}" + (f", raised: {limit.reason}" if limit.reason else "")
         print(f"Limit on {path}: {limit.guarantee}, {since}; spent there: {cost}")
-    for remark in found.remarks:
+    for remark in result.remarks:
         print(remark)
-    print("Not counted, because nothing here knows of it:", *(f"  {each}" for each in _UNKNOWN), sep="\n")
+    print("Not counted, because nothing here knows of it:", *(f"  {place}" for place in _UNKNOWN), sep="\n")
 
 
 def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ()) -> Spent:
@@ -193,18 +189,15 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
         if not path.is_dir():
             raise InputError(f"There is no folder {path}. Name {'the folder of images' if path == folder else 'it'}.")
     root, remarks = folder.resolve(), list[str]()
-    found: dict[Path, list[FolderLedger]] = defaultdict(list)
     roots = {root, *(real for _, real in places_of(root) if not real.is_relative_to(root))}  # links lead out of it
-    runs = [read for run in _runs(root, places) if (read := _read(remarks, run, roots))]
-    uncharged = tuple((read, _contained(read, runs)) for read in runs if not _is_charged(read))
-    for read, contained in uncharged:
-        found[read.place].append(FolderLedger(read.run.path, read.place.name, (read.charges,)))
-        if contained:
-            found[read.place].append(FolderLedger(read.run.release, read.place.name, contained))
-    own = FolderLedger.read(ledger or ledger_of(folder), root.name)
-    reached = chains(folder, own, found)
-    ledgers = {each.path: each for chain in reached for each in chain}.values()
-    rows = [_spending(at.path, item, uncharged) for at in ledgers for item in at.publications]
+    runs = [found for run in _runs(root, places) if (found := _find(remarks, run, roots))]
+    uncharged = {found: (found.charges, *_contained(found, runs)) for found in runs if not found.is_charged()}
+    of_runs: dict[Path, list[FolderLedger]] = defaultdict(list)
+    for found, charges in uncharged.items():
+        of_runs[found.place].append(FolderLedger(found.run.path, found.place.name, charges))
+    reached = chains(folder, FolderLedger.read(ledger or ledger_of(folder), root.name), of_runs)
+    ledgers = {ledger.path: ledger for chain in reached for ledger in chain}.values()
+    rows = [_spending(ledger.path, item) for ledger in ledgers for item in ledger.publications]
     pairs = {row.item.pair for row in rows}
     weakest = Relation.ZERO_OUT if Relation.ZERO_OUT in {relation for _, relation in pairs} else Relation.REPLACE_ONE
     streams = _streams((root.parent, Path.cwd(), *places), remarks)
@@ -218,32 +211,20 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
     )
 
 
-def _spending(at: Path, item: Publication, uncharged: Sequence[tuple[_Read, Any]]) -> Spending:
+def _spending(ledger: Path, item: Publication) -> Spending:
     """Return the row of what stands on a ledger, or in a run that was found."""
-    runs = {read.run.path: "run" for read, _ in uncharged} | {read.run.release: "contained" for read, _ in uncharged}
     if not item.run:
-        return Spending(runs.get(at, "publication"), at, item)
+        return Spending("publication", ledger, item)
     path = Path(item.run)
     return Spending("contained" if path == RunFolder(path.parent).release else "run", path, item)
 
 
 def _limits(reached: Sequence[Chain]) -> Iterator[tuple[Path, Limit, Guarantee]]:
     """Yield each limit with its ledger, and what the images under it have cost at the dearest place."""
-    for ledger in {each.path: each for chain in reached for each in chain if each.limit}.values():
-        limit = ledger.limits[-1]
-        chains = [chain for chain in reached if ledger in chain]
-        costs = [limit.cost([item for each in chain for item in each.publications]) for chain in chains]
-        yield ledger.path, limit, max(costs, key=lambda cost: cost.epsilon)
-
-
-def _is_charged(read: _Read) -> bool:
-    """Whether a run stands on the ledger of its images' folder, as it does where there was a limit."""
-    from idpgan.privacy.folder_ledger import FolderLedger, ledger_of
-    from idpgan.training.folder_charge import folder_of
-
-    place = folder_of(read.config.data, read.place) or read.place
-    rows = FolderLedger.read(ledger_of(place), place.name).publications
-    return any(row.run == str(read.run.path) for row in rows)
+    for limited in {ledger.path: ledger for chain in reached for ledger in chain if ledger.limit}.values():
+        limit, around = limited.limits[-1], [chain for chain in reached if limited in chain]
+        costs = [limit.cost([item for ledger in chain for item in ledger.publications]) for chain in around]
+        yield limited.path, limit, max(costs, key=lambda cost: cost.epsilon)
 
 
 def _gone(root: Path) -> Iterator[str]:
@@ -275,8 +256,8 @@ def _runs(root: Path, places: Sequence[Path]) -> Iterator[RunFolder]:
             yield run
 
 
-@dataclass(frozen=True)
-class _Read:
+@dataclass(frozen=True, eq=False)
+class _FoundRun:
     """A run that read the images of ``place``, and what it charged for them."""
 
     run: RunFolder
@@ -284,8 +265,22 @@ class _Read:
     place: Path
     charges: Publication
 
+    @property
+    def folder(self) -> Path:
+        """The folder on whose ledger its charges stand, or will."""
+        from idpgan.training.folder_charge import folder_of
 
-def _read(remarks: list[str], run: RunFolder, roots: set[Path]) -> _Read | None:
+        return folder_of(self.config.data, self.place) or self.place
+
+    def is_charged(self) -> bool:
+        """Whether it stands on that ledger, as it does where there was a limit."""
+        from idpgan.privacy.folder_ledger import FolderLedger, ledger_of
+
+        ledger = FolderLedger.read(ledger_of(self.folder), self.folder.name)
+        return any(item.run == str(self.run.path) for item in ledger.publications)
+
+
+def _find(remarks: list[str], run: RunFolder, roots: set[Path]) -> _FoundRun | None:
     """Return a run that read these images, if it did and charged anything."""
     from idpgan.trainer import load_config
 
@@ -302,41 +297,49 @@ def _read(remarks: list[str], run: RunFolder, roots: set[Path]) -> _Read | None:
                 f"NOT COUNTED: the run {run.path}, whose images {config.data.data_root} are no folder here: gone, "
                 "or arrays. If they are of this folder, it cost them too."
             )
-        return _Read(run, config, place, charges) if place and charges else None
+        return _FoundRun(run, config, place, charges) if place and charges else None
     except (InputError, OSError) as error:
         remarks.append(f"NOT COUNTED: the run {run.path}, of whichever images it is: {error}")
         return None
 
 
-def _contained(read: _Read, runs: Sequence[_Read]) -> tuple[Publication, ...]:
+def _contained(found: _FoundRun, runs: Sequence[_FoundRun]) -> list[Publication]:
     """Return the charges that a run's release contains for the same people, without those of runs that are found."""
-    from idpgan.privacy.folder_ledger import Publication
+    config, charges = found.config, found.charges
+    remaining = list(config.contained) if config.counted else []
+    for named in filter(None, (config.data.public_generator, config.data.public_root)):
+        for part in _charged_at(named.expanduser(), found, runs, [release.part for release in remaining]):
+            same = next((release for release in remaining if release.part == part), None)
+            remaining = [release for release in remaining if release is not same]
+    return [
+        dataclasses.replace(
+            charges,
+            events=release.part.events,
+            delta=release.delta,
+            method=release.method,
+            epsilon=None,
+            num=release.num_private or charges.num,
+            run=str(found.run.release),
+        )
+        for release in remaining
+    ]
 
-    remaining = list(read.config.contained) if read.config.counted else []
-    for named in filter(None, (read.config.data.public_generator, read.config.data.public_root)):
-        for part in _charged_at(named.expanduser(), read, runs, [each.part for each in remaining]):
-            same = next((each for each in remaining if each.part == part), None)
-            remaining = [each for each in remaining if each is not same]
-    num, date = read.charges.num, read.charges.date
-    return tuple(
-        Publication(each.part.events, each.delta, each.method, None, each.num_private or num, read.run.path.name, date)
-        for each in remaining
-    )
 
-
-def _charged_at(named: Path, read: _Read, runs: Sequence[_Read], contained: Sequence[Part]) -> tuple[Part, ...]:
+def _charged_at(
+    named: Path, found: _FoundRun, runs: Sequence[_FoundRun], contained: Sequence[Part]
+) -> tuple[Part, ...]:
     """Return what the run that a config names has charged, if it is found and read at least the same images.
 
     Its own charges are among those contained: it was not trained anew. What it contains itself is counted with it.
     """
     from idpgan.privacy.totals import Part
 
-    places = {(base / named).resolve() for base in (Path.cwd(), *read.run.path.parents)}
+    places = {(base / named).resolve() for base in (Path.cwd(), *found.run.path.parents)}
     for source in runs:
-        own = Part(source.charges.events, source.charges.delta)
+        part = Part(source.charges.events, source.charges.delta)
         here = any(place.is_relative_to(source.run.path) for place in places)
-        if here and own in contained and read.place.is_relative_to(source.place):
-            return (own, *source.config.counted)
+        if here and part in contained and found.place.is_relative_to(source.place):
+            return (part, *source.config.counted)
     return ()
 
 
@@ -349,12 +352,12 @@ def _read_by(run: RunFolder, data: DataConfig, place: Path, roots: set[Path]) ->
     from idpgan.training.folder_charge import MADE_HERE
 
     for base in () if data.name in MADE_HERE else (Path.cwd(), *run.path.parents):
-        read = (base / place).resolve()
+        folder = (base / place).resolve()
         for root in roots:
-            below = root.relative_to(read).parts[:1] if root.is_relative_to(read) else ()
+            below = root.relative_to(folder).parts[:1] if root.is_relative_to(folder) else ()
             whole = data.name.endswith("folder") or (below and below[0].lower() == data.name)
-            if read.is_relative_to(root) or (below and whole):
-                return read
+            if folder.is_relative_to(root) or (below and whole):
+                return folder
     return None
 
 
@@ -390,7 +393,8 @@ def _charges(run: RunFolder, config: RunConfig) -> Publication | None:
             events += (Event.non_private("its release is not private", events[0].unit, events[0].relation),)
     epsilon = None if target is None else target.epsilon
     num = config.data.num_images or 0
-    return Publication(events, delta, config.method.name, epsilon, num, run.path.name, _date(run.config))
+    date = _date(run.config)
+    return Publication(events, delta, config.method.name, epsilon, num, run.path.name, date, str(run.path))
 
 
 # Streams -------------------------------------------------------------------------------------------------------
@@ -401,7 +405,7 @@ def _streams(places: Sequence[Path], remarks: list[str]) -> list[Spending]:
     from idpgan.continual.state import ANSWERS, price_of
     from idpgan.privacy.folder_ledger import Publication
 
-    found = []
+    rows = []
     for answers in sorted({path.resolve() for place in places for path in place.glob(f"*{ANSWERS}")}):
         state = answers.with_name(answers.name.removesuffix(ANSWERS))
         try:
@@ -410,13 +414,13 @@ def _streams(places: Sequence[Path], remarks: list[str]) -> list[Spending]:
             remarks.append(f"NOT COUNTED: {error}")
             continue
         item = Publication((event,), 0.0, "stream", event.pure, 0, answers.name, _date(answers))
-        found.append(Spending("stream", state, item))
-    if found:
+        rows.append(Spending("stream", state, item))
+    if rows:
         remarks.append(
-            f"NOT COUNTED: what streams cost ({len(found)} found). They name no images, so that whom they count is not "
+            f"NOT COUNTED: what streams cost ({len(rows)} found). They name no images, so that whom they count is not "
             "known; streams of the same events add up."
         )
-    return found
+    return rows
 
 
 def _date(path: Path) -> str:

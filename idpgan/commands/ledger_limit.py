@@ -6,7 +6,6 @@ first: one that is not finished with its whole plan, since it may go on without 
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import math
 from collections.abc import Sequence
@@ -68,15 +67,12 @@ def _num_records(folder: Path) -> int:
     return len(read_rows(folder, []).paths if (folder / METADATA).is_file() else tree(folder))
 
 
-def rows_of(
-    run: RunFolder, place: Path, spent: Publication, contained: Sequence[Publication]
-) -> tuple[Publication, ...]:
+def rows_of(run: RunFolder, place: Path, spent: Sequence[Publication]) -> Sequence[Publication]:
     """Return the rows of a run for the ledger of its images' folder: what it spent, or may spend if it is not finished.
 
     Args:
         place: Its data root.
-        spent: What it has charged.
-        contained: Charges of the releases that it contains, without those whose own runs are found.
+        spent: What it has charged, then the charges of releases that it contains.
 
     Raises:
         InputError: If it is not finished, and what it costs is not known.
@@ -88,13 +84,12 @@ def rows_of(
     from idpgan.training.folder_charge import charges
     from idpgan.training.plan import plan_run
 
-    others = tuple(dataclasses.replace(row, run=str(run.release)) for row in contained)
     if (run.release / PRIVACY).is_file():
-        return dataclasses.replace(spent, run=str(run.path)), *others
+        return spent
     config = load_config(run.config, data_root=place, earlier=True)
     planned, books = plan_run(config, known_shape(config.data)), Books.parse(run.ledger.read_bytes(), run.ledger)
     events = (*planned.price.events, *books.repeated)
-    return *charges(planned, run, events, contained=False), *others
+    return *charges(planned, run, events, contained=False), *spent[1:]
 
 
 def set_limit(folder: Path, limit: Limit, rows: Sequence[tuple[Path, Publication]]) -> None:
