@@ -25,8 +25,8 @@ from idpgan.data.image_files import decode
 from idpgan.data.images import Images, make_grid, png_bytes, to_uint8, to_unit
 from idpgan.data.load import Split
 from idpgan.data.metadata import read_rows
-from idpgan.obfuscate import METHODS, make_obfuscator
-from idpgan.publish import release
+from idpgan.methods import methods_of, row_of
+from idpgan.publish import make_obfuscator, release
 from idpgan.trainer import train_on
 from idpgan.training.config import build_config
 
@@ -195,9 +195,9 @@ def cell(row: str, arguments: argparse.Namespace, *, compute: bool = True) -> di
     elif row in FILTERS:
         config |= FILTERS[row][1]
     files = [PACKAGE / "attacks" / "inference.py"]
-    if name in METHODS:
-        shared = [PACKAGE / "obfuscate" / "networks.py"] if name in TRAINED else []
-        files += [*shared, PACKAGE / f"{METHODS[name].code.partition(':')[0].replace('.', '/')}.py"]
+    if name in methods_of("obfuscator"):
+        shared = [PACKAGE / "publish" / "obfuscators" / "networks.py"] if name in TRAINED else []
+        files += [*shared, PACKAGE / f"{row_of(name).code.partition(':')[0].replace('.', '/')}.py"]
     digest = code_digest(sorted(files))
 
     def measure(seed: int) -> dict[str, Any]:

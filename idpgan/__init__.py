@@ -77,4 +77,8 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module(_NAMES[name]), name)
     if name in __all__:
         return importlib.import_module(f"idpgan.{name}")
+    from idpgan.removed import gone
+
+    if line := gone(f"idpgan.{name}"):
+        raise ImportError(line)
     raise AttributeError(f"module 'idpgan' has no attribute {name!r}")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import ClassVar
 
 from idpgan.continual.settings import StreamTable
 from idpgan.host import own_state
 from idpgan.metrics.source import kind_of
 from idpgan.models.generator import Generator
-from idpgan.obfuscate.base import ObfuscatedArtifact, ObfuscationTable
 from idpgan.publish.plan import PublicationTable
 from idpgan.release import classifier, generator, model
 from idpgan.release.answers import AnswersArtifact
@@ -40,10 +40,16 @@ def opened(path: Path, module: str | None = None) -> Path | Generator:
     return path
 
 
+class ObfuscatedImages(ImagesArtifact):
+    """Images that went through an obfuscator, as versions before 0.4.0 called them; they are `ImagesArtifact` now."""
+
+    kind: ClassVar[str] = "obfuscated"
+
+
 KINDS: Mapping[str, Kind] = {
     **generator.KINDS,
     ImagesArtifact.kind: Kind(ImagesArtifact, PublicationTable.from_release),
-    ObfuscatedArtifact.kind: Kind(ObfuscatedArtifact, ObfuscationTable.from_release),
+    ObfuscatedImages.kind: Kind(ObfuscatedImages, PublicationTable.from_release),
     **classifier.KINDS,
     AnswersArtifact.kind: Kind(AnswersArtifact, StreamTable.from_release),
     **model.KINDS,

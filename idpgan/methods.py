@@ -15,7 +15,7 @@ class MethodInfo:
 
     Attributes:
         name: As written in ``method.name`` (a generator or a classifier), or passed to `idpgan.publish.release` (a
-            publisher) or `idpgan.obfuscate.make_obfuscator` (an obfuscator).
+            publisher, or an obfuscator: one that claims nothing).
         family: "generator", "classifier", "publisher" or "obfuscator".
         code: Where it is, below `idpgan`. Of a generator or classifier the module, in which ``Settings`` is its config,
             ``Plan`` its price and ``Method`` its code; else the module and an object in it. ``AUDIT`` of the module
@@ -159,31 +159,31 @@ _PUBLISHERS = (  # name, units, sound, claimed, proven, code, reason
      "noisy sums order the windows, then as swp-sound; each window pays for order, distance and release"),
 )
 _OBFUSCATORS = (  # name, code, reason
-    ("blur", "obfuscate.filters:Blur",
+    ("blur", "publish.obfuscators.filters:PUBLISHERS",
      "a filter without noise: two images are told apart by what comes out, and a network that is trained on "
      "blurred faces recognizes them"),
-    ("pixelate", "obfuscate.filters:Pixelate",
+    ("pixelate", "publish.obfuscators.filters:PUBLISHERS",
      "block means without noise: two images are told apart by what comes out, and a network that is trained on "
      "coarse faces recognizes them"),
-    ("k-same", "obfuscate.k_same:KSame",
+    ("k-same", "publish.obfuscators.k_same:PUBLISHERS",
      "means of k images without noise: they hide who is in the set once, and of somebody with several images they "
      "are his own mean; who knows the others subtracts them"),
-    ("disguise", "obfuscate.filters:Disguise",
+    ("disguise", "publish.obfuscators.filters:PUBLISHERS",
      "one key for all images and noise that no sensitivity sizes: a few known images give the key away by "
      "least squares"),
-    ("adversarial-encoder", "obfuscate.adversarial:AdversarialEncoder",
+    ("adversarial-encoder", "publish.obfuscators.adversarial:PUBLISHERS",
      "a network without noise: it is trained against one adversary, which bounds no other, and on the private "
      "images themselves"),
-    ("pprl-vgan", "obfuscate.pprl_vgan:PprlVgan",
+    ("pprl-vgan", "publish.obfuscators.pprl_vgan:PUBLISHERS",
      "the code of an image is released without noise by a network that was trained on the private images; the "
      "people drawn are real"),
-    ("obfuscator", "obfuscate.adversarial:GameObfuscator",
+    ("obfuscator", "publish.obfuscators.adversarial:PUBLISHERS",
      "a network without noise: it is trained against one attacker, which bounds no other, and on the private "
      "images themselves"),
-    ("censored", "obfuscate.adversarial:Censored",
+    ("censored", "publish.obfuscators.adversarial:PUBLISHERS",
      "an autoencoder without noise: it is trained against one adversary, which bounds no other, and on the "
      "private images themselves"),
-    ("gp-gan", "obfuscate.gp_gan:GpGan",
+    ("gp-gan", "publish.obfuscators.gp_gan:PUBLISHERS",
      "the landmarks of a private face are released without noise, through a face that is drawn from them by a "
      "network that was trained on the private images"),
 )

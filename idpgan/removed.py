@@ -51,6 +51,8 @@ REMOVED = MappingProxyType(
         "idpgan init --no-probe": "Leave it out: no method is tried any more.",
         "idpgan init --channels": "Prepare the folder with --grey, or set data.channels in the config.",
         "idpgan ledger --raise": "Take --limit E --reason TEXT: a looser limit is one with a reason.",
+        "idpgan obfuscate": "Take idpgan publish DIR --method blur --out OUT --accept-unsound, with the other options "
+        "as they were; --device auto finds a GPU.",
         "idpgan rehearse": "Take idpgan train CONFIG --dry-run --epsilon 1 3 10, a table of signal and risk.",
         "idpgan people --columns": "All traits are in metadata.csv; data.label says which one makes the classes.",
         "idpgan attack --originals": "Take idpgan recognize OUT ORIGINALS.",
@@ -63,6 +65,7 @@ REMOVED = MappingProxyType(
         "idpgan.metrics.measure_fairness": "Take fairlearn's; `idpgan evaluate --predictions` writes rows for it.",
         "idpgan.continual.RunningSums": _SUMS,
         "idpgan.continual.SumsStream": _SUMS,
+        "idpgan.obfuscate": "Its names are in idpgan.publish: make_obfuscator, load_obfuscator, Obfuscator.",
         "idpgan.privacy.literature": "What surveys list is shown by benchmarks/papers/survey.py.",
         "idpgan.privacy.PermuteAndFlip": "Take `Exponential` or `NoisyMax`, or OpenDP's `make_noisy_max`.",
         "idpgan.privacy.SmoothMedian": "It is in benchmarks/papers/literature/smooth_sensitivity.py.",

@@ -23,7 +23,7 @@ FLOORS = (  # from the ground up; no room imports one of its own floor
     ("release",),
     ("private",),
     ("classify", "continual"),
-    ("synthesis", "publish", "obfuscate"),
+    ("synthesis", "publish"),
     ("report", "kinds"),
     ("origin",),
     ("trainer",),

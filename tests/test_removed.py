@@ -18,11 +18,11 @@ from idpgan.training.config import build_config
 CHANGELOG = Path(__file__).parents[1] / "CHANGELOG.md"
 BLOCK = re.compile(r"(<!-- removed -->\n).*?(<!-- /removed -->)", re.DOTALL)
 
-KEYS = [name for name in REMOVED if re.fullmatch(r"[a-z]+\.[a-z_]+", name)]
+NAMES = [name for name in REMOVED if re.fullmatch(r"idpgan(\.\w+)+", name)]
+KEYS = [name for name in REMOVED if re.fullmatch(r"[a-z]+\.[a-z_]+", name) and name not in NAMES]
 METHODS = [name for name in REMOVED if name.startswith("method.name = ")]
 CONFIGS = [name for name in REMOVED if name.startswith("config ")]
 COMMANDS = [name for name in REMOVED if name.startswith("idpgan ")]
-NAMES = [name for name in REMOVED if re.fullmatch(r"idpgan(\.\w+)+", name)]
 
 
 def table():

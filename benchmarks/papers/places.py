@@ -25,7 +25,7 @@ from idpgan.data.declared import shape_of_most
 from idpgan.data.image_files import Files, read_files
 from idpgan.data.images import to_unit
 from idpgan.data.metadata import read_rows
-from idpgan.obfuscate import make_obfuscator
+from idpgan.publish import make_obfuscator
 
 HIDDEN = ("arch", "army_base", "airport_terminal", "airfield")
 ALPHA = 0.25  # of the fifth encoder

@@ -30,7 +30,7 @@ from idpgan.attacks.inference import train_attacker
 from idpgan.data.faces import draw
 from idpgan.data.image_files import decode
 from idpgan.data.images import to_unit
-from idpgan.obfuscate import make_obfuscator
+from idpgan.publish import make_obfuscator
 
 SIDE, KINDS = 32, ("airplane", "horse")
 READ = 200  # codes that OpenCV is asked to read, at four times their size

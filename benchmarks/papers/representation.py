@@ -26,8 +26,8 @@ sys.path.append(str(Path(__file__).parents[1]))
 from cells import spread
 from without_guarantee_cells import SIDE, TRAINED, Faces, drawn_part, faces
 
-from idpgan.obfuscate import make_obfuscator
-from idpgan.obfuscate.pprl_vgan import PprlVgan
+from idpgan.publish import make_obfuscator
+from idpgan.publish.obfuscators.pprl_vgan import PprlVgan
 from papers.splits import person_disjoint, picture_disjoint
 
 

@@ -65,7 +65,7 @@ def _options(
 
 _COMMANDS = (
     "prepare", "people", "init", "train", "sample", "evaluate", "attack", "recognize", "audit", "report",
-    "publish", "obfuscate", "stream", "ledger", "methods", "verify", "doctor",
+    "publish", "stream", "ledger", "methods", "verify", "doctor",
 )  # fmt: skip
 for _name in _COMMANDS:  # each is a function in the file of its name; the package's attribute stays the file
     app.command(cls=Command)(guarded(getattr(importlib.import_module(f"{__name__}.{_name}"), _name)))

@@ -109,7 +109,7 @@ def attack(
     Of a run, members are private images, non-members as many holdout images. Writes attack.json and attack.png (ROC
     curves, both axes logarithmic) into the run, for the curator only. With --members and --others the images may be
     anybody's, and the result is one page of words. An attack that fails proves nothing. Who is on images that `publish`
-    or `obfuscate` made asks `idpgan recognize`.
+    made asks `idpgan recognize`.
 
     Exit code of --fail-above: 0 passed, 3 failed, 4 undecided since images are too few; bad input has 2 as ever.
 

@@ -197,7 +197,8 @@ def audit_entry(name: str) -> Entry:
     if METHODS[name].family == "publisher":
         from idpgan.publish.plan import load_publisher
 
-        return load_publisher(name).audit
+        if (audit := load_publisher(name).audit) is not None:
+            return audit
     entry: Entry = load_audit(name)
     return entry
 

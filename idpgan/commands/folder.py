@@ -1,4 +1,4 @@
-"""How ``idpgan publish`` and ``idpgan obfuscate`` release a folder of images: charge, read, compute, write.
+"""How ``idpgan publish`` releases a folder of images: charge, read, compute, write.
 
 Before the charge only file names and headers are read; the charge is durable before any pixel is read. The content of a
 file never ends a release: an unusable file becomes a black image, at the price of any other, and the curator is told on
@@ -23,7 +23,7 @@ import typer
 from typer import Argument, Option
 
 from idpgan import files
-from idpgan.errors import InputError
+from idpgan.errors import DataError, InputError
 from idpgan.progress import Progress
 
 if TYPE_CHECKING:
@@ -32,7 +32,10 @@ if TYPE_CHECKING:
     from idpgan.data.images import Images
     from idpgan.privacy.event import Event
     from idpgan.privacy.folder_ledger import FolderLedger, Publication
+    from idpgan.publish.obfuscators.obfuscator import Obfuscator
     from idpgan.release.images import ImagesArtifact
+
+    Labels = tuple[Sequence[str], Sequence[str]]  # for each image the value to be kept and the one to be hidden
 
 FolderAndSettings = Annotated[tuple[str, ...], Argument(metavar="DIR [option=value ...]", show_default=False)]
 FolderLedgerFile = Annotated[
@@ -205,3 +208,111 @@ def write_curator(target: Path, originals: Tensor, released: Tensor, content: Ma
     files.write_text_atomic(
         target / REPORT, json.dumps(content, indent=1, allow_nan=False) + "\n", mode=files.PRIVATE_FILE
     )
+
+
+# What an obfuscator reads of a folder --------------------------------------------------------------------------------
+
+
+def labeled_files(
+    source: Path, kind: type[Obfuscator], keep: str | None, hide: str, *, fits: bool
+) -> tuple[tuple[Path, ...], Labels | None]:
+    """Return the images, and the values of the columns to be kept and to be hidden where the method is fitted.
+
+    The images are those that metadata.csv names, else those of landmarks.csv for a method that draws from them, else
+    all of the folder.
+
+    Args:
+        source: The folder.
+        kind: The obfuscator.
+        keep: Column of metadata.csv that is to stay readable.
+        hide: Column of metadata.csv that is to be hidden.
+        fits: Whether a method that can be trained is trained now.
+    """
+    from idpgan.data import cells, metadata
+    from idpgan.data.sources import face_folder
+
+    trains, marks, table = kind.trained and fits, source / metadata.LANDMARKS, source / metadata.METADATA
+    if kind.landmarked and not marks.is_file():
+        raise InputError(
+            f"'{kind.name}' draws faces from their landmarks, which photos do not bring: {source} needs a "
+            f"{marks.name} (file_name, x1, y1, x2, y2, ..., in px). A landmark detector finds them."
+        )
+    if not table.is_file():
+        if trains:
+            raise InputError(
+                f"'{kind.name}' is trained on labels: {source} needs a {table.name} (file_name, person, and a "
+                "column that is to stay readable). `idpgan prepare` writes one."
+            )
+        if kind.landmarked:
+            return tuple(source / name for name in metadata.file_names(metadata.read_table(marks))), None
+        return face_folder.tree(source), None
+    columns = [name for name in (keep, None if hide == "person" else hide) if name is not None]
+    rows = metadata.read_rows(source, columns if trains else [])
+    if not trains:
+        return rows.paths, None
+    if keep is None:
+        raise InputError(f"name the column that is to stay readable: --keep {' or --keep '.join(rows.columns)}.")
+    kept, *hidden = ([cells.read(cell, cells.TABLE_LABEL) for cell in column] for column in rows.values)
+    if hide != "person":
+        return rows.paths, (kept, hidden[0])
+    if rows.people is None:
+        raise InputError(f"{table} has no column person. Add one, or name another with --hide.")
+    return rows.paths, (kept, [str(person) for person in rows.people])
+
+
+def obfuscator_for(
+    method: str, shape: tuple[int, int, int], labels: Labels | None, fitted: Path | None, settings: Mapping[str, Any]
+) -> Obfuscator:
+    """Return the obfuscator for images of a shape: a fresh one, or the one that an earlier call left in ``fitted``."""
+    from idpgan.data.metadata import class_values
+    from idpgan.publish.obfuscators import obfuscator
+
+    if fitted is None:
+        keep, hide = (0, 0) if labels is None else (len(class_values(values)) for values in labels)
+        return obfuscator.make_obfuscator(method, shape, num_utilities=keep, num_identities=hide, **settings)
+    if settings:
+        raise InputError("--fitted brings its own options. Leave the others out.")
+    network = obfuscator.load_obfuscator(fitted)
+    if (network.name, network.image_shape) != (method, shape):
+        raise InputError(
+            f"{fitted} holds '{network.name}' for images of {network.image_shape}, not '{method}' for {shape}."
+        )
+    return network
+
+
+def with_landmarks(options: FolderOptions, paths: Sequence[Path], images: Images) -> tuple[Images, Tensor]:
+    """Return the images and their landmarks, float32 (N, K, 2); null where a landmark is no number, and 0 there.
+
+    Raises:
+        DataError: If the table of landmarks cannot be read. The charge stands, since images were read.
+    """
+    import torch
+
+    from idpgan.data.metadata import read_landmarks
+    from idpgan.data.source import Refused, warn_of_null
+
+    try:
+        landmarks = torch.tensor(read_landmarks(options.folder, paths))
+    except DataError as error:
+        raise DataError(f"{error} Nothing was written, but the charge stands on {options.ledger_path}.") from error
+    wrong = ~landmarks.isfinite().flatten(1).all(1)
+    unmarked = [paths[index] for index in wrong.nonzero()[:, 0].tolist()]
+    warn_of_null([Refused(path, f"A landmark of {path} is not a number of px.") for path in unmarked], len(paths))
+    images = images.zeroed_out(wrong)
+    return images, landmarks.masked_fill(images.is_null[:, None, None], 0)
+
+
+def labeled(images: Images, labels: Labels) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the positions of images that are present and have both labels, and their classes of either kind."""
+    import torch
+
+    from idpgan.data.metadata import class_values
+
+    present = (~images.is_null).tolist()
+    positions = [index for index, known in enumerate(zip(*labels, present, strict=True)) if all(known)]
+    classes = [class_values(values) for values in labels]
+    keep, hide = (
+        torch.tensor([names.index(values[index]) for index in positions])
+        for names, values in zip(classes, labels, strict=True)
+    )
+    return torch.tensor(positions), keep, hide

@@ -1,6 +1,6 @@
 """``idpgan ledger``: all charges on the images of a folder, as far as they can be found, and their total.
 
-Publications and obfuscations stand on the ledgers of the folder, of the folders around it and of those inside it. A run
+Publications stand on the ledgers of the folder, of the folders around it and of those inside it. A run
 has its own ledger and names its images in its config. A stream names no images, so those beside the folder are listed,
 and no total has them. Releases of the same people that a run contains count too, unless the run that charged them is
 among those found. What was found and is not in the totals is said. Nothing private is read. Nothing is written but a
@@ -131,7 +131,7 @@ def ledger(
     """Print what was spent on the images of a folder, as far as it can be found: publications, runs, streams, totals.
 
     Folders around it and inside it count; runs are looked for beside them, in the current directory, and in runs/ of
-    both. Nothing is written but a limit, which publish, obfuscate, train and fit then keep to.
+    both. Nothing is written but a limit, which publish, train and fit then keep to.
 
     Example: idpgan ledger faces --limit 3
     """

@@ -86,8 +86,16 @@ def publish_images(
         if pixel_range is not None:
             raise InputError("pixel_range is for images in memory: files say it themselves. Leave it out.")
         settings = tuple(f"{key}={value}" for key, value in options.items())
-        others: Any = {"delta": delta, "accept_unsound": accept_unsound, "device": device}
-        named = PublishOptions((str(images), *settings), method, epsilon, unit, Path(out), **others)
+        named = PublishOptions(
+            (str(images), *settings),
+            method,
+            Path(out),
+            epsilon=epsilon,
+            unit=unit,
+            delta=delta,
+            accept_unsound=accept_unsound,
+            device=device,
+        )
         before = len(FolderLedger.read(named.ledger_path, named.name).publications)
         try:
             with shown(off=not progress) as show:

@@ -1,4 +1,6 @@
-"""``idpgan publish``: a folder of faces is released under an epsilon, and the folder's ledger adds up all publications.
+"""``idpgan publish``: a folder of images is released, and the folder's ledger adds up all publications.
+
+An obfuscator proves nothing: its charge is one read without a proof, which makes every total of the folder infinite.
 
 The order of steps and the output folders are those of `idpgan.commands.folder`. A restart is a new publication, with
 fresh noise.
@@ -17,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from idpgan.commands import folder
-from idpgan.commands.command import Answer, command, completing, option
+from idpgan.commands.command import Answer, command, completing, given, option
 from idpgan.errors import InputError
 from idpgan.files import pasted, printable
 from idpgan.host import own_state
@@ -28,8 +30,10 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
+    from idpgan.data.images import Images
     from idpgan.privacy.folder_ledger import FolderLedger, Publication, Total
     from idpgan.privacy.guarantee import Guarantee, PrivacyReport
+    from idpgan.publish.obfuscators.obfuscator import Obfuscator
     from idpgan.publish.plan import PublicationPlan
     from idpgan.publish.publisher import Release
 
@@ -40,7 +44,11 @@ _BYTES_PER_PIXEL = 24  # memory during publication: bytes, float32, and the nois
 _SOUND, _UNSOUND = (
     [row.name for row in methods_of("publisher").values() if row.sound is wanted] for wanted in (True, False)
 )
-_NAMES = f"Sound: {', '.join(_SOUND)}; proving nothing: {', '.join(_UNSOUND)}"
+_OBFUSCATORS = [*methods_of("obfuscator")]
+_NAMES = (
+    f"Sound: {', '.join(_SOUND)}; proving nothing: {', '.join(_UNSOUND)}; obfuscators, which promise nothing: "
+    f"{', '.join(_OBFUSCATORS)}"
+)
 _GROUPS = (1, 2, 5, 10)  # example numbers of images of one person
 
 
@@ -51,11 +59,14 @@ class PublishOptions(folder.FolderOptions):
     arguments: folder.FolderAndSettings
     method: Annotated[
         str,
-        Option(help=f"best = by tests on drawn faces. {_NAMES}.", autocompletion=completing(BEST, *_SOUND, *_UNSOUND)),
+        Option(
+            help=f"best = by tests on drawn faces. {_NAMES}.",
+            autocompletion=completing(BEST, *_SOUND, *_UNSOUND, *_OBFUSCATORS),
+        ),
     ]
-    epsilon: Annotated[float, Option(help="Of this publication, per unit.")]
-    unit: Annotated[str, Option(help="What is protected: pixel, column or image.")]
     out: Annotated[Path, Option(help="Output folder: absent or empty.")]
+    epsilon: float | None = option(None, "Of this publication, per unit; needed, but not of obfuscators.")
+    unit: str | None = option(None, "What is protected: pixel, column or image; needed, but not of obfuscators.")
     delta: float = option(0.0, "Below 1/N for N images, usually the smaller of 1e-5 and 1 / (10 N); 0 is pure.")
     ledger: folder.FolderLedgerFile = None
     size: str | None = option(
@@ -64,11 +75,20 @@ class PublishOptions(folder.FolderOptions):
     color: bool = option(False, "Color images; their channels share the budget.")
     keep_names: bool = option(False, "Give names of files and folders away.")
     accept_unsound: bool = option(False, "Publish by a method that proves nothing.")
+    keep: str | None = option(None, "For obfuscators, of metadata.csv: what stays readable.", metavar="COLUMN")
+    hide: str = option("person", "For obfuscators, of metadata.csv: what is to be hidden.", metavar="COLUMN")
+    fitted: Path | None = option(
+        None, "curator/ of an earlier call: take its obfuscator's weights or key.", metavar="DIR"
+    )
     device: str = option("cpu", "Where to compute: auto, cpu, cuda or cuda:1; noise is the CPU's.")
     no_mark: bool = option(False, "Do not say in the pictures that they are artificial.")
 
     def __post_init__(self) -> None:
         _ = self.folder, self.sides
+        claims = self.method == BEST or (self.method in METHODS and METHODS[self.method].claimed is not None)
+        missing = [f"--{name}" for name in ("epsilon", "unit") if getattr(self, name) is None]
+        if claims and missing:
+            raise InputError(f"publish needs {' and '.join(missing)}, such as --epsilon 10 --unit image.")
 
     @property
     def sides(self) -> tuple[int, int] | None:
@@ -89,6 +109,8 @@ class Quote:
         ledger: Of the folder, with this publication as the last one.
         nested: Ledgers of the folders that it lies in or holds.
         total: What all of them and this one cost an image together.
+        network: The obfuscator that changes the images; None for a method with noise.
+        labels: What it is to be fitted on.
     """
 
     options: PublishOptions
@@ -99,6 +121,8 @@ class Quote:
     ledger: FolderLedger
     nested: tuple[FolderLedger, ...]
     total: Total
+    network: Obfuscator | None = None
+    labels: folder.Labels | None = None
 
     @property
     def before(self) -> tuple[Publication, ...]:
@@ -125,7 +149,7 @@ class Quote:
 
         return {
             "method": self.plan.method,
-            "options": self.plan.options.model_dump(mode="json"),
+            "options": self.plan.options.public(),
             "num_images": len(self.files),
             "image_shape": list(self.shape),
             "report": self.report.to_json(),
@@ -137,6 +161,7 @@ class Quote:
             ],
             "nested_ledgers": {str(ledger.path): len(ledger.publications) for ledger in self.nested},
             "total": self.total.to_json(),
+            **({"parameters": self.network.num_parameters, "steps": self.network.steps} if self.network else {}),
         }
 
 
@@ -174,14 +199,14 @@ def publish(
 ) -> Answer:
     """Publish every image of a folder under differential privacy: OUT/release to give away, OUT/curator to keep.
 
-    Publications of one folder add up on its ledger.
+    Publications of one folder add up on its ledger. Obfuscators, such as blur, prove nothing, and the card says so.
 
     Example: idpgan publish faces --method best --epsilon 10 --unit image --out published
     """
     if dry_run:
         quoted = quote(options)
         return Answer(quoted, lambda: print(*_describe(quoted), sep="\n"))
-    if options.accept_unsound and METHODS.get(options.method) and not METHODS[options.method].sound:
+    if options.accept_unsound and options.method in METHODS and not METHODS[options.method].sound:
         folder.ask_before_marking(options, options.method)
     done = publish_folder(options, progress)
     return Answer(done, lambda: print(*_describe(done.quote), *_next(done), sep="\n"))
@@ -190,12 +215,12 @@ def publish(
 def _describe(quoted: Quote) -> list[str]:
     """Say what is published and what it costs."""
     made, report, (channels, height, width) = quoted.plan, quoted.report, quoted.shape
-    claimed = report.claimed or report.proven
-    kind = "color" if channels == 3 else "grey"
+    kind, network = "color" if channels == 3 else "grey", quoted.network
+    trained = f", {network.num_parameters:,} parameters, {network.steps:,} steps" if network and network.steps else ""
     lines = [
-        f"{len(quoted.files):,} {kind} images of {height} x {width}, method {made.method}",
+        f"{len(quoted.files):,} {kind} images of {height} x {width}, method {made.method}{trained}",
         f"unit:    {report.proven.unit} ({report.proven.relation})",
-        f"claimed: {claimed}",
+        f"claimed: {report.claimed or 'nothing'}",
         f"proven:  {report.proven}",
         f"person:  {_person(quoted)}",
         f"ledger:  {quoted.options.ledger_path}: {_total(quoted)}",
@@ -256,25 +281,32 @@ def quote(options: PublishOptions) -> Quote:
     from idpgan.data.sources import face_folder
     from idpgan.memory import check_memory
     from idpgan.privacy.folder_ledger import FolderLedger, chains, refuse_beyond
-    from idpgan.publish import best, plan
+    from idpgan.publish import plan
     from idpgan.release.images import ImagesArtifact
 
     channels = 3 if options.color else 1
-    named = options.method != BEST
-    method = options.method if named else best.best_method(options.unit, options.epsilon / channels)
-    if options.settings and not named:
-        raise InputError(
-            f"method 'best' takes no options, got {', '.join(options.settings)}. Name the method: '{method}'."
-        )
+    method = _named(options, channels)
     info = plan.method_info(method)
-    if info.sound is False and not options.accept_unsound:
+    if not info.sound and not options.accept_unsound:
         raise InputError(
             f"method '{method}' proves no privacy at all: {info.reason}. To publish with it all the same, give "
             "--accept-unsound; or take a sound method, such as 'best'."
         )
     folder.check_places(options)
-    files = face_folder.tree(options.folder)
+    kind = plan.load_publisher(method).obfuscator
+    network, labels, settings = None, None, options.settings
+    if kind is None:
+        if unfit := given(options, "keep", "hide", "fitted"):
+            raise InputError(f"{unfit[0]} is for obfuscators, and '{method}' is none. Leave it out.")
+        files = face_folder.tree(options.folder)
+    else:
+        files, labels = folder.labeled_files(
+            options.folder, kind, options.keep, options.hide, fits=options.fitted is None
+        )
     shape = declared.shape_of_most(options.folder, files, channels, options.sides)
+    if kind is not None:
+        network = folder.obfuscator_for(method, shape, labels, options.fitted, settings)
+        settings = network.config.to_json()
     names = _names(options, files)
     made = plan.offer(
         method,
@@ -283,7 +315,7 @@ def quote(options: PublishOptions) -> Quote:
         epsilon=options.epsilon,
         delta=options.delta,
         unit=options.unit,
-        options=options.settings,
+        options=settings,
     )
     folder.check_room(options, ImagesArtifact(len(files), shape, names=names))  # refuses what no release can hold
     pixels = len(files) * math.prod(shape)
@@ -291,17 +323,32 @@ def quote(options: PublishOptions) -> Quote:
     row = folder.expense(options, made.method, len(files), made.price.events, made.epsilon, made.delta)
     ledger = FolderLedger.read(options.ledger_path, options.name).charged(row)
     refuse_beyond(options.folder, chains(options.folder, ledger), [row])
-    return Quote(options, made, files, names, shape, ledger, *_together(options, ledger))
+    return Quote(options, made, files, names, shape, ledger, *_together(made, options, ledger), network, labels)
 
 
-def _together(options: PublishOptions, ledger: FolderLedger) -> tuple[tuple[FolderLedger, ...], Total]:
+def _named(options: PublishOptions, channels: int) -> str:
+    """Return the name of the method, that behind "best" where it is asked for."""
+    from idpgan.publish.best import best_method
+
+    if options.method != BEST or options.unit is None or options.epsilon is None:
+        return options.method
+    method = best_method(options.unit, options.epsilon / channels)
+    if options.settings:
+        raise InputError(
+            f"method 'best' takes no options, got {', '.join(options.settings)}. Name the method: '{method}'."
+        )
+    return method
+
+
+def _together(
+    made: PublicationPlan, options: PublishOptions, ledger: FolderLedger
+) -> tuple[tuple[FolderLedger, ...], Total]:
     """Return the nested ledgers as they stand now, and the total of the charged ledger with them."""
     from idpgan.privacy.folder_ledger import chains, total
-    from idpgan.privacy.guarantee import Unit
 
-    found = chains(options.folder, ledger)
-    nested = {other.path: other for chain in found for other in chain[1:]}
-    return tuple(nested.values()), total(found, Unit(options.unit))
+    ledgers = chains(options.folder, ledger)
+    nested = {other.path: other for chain in ledgers for other in chain[1:]}
+    return tuple(nested.values()), total(ledgers, made.price.unit)
 
 
 def _names(options: PublishOptions, files: Sequence[Path]) -> tuple[str, ...]:
@@ -347,25 +394,39 @@ def publish_folder(options: PublishOptions, progress: Progress = silent) -> Publ
     quoted = quote(options)
     with folder.charged(options, quoted.ledger.publications[-1]) as (ledger, part):
         # Nested ledgers are read after the charge: of two concurrent publications the later one's total has both.
-        nested, together = _together(options, ledger)
+        nested, together = _together(quoted.plan, options, ledger)
         done = dataclasses.replace(quoted, ledger=ledger, nested=nested, total=together)
-        originals = folder.read_images(done.files, done.shape, progress).images
-        released = _release(done, originals, device)
+        images, landmarks = folder.read_images(done.files, done.shape, progress), None
+        if done.network is not None and done.network.landmarked:
+            images, landmarks = folder.with_landmarks(options, done.files, images)
+        originals = images.images
+        released = _release(done, images, landmarks, device, progress)
         name = options.name if options.keep_names else "images"
         released.write(part / "release", data=name, names=done.names, mark=not options.no_mark)
         report = _report(done, originals, released)
         folder.write_curator(part / "curator", originals, released.to_uint8().reshape(originals.shape), report)
+        if done.network is not None:
+            done.network.save(part / "curator")
     return Published(done, options.out / "release", options.out / "curator", report["mean"])
 
 
-def _release(quoted: Quote, originals: Tensor, device: torch.device) -> Release:
-    """Publish the images after the charge."""
+def _release(
+    quoted: Quote, images: Images, landmarks: Tensor | None, device: torch.device, progress: Progress
+) -> Release:
+    """Publish the images after the charge; an obfuscator is fitted first, where it has something to learn."""
     from idpgan.data.images import to_unit
     from idpgan.privacy.noise import Noise
     from idpgan.publish import publisher
 
-    options, values = quoted.options, to_unit(originals).to(device)
-    released = publisher.release_planned(quoted.plan, values if options.color else values[:, 0], Noise.system())
+    network, changed, values = quoted.network, None, to_unit(images.images).to(device)
+    if network is not None:
+        if quoted.labels is not None:
+            positions, keep, hide = folder.labeled(images, quoted.labels)
+            marks = None if landmarks is None else landmarks[positions]
+            network.fit(values[positions], keep, hide, landmarks=marks, device=device, progress=progress)
+        changed = network.to(device).transform(values, landmarks=landmarks)
+    originals = values if quoted.options.color else values[:, 0]
+    released = publisher.release_planned(quoted.plan, originals, Noise.system(), changed)
     return dataclasses.replace(released, images=released.images.cpu())
 
 
@@ -392,11 +453,12 @@ def _report(quoted: Quote, originals: Tensor, released: Release) -> dict[str, An
         }
         for index, (path, name) in enumerate(zip(quoted.files, quoted.names, strict=True))
     ]
+    kept = () if quoted.network is None else ("the weights or the key beside this file undo what was done",)
     return {
         "format": FORMAT,
         "curator_only": "computed from the private images without noise: covered by no epsilon",
         "mean": {name: float(values.mean()) for name, values in columns.items()},
-        "notes": list(released.notes),
+        "notes": [*released.notes, *kept],
         "ledger": {
             "path": str(quoted.ledger.path),
             "publications": [publication.to_json() for publication in quoted.ledger.publications],

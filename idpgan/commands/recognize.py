@@ -1,4 +1,4 @@
-"""``idpgan recognize OUT ORIGINALS``: who is on the images that `idpgan publish` or `obfuscate` has made?"""
+"""``idpgan recognize OUT ORIGINALS``: who is on the images that `idpgan publish` has made?"""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ class RecognizeOptions:
 
 @command
 def recognize(
-    out: Annotated[Path, typer.Argument(metavar="OUT", help="What publish or obfuscate has written.")],
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="What publish has written.")],
     originals: Annotated[Path, typer.Argument(metavar="ORIGINALS", help="The folder that it was made from.")],
     options: RecognizeOptions,
     progress: Progress,
 ) -> Answer:
-    """Name the people on images that `publish` or `obfuscate` made: who has clear pictures of them, finds whom?
+    """Name the people on images that `publish` made: who has clear pictures of them, finds whom?
 
     Half of each person's pictures are known, the other half is asked about as it was released. Writes attack.json and
     attack.png (rank curves) into OUT/curator: with the originals, for the curator only. An attack that fails proves

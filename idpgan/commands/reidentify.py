@@ -1,4 +1,4 @@
-"""Re-identification: who is on the images that `idpgan publish` or `obfuscate` has made?
+"""Re-identification: who is on the images that `idpgan publish` has made?
 
 The attacker knows the first half of each person's pictures, and is asked about the other half as it was released. He
 learns from the known pictures as they are ("clear"), or as they were released, as Zhang, Fu and Meng (2020) and Liu et
@@ -23,7 +23,6 @@ from torch import Tensor
 from idpgan.attacks.subspace import subspace_scores
 from idpgan.checks import whole
 from idpgan.commands.folder import REPORT, read_images
-from idpgan.commands.obfuscate import FORMAT as OBFUSCATED
 from idpgan.commands.publish import FORMAT as PUBLISHED
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images, to_unit
@@ -45,6 +44,7 @@ from idpgan.report.page import MOST_BYTES
 from idpgan.run import describe_environment
 
 FORMAT = "idpgan re-identification 1"
+OBFUSCATED = "idpgan obfuscation 1"  # of the reports that `idpgan obfuscate` wrote until 0.4.0
 ATTACK, CURVES = "attack.json", "attack.png"
 ATTACKS = ("subspace", "pca-svm", "network")
 FILTERS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -174,7 +174,7 @@ def recognize_people(
     device: str = "auto",
     progress: Progress = silent,
 ) -> Reidentification:
-    """Attack what `publish` or `obfuscate` has written to ``out``; nothing is written.
+    """Attack what `publish` has written to ``out``; nothing is written.
 
     Args:
         out: The folder.

@@ -1,4 +1,7 @@
-"""The parts of a publisher (options, a recipe made before an image is read, audit), and the plan of a release."""
+"""The parts of a publisher: options, a recipe that is made before an image is read, audit; the plan of a release.
+
+An obfuscator is a publisher without a proof, which may be fitted before it releases; see `idpgan.publish.obfuscators`.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import pydantic
 from torch import Tensor
@@ -17,13 +20,15 @@ from idpgan.audit.neighbors import PAIRS, Pair
 from idpgan.audit.statistics import Maker
 from idpgan.checks import typed
 from idpgan.config import Section, build, nearest_hint
+from idpgan.data.images import LONGEST_CLASS_NAME
 from idpgan.errors import InputError
+from idpgan.files import printable
 from idpgan.methods import METHODS, MethodInfo, load, methods_of
 from idpgan.privacy import Event, Guarantee, Noise, PrivacyReport, Relation, Unit, check_delta
 from idpgan.privacy.noise import SYSTEM, Source
 from idpgan.privacy.plan import Budget, Plan, Price
 from idpgan.release.mark import DigitalSource
-from idpgan.release.settings import ImagesTable
+from idpgan.release.settings import Settings
 
 Shape = tuple[int, int]
 Notes = Callable[[Tensor], tuple[str, ...]]
@@ -31,16 +36,26 @@ Algorithm = Callable[[Tensor, float, Any, Noise], Tensor]  # maps images, epsilo
 LAWS = {"discrete-laplace": "laplace", "rounded-gaussian": "gaussian"}
 PURE = ("discrete-laplace", "laplace")
 _AUDITED = (8, 6)  # px of an image in audits: more rows than columns, so that the column space is a proper subspace
-_PUBLIC = ("number, size and order of the images", "pixel range [0, 1]")
+_NUMBER = "number, size and order of the images"
+_PUBLIC = {"publisher": (_NUMBER, "pixel range [0, 1]"), "obfuscator": (_NUMBER, "method and options, but for a key")}
 
 
 class Options(Section):
     """Options of a publisher: strict types, unknown keys refused. This base class has no options."""
 
-    model_config = pydantic.ConfigDict(strict=True)
+    SECRET: ClassVar[frozenset[str]] = frozenset()  # options that must not appear in a release
 
     def check(self, shape: Shape) -> None:
         """Raise an `InputError` if images of this shape cannot be published with these options."""
+
+    @property
+    def together(self) -> int:
+        """How many images are changed together at least; 1 = each by itself."""
+        return 1
+
+    def public(self) -> dict[str, Any]:
+        """Return all options but the secret ones, as JSON values."""
+        return self.model_dump(mode="json", exclude=set(self.SECRET))
 
 
 @dataclass(frozen=True)
@@ -53,12 +68,14 @@ class Recipe:
             clamped, float64 or the dtype of the images.
         claim: What the claimed epsilon rests on.
         notes: Maps the images to notes for the curator, one sentence each; private.
+        whole: Whether `release` takes (N, 3, m, n) too, and changes the channels of a color image together.
     """
 
     events: tuple[Event, ...]
     release: Callable[[Tensor, Noise], Tensor]
     claim: str = "asked for"
     notes: Notes = lambda images: ()
+    whole: bool = False
 
     @property
     def law(self) -> str:
@@ -77,25 +94,29 @@ class Publisher:
         options: Class of its options, all with defaults.
         plan: Makes the recipe from the image shape (m, n), the unit, epsilon, delta and the options, without reading an
             image; raises `InputError` if no recipe meets them.
-        audit: The case of ``idpgan audit``.
+        audit: The case of ``idpgan audit``; None where nothing is claimed.
         source: What made the pictures, for the mark on them.
+        obfuscator: The `Obfuscator` that changes the images, may be fitted and stays with the curator; None for noise.
     """
 
     options: type[Options]
     plan: Planner
-    audit: Entry
+    audit: Entry | None = None
     source: DigitalSource = DigitalSource.ENHANCED
+    obfuscator: type[Any] | None = None
 
 
-def as_published(name: str, algorithm: Algorithm, claim: str, notes: Notes = lambda images: ()) -> Planner:
-    """Return the planner of a published algorithm without a proof: it is charged as an unprotected read."""
+def as_published(
+    name: str, algorithm: Algorithm, claim: str, notes: Notes = lambda images: (), *, whole: bool = False
+) -> Planner:
+    """Return the planner of an algorithm without a proof: it is charged as an unprotected read."""
 
     def plan(shape: Shape, unit: Unit, epsilon: float, delta: float, options: Options) -> Recipe:
         if delta > 0:
             raise InputError(f"delta = {delta}: '{name}' claims pure privacy; leave delta out.")
         options.check(shape)
         event = Event.non_private(METHODS[name].reason, unit, Relation.REPLACE_ONE)
-        return Recipe((event,), lambda images, noise: algorithm(images, epsilon, options, noise), claim, notes)
+        return Recipe((event,), lambda images, noise: algorithm(images, epsilon, options, noise), claim, notes, whole)
 
     return plan
 
@@ -161,7 +182,7 @@ def method_info(name: str) -> MethodInfo:
     Raises:
         InputError: If no publisher has that name; the message names the nearest one.
     """
-    known = methods_of("publisher")
+    known = methods_of("publisher", "obfuscator")
     if name not in known:
         raise InputError(f"'{name}' is not a known publisher. {nearest_hint(name, known)}")
     return known[name]
@@ -182,6 +203,15 @@ def checked_options(method: str, options: Mapping[str, Any]) -> Options:
     return build(load_publisher(method).options, options, f"the options of '{method}'")
 
 
+def check_together(method: str, num: int, options: Options) -> None:
+    """Refuse fewer images than are changed together."""
+    if num < options.together:
+        raise InputError(
+            f"'{method}' changes {options.together} images together, and here are {num}. Give more, or take fewer "
+            "together."
+        )
+
+
 @dataclass(frozen=True)
 class PublicationPlan(Plan):
     """The actions and the cost of a publication, known before an image is read.
@@ -189,33 +219,36 @@ class PublicationPlan(Plan):
     Attributes:
         method: Name in `METHODS`.
         recipe: What is released, and the charges.
-        epsilon: The requested one, or the one that the method claims.
+        epsilon: The requested one, or the one that the method claims; None where it claims nothing.
         delta: The delta at which epsilon is stated.
         options: Options of the method, defaults filled in.
     """
 
     method: str
     recipe: Recipe
-    epsilon: float
+    epsilon: float | None
     delta: float
     options: Options
 
     @functools.cached_property
     def price(self) -> Price:
         """The charges; a method without a proof has no budget."""
-        events, budget = self.recipe.events, Budget(self.epsilon, self.delta) if METHODS[self.method].sound else None
+        events, sound = self.recipe.events, METHODS[self.method].sound
+        budget = Budget(self.epsilon, self.delta) if sound and self.epsilon is not None else None
         return Price(events[0].unit, events[0].relation, self.delta, budget, events)
 
     def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
         """Return the sentences about the privacy of charges that prove an epsilon, for a noise source."""
-        pair, reason, private = (self.price.unit, self.price.relation), METHODS[self.method].reason, sources[0].private
-        claimed = Guarantee(self.epsilon, self.delta, *pair, self.recipe.claim)
+        row, pair, private = METHODS[self.method], (self.price.unit, self.price.relation), sources[0].private
+        public, reason = _PUBLIC[row.family], row.reason
+        claimed = None if self.epsilon is None else Guarantee(self.epsilon, self.delta, *pair, self.recipe.claim)
         if not proven.finite:
             nothing = Guarantee(proven.epsilon, self.delta, *pair, "nothing is proven")
-            return PrivacyReport(claimed, nothing, None, reason, False, _PUBLIC)
+            return PrivacyReport(claimed, nothing, None, reason, False, public)
         basis = f"accountant, {self.recipe.law}"
-        said = reason if private else f"{reason}; the noise is of a FIXED SEED, so it can be subtracted"
-        return PrivacyReport(claimed, Guarantee(proven.epsilon, self.delta, *pair, basis), None, said, private, _PUBLIC)
+        sentence = reason if private else f"{reason}; the noise is of a FIXED SEED, so it can be subtracted"
+        shown = Guarantee(proven.epsilon, self.delta, *pair, basis)
+        return PrivacyReport(claimed, shown, None, sentence, private, public)
 
     def report(self, source: Source = SYSTEM) -> PrivacyReport:
         """Return the privacy report of a release with noise from a source."""
@@ -224,7 +257,7 @@ class PublicationPlan(Plan):
 
 
 def plan_release(
-    method: str, shape: Sequence[int], unit: Unit, epsilon: float, delta: float, options: Options
+    method: str, shape: Sequence[int], unit: Unit, epsilon: float | None, delta: float, options: Options
 ) -> PublicationPlan:
     """Return the plan for images of a shape: (m, n), or (3, m, n) whose channels are released one by one.
 
@@ -233,8 +266,9 @@ def plan_release(
     """
     publisher, (*channels, height, width) = load_publisher(method), shape
     share = (1 - 2.0**-39) / channels[0] if channels else 1  # leaves room for the accountant's rounding
-    recipe = publisher.plan((height, width), unit, epsilon * share, delta * share, options)
-    if not channels:
+    asked = math.inf if epsilon is None else epsilon * share
+    recipe = publisher.plan((height, width), unit, asked, delta * share, options)
+    if not channels or recipe.whole:
         return PublicationPlan(method, recipe, epsilon, delta, options)
 
     def release(images: Tensor, noise: Noise) -> Tensor:
@@ -251,7 +285,7 @@ def offer(
     num: int,
     shape: tuple[int, ...],
     *,
-    epsilon: float,
+    epsilon: float | None = None,
     delta: float = 0.0,
     unit: Unit | str | None = None,
     options: Mapping[str, Any] | None = None,
@@ -265,57 +299,86 @@ def offer(
     chosen = info.units[0] if unit is None else str(unit)
     if chosen not in info.units:
         raise InputError(f"unit = '{chosen}' is not known to '{method}'; known: {', '.join(info.units)}.")
-    if not 0 < epsilon < math.inf:
+    if info.claimed is None and (epsilon is not None or delta):
+        raise InputError(f"'{method}' promises nothing: leave epsilon and delta out.")
+    if info.claimed is not None and (epsilon is None or not 0 < epsilon < math.inf):
         raise InputError(f"epsilon = {epsilon} must be positive and finite; small is strict, 1 is usual.")
     check_delta(delta, num, "delta")
-    epsilon, delta = float(epsilon), float(delta)  # as a file stores them
-    plan = plan_release(method, shape, Unit(chosen), epsilon, delta, checked_options(method, options or {}))
-    if epsilon < plan.price.epsilon < math.inf:
+    epsilon, delta = None if epsilon is None else float(epsilon), float(delta)  # as a file stores them
+    chosen_options = checked_options(method, options or {})
+    check_together(method, num, chosen_options)
+    plan = plan_release(method, shape, Unit(chosen), epsilon, delta, chosen_options)
+    if epsilon is not None and epsilon < plan.price.epsilon < math.inf:
         raise ArithmeticError(f"calibration ended at epsilon = {plan.price.epsilon}, above {epsilon}.")
     return plan
 
 
-class PublicationTable(ImagesTable):
-    """The settings of a release of published images; ``method`` is a name in `METHODS`.
+class PublicationTable(Section):
+    """What config.json says of a release that holds one image for each private one; no image is public.
 
     Attributes:
-        epsilon: What was asked for, or what the method claims.
-        delta: Of the guarantee.
-        unit: What one neighbor changes.
-        shape: (m, n) of each image; (3, m, n) for color.
-        options: Of the method; one that is left out has its default.
+        data: Name of the data, for the card.
+        method: Name in `METHODS`.
+        num: N, the number of images: public.
+        shape: (m, n) of each image; (3, m, n) for color. Of an obfuscator (1, m, n) is grey too, as in 0.3.
+        options: Of the method, its secrets never; one that is left out has its default.
+        mark: Whether the pictures carry a mark; see `idpgan.release.mark`.
+        epsilon: What was asked for, or what the method claims; None where it claims nothing.
+        delta: Of the guarantee; None likewise.
+        unit: What one neighbor changes; None likewise.
     """
 
-    epsilon: float = pydantic.Field(gt=0)
-    delta: float = pydantic.Field(ge=0, lt=1)
-    unit: str
+    data: str = pydantic.Field(min_length=1, max_length=LONGEST_CLASS_NAME)
+    method: str
+    num: int = pydantic.Field(ge=1)
+    shape: list[int] = pydantic.Field(min_length=2, max_length=3)
+    options: dict[str, Any]
+    mark: bool = True
+    epsilon: float | None = pydantic.Field(None, gt=0)
+    delta: float | None = pydantic.Field(None, ge=0, lt=1)
+    unit: str | None = None
 
     @pydantic.model_validator(mode="after")
     def _check(self) -> Self:
-        info = methods_of("publisher").get(self.method)
-        if info is None or self.unit not in info.units:
+        if not printable(self.data):
+            raise ValueError(f"data = {self.data!a} must be one printable line.")
+        info = methods_of("publisher", "obfuscator").get(self.method)
+        claims = info is not None and info.claimed is not None
+        stated = [value is not None for value in (self.epsilon, self.delta, self.unit)]
+        if info is None or stated != [claims] * 3 or (claims and self.unit not in info.units):
             raise ValueError(f"method = {self.method!a} with unit = {self.unit!a} is not a publisher.")
-        if len(self.shape) == 3 and self.shape[0] != 3:
+        if len(self.shape) == 3 and self.shape[0] not in ((3,) if claims else (1, 3)):
             raise ValueError(f"shape = {self.shape} must be [m, n], or [3, m, n] for color.")
-        if not math.isfinite(self.epsilon) or min(self.shape) < 1:
-            raise ValueError(f"epsilon = {self.epsilon:g} must be finite, and shape = {self.shape} have pixels.")
-        check_delta(self.delta, self.num, "delta")
+        if min(self.shape) < 1 or not math.isfinite(self.epsilon or 0):
+            raise ValueError(f"epsilon = {self.epsilon} must be finite, and shape = {self.shape} have pixels.")
+        check_delta(self.delta or 0.0, self.num, "delta")
+        if secret := load_publisher(self.method).options.SECRET & set(self.options):
+            raise ValueError(f"options = {self.options!a} have {', '.join(secret)}, which a release never has.")
         return self
 
-    def source(self) -> DigitalSource:
-        """Return what made the pictures."""
-        return load_publisher(self.method).source
+    @classmethod
+    def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Settings:
+        """Return the settings that a config.json holds; see `idpgan.release.artifact.Kind`."""
+        stated = build(cls, table, "config.json")
+        for problem in stated.problems(described):  # before a plan is made for a wrong shape
+            raise InputError(problem)
+        return stated.settings(stated.plan())
+
+    def settings(self, plan: Plan) -> Settings:
+        """Return the settings of a release that a plan made."""
+        pixels, table = math.prod(self.shape), self.to_json()
+        mark = load_publisher(self.method).source if self.mark else None
+        return Settings(self.data, self.method, self.num, 0, 0, pixels, table, plan, self.problems, mark=mark)
 
     def plan(self) -> PublicationPlan:
         """Return the release, planned and calibrated again."""
-        options = checked_options(self.method, self.options)
-        return plan_release(self.method, self.shape, Unit(self.unit), self.epsilon, self.delta, options)
+        options, unit = checked_options(self.method, self.options), Unit(self.unit or Unit.IMAGE)
+        return plan_release(self.method, self.shape, unit, self.epsilon, self.delta or 0.0, options)
 
     def problems(self, described: Mapping[str, Any]) -> list[str]:
         """Compare the number, color and size of the images with the settings."""
         *channels, height, width = self.shape
         if (described["num"], described["image_shape"]) != (self.num, [*(channels or [1]), height, width]):
-            return [
-                f"the images are not {self.num:,} {'color' if channels else 'grey'} ones of {height} x {width} pixels."
-            ]
+            color = "color" if channels == [3] else "grey"
+            return [f"the images are not {self.num:,} {color} ones of {height} x {width} pixels."]
         return []

@@ -15,8 +15,9 @@ from idpgan.checks import typed
 from idpgan.config import build
 from idpgan.data.images import notebook_png
 from idpgan.errors import InputError
+from idpgan.methods import METHODS
 from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Relation, Unit
-from idpgan.publish.plan import PublicationPlan, PublicationTable, checked_options, method_info, offer
+from idpgan.publish.plan import PublicationPlan, PublicationTable, checked_options, load_publisher, method_info, offer
 from idpgan.release.folder import write_release
 from idpgan.release.images import ImagesArtifact
 
@@ -72,26 +73,15 @@ class Release:
         Raises:
             InputError: If the folder exists, or there are too many images. Nothing is written then.
         """
-        claimed = self.privacy.claimed
-        if claimed is None:
+        if self.privacy.claimed is None and METHODS[self.method].claimed is not None:
             raise InputError("this release states no claimed epsilon, so that nothing can verify it.")
         num, *shape = self.images.shape
         options = self.plan.options if self.plan else checked_options(self.method, self.options)
-        table = build(
-            PublicationTable,
-            {
-                "data": data,
-                "method": self.method,
-                "epsilon": claimed.epsilon,
-                "delta": claimed.delta,
-                "unit": str(claimed.unit),
-                "num": num,
-                "shape": shape,
-                "options": options.to_json(),
-                "mark": mark,
-            },
-            "the release",
-        )
+        facts = {"data": data, "method": self.method, "num": num, "shape": shape, "mark": mark}
+        facts["options"] = {name: value for name, value in options.to_json().items() if name not in options.SECRET}
+        if claimed := self.privacy.claimed:
+            facts |= {"epsilon": claimed.epsilon, "delta": claimed.delta, "unit": str(claimed.unit)}
+        table = build(PublicationTable, facts, "the release")
         pixels = self.to_uint8()
         artifact = ImagesArtifact.of(pixels[:, None] if pixels.ndim == 3 else pixels, names)
         write_release(folder, artifact, table.settings(self.plan or table.plan()), self.privacy, self.events)
@@ -102,7 +92,7 @@ def release(
     images: Tensor,
     method: str,
     *,
-    epsilon: float,
+    epsilon: float | None = None,
     delta: float = 0.0,
     unit: Unit | str | None = None,
     noise: Noise | None = None,
@@ -122,7 +112,8 @@ def release(
             warning: an error would reveal something about that image. The channels of a color image are released one by
             one, each under a third of epsilon and of delta.
         method: Name in `METHODS`.
-        epsilon: Total per unit, positive and finite. For the published methods it is their claim.
+        epsilon: Total per unit, positive and finite. For the published methods it is their claim; None for
+            obfuscators, which claim nothing.
         delta: In [0, 1/N); the published methods accept only 0.
         unit: What one neighbor changes; None = the method's first.
         noise: Source of the noise; None = AES-256-CTR under a fresh key of the operating system. A fixed source marks
@@ -144,10 +135,15 @@ def release(
         (torch.Size([1, 4, 3]), 'epsilon = 1 (unit column, replace-one)')
     """
     info = method_info(method)
-    if info.sound is False and not accept_unsound:
+    if not info.sound and not accept_unsound:
         raise InputError(
             f"'{method}' proves no privacy at all: {info.reason}. Pass accept_unsound=True to run it all the same, or "
             "use a sound method such as 'lap'."
+        )
+    kind = load_publisher(method).obfuscator
+    if kind is not None and kind.trained:
+        raise InputError(
+            f"'{method}' is fitted on labels first: make_obfuscator, fit, transform; or idpgan publish FOLDER --keep."
         )
     values = _images(images)
     plan = offer(method, len(values), tuple(values.shape[1:]), epsilon=epsilon, delta=delta, unit=unit, options=options)
@@ -156,10 +152,14 @@ def release(
     return release_planned(plan, values, Noise.system() if noise is None else noise)
 
 
-def release_planned(plan: PublicationPlan, values: Tensor, noise: Noise) -> Release:
-    """Release images (N, ...) in [0, 1] that fit the plan and are already charged."""
-    released = plan.recipe.release(values, noise).to(values.dtype)
-    options, notes = plan.options.model_dump(), plan.recipe.notes(values)
+def release_planned(plan: PublicationPlan, values: Tensor, noise: Noise, changed: Tensor | None = None) -> Release:
+    """Release images (N, ...) in [0, 1] that fit the plan and are already charged.
+
+    Args:
+        changed: What an obfuscator has made of them, where the curator fitted or keeps one.
+    """
+    released = (plan.recipe.release(values, noise) if changed is None else changed.view_as(values)).to(values.dtype)
+    options, notes = plan.options.public(), plan.recipe.notes(values)
     return Release(released, plan.report(noise.source), plan.method, plan.price.events, options, notes, plan)
 
 

@@ -6,18 +6,13 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any
 
-import pydantic
-
-from idpgan.config import Section, build
 from idpgan.data import sources
 from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.data.drawn import count_public
-from idpgan.data.images import LONGEST_CLASS_NAME
 from idpgan.data.load import DataShape, Sizes
-from idpgan.errors import ConfigError, InputError
-from idpgan.files import printable
+from idpgan.errors import ConfigError
 from idpgan.privacy.plan import Plan
 from idpgan.release.mark import DigitalSource
 from idpgan.training.config import RunConfig, build_config, refuse_unsound
@@ -132,55 +127,3 @@ def _problems_of_run(plan: RunPlan, described: Mapping[str, Any]) -> list[str]:
     if data.num_images is not None and taken > data.num_images:
         problems.append(f"{taken:,} images are of the run, but data.num_images = {data.num_images:,}.")
     return problems
-
-
-class ImagesTable(Section):
-    """What config.json says of a release that holds one image for each private one; no image is public.
-
-    Attributes:
-        data: Name of the data, for the card.
-        method: Name of the method.
-        num: N, the number of images: public.
-        shape: Of each image.
-        options: Of the method; one that is left out has its default.
-        mark: Whether the pictures carry a mark; see `idpgan.release.mark`.
-    """
-
-    data: str = pydantic.Field(min_length=1, max_length=LONGEST_CLASS_NAME)
-    method: str
-    num: int = pydantic.Field(ge=1)
-    shape: list[int] = pydantic.Field(min_length=2, max_length=3)
-    options: dict[str, Any]
-    mark: bool = True
-
-    @pydantic.model_validator(mode="after")
-    def _check_data(self) -> Self:
-        if not printable(self.data):
-            raise ValueError(f"data = {self.data!a} must be one printable line.")
-        return self
-
-    @classmethod
-    def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Settings:
-        """Return the settings that a config.json holds; see `idpgan.release.artifact.Kind`."""
-        said = build(cls, table, "config.json")
-        for problem in said.problems(described):  # before a plan is made for a wrong shape
-            raise InputError(problem)
-        return said.settings(said.plan())
-
-    def settings(self, plan: Plan) -> Settings:
-        """Return the settings of a release that a plan made."""
-        pixels, table = math.prod(self.shape), self.to_json()
-        mark = self.source() if self.mark else None
-        return Settings(self.data, self.method, self.num, 0, 0, pixels, table, plan, self.problems, mark=mark)
-
-    def source(self) -> DigitalSource:
-        """Return what made the pictures."""
-        return DigitalSource.ENHANCED
-
-    def plan(self) -> Plan:
-        """Return the plan, made again."""
-        raise NotImplementedError
-
-    def problems(self, described: Mapping[str, Any]) -> list[str]:
-        """Return what of an artifact's description does not follow from the table, one sentence each."""
-        raise NotImplementedError

@@ -6,7 +6,7 @@ import torch
 from papers import qr_codes
 
 from idpgan.errors import InputError
-from idpgan.obfuscate import make_obfuscator
+from idpgan.publish import make_obfuscator
 
 
 def test_codes_can_be_read_and_change_nothing_else():

@@ -67,10 +67,10 @@ def test_a_shell_completes_commands_options_and_methods(shell):
         return CliRunner().invoke(app, [], env=env, prog_name="idpgan").stdout
 
     assert "publish" in completed("idpgan pub")
-    assert "obfuscate" not in completed("idpgan pub")
+    assert "prepare" not in completed("idpgan pub")
     assert "--method" in completed("idpgan publish --me")
     assert "lap-wiener" in completed("idpgan publish faces --method lap")
-    assert "blur" in completed("idpgan obfuscate faces --method ")
+    assert "blur" in completed("idpgan publish faces --method ")
 
 
 def test_the_last_line_says_what_is_proven_and_what_comes_next(run, tmp_path):

@@ -7,7 +7,7 @@ from PIL import Image
 
 from idpgan.commands import folder
 from idpgan.commands.evaluate import EvaluateOptions, data_config
-from idpgan.commands.obfuscate import ObfuscateOptions
+from idpgan.commands.publish import PublishOptions
 from idpgan.data import source
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.errors import InputError
@@ -113,7 +113,7 @@ def test_a_trial_without_a_proof_is_asked_about_before_it_marks_the_ledger(tmp_p
     monkeypatch.setattr(folder.sys, "stdin", Terminal())
     monkeypatch.setattr(folder.sys, "stderr", Terminal())
     monkeypatch.setattr(folder.typer, "confirm", confirm)
-    options = ObfuscateOptions((str(tmp_path / "faces"),), "blur", tmp_path / "out", accept_unsound=True)
+    options = PublishOptions((str(tmp_path / "faces"),), "blur", tmp_path / "out", accept_unsound=True)
     if answer == "y":
         folder.ask_before_marking(options, "blur")
     else:
@@ -124,8 +124,7 @@ def test_a_trial_without_a_proof_is_asked_about_before_it_marks_the_ledger(tmp_p
 
 
 NEEDED = {
-    "publish": (("--method (", "--epsilon (", "--unit (", "--out (", "lap-wiener", "Sound: ", "--unit image --out")),
-    "obfuscate": (("--method (", "--out (", "adversarial-encoder", "sigma=3 --out blurred --accept-unsound")),
+    "publish": ("--method (", "--out (", "lap-wiener", "Sound: ", "adversarial-encoder", "--epsilon 10 --unit image"),
     "sample": (("--num (", "--out (")),
 }
 
@@ -139,9 +138,12 @@ def test_all_that_is_missing_is_asked_for_at_once(run, name):
 
 
 def test_what_is_there_is_not_asked_for_and_a_wrong_value_is_named_first(run):
-    _, _, err = run("publish", "faces", "--epsilon", "1", "--unit", "image")
+    _, _, err = run("publish", "faces", "--out", "out")
     assert err.startswith("idpgan: publish needs --method (")
-    assert "--unit (" not in err
-    assert "--out (" in err
+    assert "--out (" not in err
+    for method in ("lap", "best", "sra"):
+        asked = ("publish", "faces", "--out", "out", "--method", method, "--accept-unsound")
+        assert run(*asked)[2] == "idpgan: publish needs --epsilon and --unit, such as --epsilon 10 --unit image.\n"
+        assert "publish needs --unit, such" in run(*asked, "--epsilon", 1)[2]
     assert "Invalid value for '--epsilon'" in run("publish", "faces", "--epsilon", "x")[2]
     assert "No such option: --epsilom" in run("publish", "--epsilom", "1")[2]

@@ -1,4 +1,4 @@
-"""``idpgan ledger DIR --limit``: publish, obfuscate, train and fit ask it before they read or charge anything."""
+"""``idpgan ledger DIR --limit``: publish, train and fit ask it before they read or charge anything."""
 
 import json
 import shutil
@@ -73,7 +73,7 @@ def test_no_command_goes_beyond_it_and_what_is_refused_leaves_everything_as_it_w
         code, said, error = run("publish", faces, *asked, "--epsilon", 1.2, "--out", "b", *extra)
         assert (code, said, error.count("\n")) == (2, "", 1)
         assert "asked epsilon = 1.2" in error
-    code, _, error = run("obfuscate", faces / "s1", "--method", "blur", "--out", "b", "--accept-unsound")
+    code, _, error = run("publish", faces / "s1", "--method", "blur", "--out", "b", "--accept-unsound")
     assert (code, "asked epsilon = infinite" in error) == (2, True)
     refused(publish_images, str(faces / "s1"), epsilon=1.5, unit="image", method="lap", out="b", progress=False)
     refused(train, faces, tmp_path / "b", epsilon=2.5)

@@ -26,7 +26,7 @@ def made(tmp_path_factory):
     source = str(root / "faces")
     lap = ["--method", "lap", "--epsilon", "0.01", "--unit", "image", "--out", str(root / "noised")]
     blur = ["--method", "blur", "sigma=0.5", "--out", str(root / "blurred"), "--accept-unsound"]
-    for arguments in (["publish", source, *lap], ["obfuscate", source, *blur]):
+    for arguments in (["publish", source, *lap], ["publish", source, *blur]):
         with pytest.raises(SystemExit) as ended:
             main([*arguments, "--no-progress"])
         assert not ended.value.code

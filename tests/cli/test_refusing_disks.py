@@ -60,12 +60,12 @@ def commands(faces, tmp_path):
     out = tmp_path / "out"
     return {
         "publish": (("publish", faces, "--method", "lap", "--epsilon", 1, "--unit", "image", "--out", out), "release"),
-        "obfuscate": (("obfuscate", faces, "--method", "blur", "--accept-unsound", "--out", out), "release"),
+        "obfuscator": (("publish", faces, "--method", "blur", "--accept-unsound", "--out", out), "release"),
         "prepare": (("prepare", faces, out, "--size", 28), "metadata.csv"),
     }
 
 
-@pytest.mark.parametrize("command", ["publish", "obfuscate", "prepare"])
+@pytest.mark.parametrize("command", ["publish", "obfuscator", "prepare"])
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP, errno.EBADF])
 def test_a_disk_that_cannot_flush_folders_is_named_once_in_the_log(
     run, faces, tmp_path, unflushed, caplog, command, number
@@ -78,7 +78,7 @@ def test_a_disk_that_cannot_flush_folders_is_named_once_in_the_log(
     assert caplog.text.count("cannot flush folders") == 1
 
 
-@pytest.mark.parametrize("command", ["publish", "obfuscate", "prepare"])
+@pytest.mark.parametrize("command", ["publish", "obfuscator", "prepare"])
 def test_any_other_refusal_of_a_folder_is_told_before_the_charge(run, faces, tmp_path, unflushed, command):
     """A control: a failing disk is no old disk."""
     unflushed(errno.EIO)
@@ -89,7 +89,7 @@ def test_any_other_refusal_of_a_folder_is_told_before_the_charge(run, faces, tmp
     assert sorted(os.listdir(tmp_path)) == ["faces"]
 
 
-@pytest.mark.parametrize("command", ["publish", "obfuscate"])
+@pytest.mark.parametrize("command", ["publish", "obfuscator"])
 @pytest.mark.parametrize("number", LOCKLESS)
 def test_a_ledger_on_a_disk_without_locks_is_refused_before_the_charge(run, faces, tmp_path, lockless, command, number):
     """It said "None" or "a file or the output"."""

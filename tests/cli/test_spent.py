@@ -79,7 +79,7 @@ def test_the_curators_report_has_the_same_total(published, run, faces, tmp_path)
 
 def test_an_unsound_publication_of_a_folder_around_is_named(run, faces, tmp_path):
     blurred = ("--method", "blur", "--out", tmp_path / "a", "--accept-unsound")
-    assert run("obfuscate", faces, *blurred)[0] == 0
+    assert run("publish", faces, *blurred)[0] == 0
     code, said, _ = run("publish", faces / "s1", "--method", "lap", "--epsilon", 1, "--unit", "image", "--out", "b")
     assert code == 0
     assert "in total epsilon = infinite" in said
@@ -125,9 +125,9 @@ ASKED = ("--out", "out", "--epsilon", 1, "--unit", "image", "--method", "lap")
         (*TRAIN, *FOLDER),
         (*TRAIN, *PEOPLE, "model.conditional=false"),
         ("publish", "faces", *ASKED),
-        ("obfuscate", "faces", "--method", "blur", "--out", "out", "--accept-unsound"),
+        ("publish", "faces", "--method", "blur", "--out", "out", "--accept-unsound"),
     ],
-    ids=["prepare", "train folder", "train face-folder", "publish", "obfuscate"],
+    ids=["prepare", "train folder", "train face-folder", "publish", "obfuscator"],
 )
 def test_ledgers_inside_a_folder_are_no_images(run, faces, command):
     publish_folder(order(faces / "s1", faces.parent / "first"))
@@ -136,7 +136,7 @@ def test_ledgers_inside_a_folder_are_no_images(run, faces, command):
     assert {"s1.ledger.json", ".s1.ledger.json.lock"} < set(os.listdir(faces))
     code, said, error = run(*command)
     assert code == 0, error
-    assert "ledger.json" not in said or command[0] in ("publish", "obfuscate")  # which name their own
+    assert "ledger.json" not in said or command[0] == "publish"  # which names its own
 
 
 # The command ---------------------------------------------------------------------------------------------------

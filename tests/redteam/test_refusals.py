@@ -7,7 +7,6 @@ import pytest
 from PIL import Image
 
 from idpgan import trainer
-from idpgan.commands.obfuscate import ObfuscateOptions, obfuscate_folder
 from idpgan.commands.publish import PublishOptions, publish_folder
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
@@ -190,8 +189,7 @@ def test_an_obfuscation_ends_alike(tmp_path, caplog, spoil, share):
         faces = fill(tmp_path / name / "faces")
         for index in range(spoiled):
             spoil(faces / f"{index}.png")
-        order = ObfuscateOptions((str(faces),), "blur", tmp_path / name / "out", accept_unsound=True, device="cpu")
-        obfuscate_folder(order)
+        publish_folder(PublishOptions((str(faces),), "blur", tmp_path / name / "out", accept_unsound=True))
     assert documents(tmp_path / "whole" / "out" / "release") == documents(tmp_path / "spoiled" / "out" / "release")
     assert f"{share} of {NUM} files cannot be used as declared" in caplog.text
 

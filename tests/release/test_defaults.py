@@ -12,7 +12,6 @@ from pydantic_core import to_jsonable_python
 
 from idpgan.config import Section
 from idpgan.methods import EARLIER, load, methods_of
-from idpgan.obfuscate.base import load_method as load_obfuscator_class
 from idpgan.publish.plan import load_publisher
 from idpgan.training.config import RunConfig
 
@@ -67,10 +66,8 @@ def all_defaults():
             if field.annotation is not shared[key]:
                 for inner in sections_in(field.annotation):
                     found |= dict(defaults_of(inner, f"{name}.{key}", (inner,)))
-    for name in methods_of("publisher"):
+    for name in methods_of("publisher", "obfuscator"):
         found |= dict(defaults_of(load_publisher(name).options, f"publish {name}"))
-    for name in methods_of("obfuscator"):
-        found |= dict(defaults_of(load_obfuscator_class(name).Config, f"obfuscate {name}"))
     return found
 
 

@@ -68,7 +68,7 @@ def test_a_run_marks_its_release_and_every_grid(aggregate_run):
 
 def test_a_publication_is_enhanced_and_a_filter_too(photos, tmp_path):
     call("publish", photos, "--method", "lap", "--epsilon", 2, "--unit", "column", "--out", tmp_path / "noisy")
-    call("obfuscate", photos, "--method", "blur", "--out", tmp_path / "blurred", "--accept-unsound")
+    call("publish", photos, "--method", "blur", "--out", tmp_path / "blurred", "--accept-unsound")
     for name in ("noisy", "blurred"):
         release = tmp_path / name / "release"
         for picture in (release / "samples.png", *sorted(release.rglob("images/*.png"))):
@@ -83,7 +83,7 @@ def test_photos_that_a_trained_network_drew_again_are_composite(photos, tmp_path
     rows = [f"{index}.png,{index % 2},{index // 2}" for index in range(4)]
     (photos / "metadata.csv").write_text("\n".join(["file_name,person,label", *rows]) + "\n")
     quick = ("--method", "pprl-vgan", "width=4", "steps=1", "--keep", "label", "--accept-unsound")
-    call("obfuscate", photos, *quick, "--out", tmp_path / "out")
+    call("publish", photos, *quick, "--out", tmp_path / "out")
     assert (
         mark_of(tmp_path / "out" / "release" / "samples.png")["source"]
         == TERMS + "compositeWithTrainedAlgorithmicMedia"

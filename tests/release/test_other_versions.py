@@ -15,9 +15,9 @@ from idpgan import load_generator, publish
 from idpgan.commands import app
 from idpgan.commands.audit import write_into_release
 from idpgan.continual import ContinualCounter
-from idpgan.kinds import verify
-from idpgan.obfuscate.base import ObfuscatedArtifact, ObfuscationTable
+from idpgan.kinds import ObfuscatedImages, verify
 from idpgan.privacy.event import Event
+from idpgan.publish.plan import PublicationTable
 from idpgan.release.folder import write_release
 from idpgan.version import made_with
 from tests.publish.pictures import pictures
@@ -94,11 +94,11 @@ def small(aggregate_run, tmp_path_factory):
     counter = ContinualCounter(1.0)
     counter.write(folder / "stream", counter.release([1, 2, 3]))
     table = {"data": "x", "method": "pixelate", "num": 2, "shape": [1, 8, 8], "options": {}}
-    said = ObfuscationTable.model_validate(table)
+    said = PublicationTable.model_validate(table)
     made = said.settings(said.plan())
-    artifact = ObfuscatedArtifact.of(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
+    artifact = ObfuscatedImages.of(torch.zeros(2, 1, 8, 8, dtype=torch.uint8))
     events = made.plan.price.events
-    write_release(folder / "obfuscated", artifact, made, made.plan.report_of(events, None, ()), events)
+    write_release(folder / "obfuscated", artifact, made, made.plan.report(), events)
     return sorted(folder.iterdir())
 
 

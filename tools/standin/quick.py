@@ -39,7 +39,7 @@ CASES = {
     "attack": " ".join(["attack {out}/gaussian", *(f"--attack {name}" for name in ATTACKS.split())]),
     "publish": "publish {out}/plain --method dct --epsilon 8 --unit image --delta 1e-4 --accept-unsound "
     "--ledger {out}/publish.json --out {out}/publish",
-    "obfuscate": "obfuscate {out}/faces --method blur --keep smiling --hide person --accept-unsound "
+    "obfuscate": "publish {out}/faces --method blur --keep smiling --hide person --accept-unsound "
     "--ledger {out}/obfuscate.json --out {out}/obfuscate",
     "audit": "audit laplace --epsilon 1 --runs 300",
     "audit-steps": "audit dp-sgd --epsilon 3 --runs 100",

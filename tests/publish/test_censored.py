@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from idpgan.errors import InputError
-from idpgan.obfuscate import make_obfuscator
-from tests.obfuscate.pictures import planted
+from idpgan.publish import make_obfuscator
+from tests.publish.planted import planted
 
 SHAPE = (1, 8, 8)
 SETTINGS = {"towards": 0, "gamma": 0.0, "learning_rate": 2e-3}

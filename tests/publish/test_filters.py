@@ -5,8 +5,9 @@ import torch
 
 from idpgan.commands.audit import audit_entry, nothing_to_audit
 from idpgan.errors import InputError
-from idpgan.obfuscate import METHODS, load_obfuscator, make_obfuscator
-from idpgan.obfuscate.filters import from_blocks, to_blocks
+from idpgan.methods import METHODS, methods_of
+from idpgan.publish import load_obfuscator, make_obfuscator
+from idpgan.publish.obfuscators.filters import from_blocks, to_blocks
 
 SHAPE = (1, 16, 16)
 
@@ -75,7 +76,7 @@ def test_a_fresh_key_is_drawn_and_kept(tmp_path):
 @pytest.mark.parametrize(
     ("name", "shape", "options", "said"),
     [
-        ("blurr", SHAPE, {}, "'blurr' is not a known obfuscator. Did you mean 'blur'?"),
+        ("blurr", SHAPE, {}, "'blurr' is not a known publisher. Did you mean 'blur'?"),
         ("blur", SHAPE, {"sigma": 0.0}, "sigma"),
         ("blur", (2, 8, 8), {}, "neither grey"),
         ("disguise", (1, 10, 16), {"block": 4}, "block = 4 must divide both sides of 16 x 10"),
@@ -97,7 +98,7 @@ def test_images_of_another_shape_or_range_are_refused(images):
         make_obfuscator("blur", SHAPE).transform(images)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", methods_of("obfuscator"))
 def test_an_audit_of_an_obfuscator_says_why_there_is_none(name):
     with pytest.raises(InputError, match="so there is no guarantee to audit"):
         audit_entry(name)

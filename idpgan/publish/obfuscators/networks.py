@@ -11,18 +11,18 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from idpgan.config import Section
 from idpgan.errors import InputError
 from idpgan.models.classifier import ResidualBlock
 from idpgan.models.initialize import seeded_init
 from idpgan.models.optimizers import Adam
-from idpgan.obfuscate.base import Obfuscator
 from idpgan.progress import Progress
+from idpgan.publish.obfuscators.obfuscator import Obfuscator
+from idpgan.publish.plan import Options
 
 _STEP = 4  # two halvings
 
 
-class Training(Section):
+class Training(Options):
     """What all trained obfuscators have in common.
 
     Attributes:

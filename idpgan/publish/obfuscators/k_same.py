@@ -18,11 +18,11 @@ import pydantic
 import torch
 from torch import Tensor
 
-from idpgan.config import Section
-from idpgan.obfuscate.base import Obfuscator
+from idpgan.publish.obfuscators.obfuscator import Obfuscator, without_proof
+from idpgan.publish.plan import Options
 
 
-class KSameConfig(Section):
+class KSameConfig(Options):
     """Options of `k-same`.
 
     Attributes:
@@ -31,6 +31,11 @@ class KSameConfig(Section):
 
     k: int = pydantic.Field(5, ge=2, le=1 << 20)
 
+    @property
+    def together(self) -> int:
+        """The k."""
+        return self.k
+
 
 class KSame(Obfuscator):
     """Average each image with its k - 1 nearest."""
@@ -38,13 +43,8 @@ class KSame(Obfuscator):
     Config = KSameConfig
     name = "k-same"
 
-    @property
-    def together(self) -> int:
-        """The k of the options."""
-        return int(self.config.k)
-
     def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
-        pixels, k = images.flatten(1), self.together
+        pixels, k = images.flatten(1), self.config.k
         surrogates = torch.empty_like(pixels)
         left = torch.randperm(len(pixels), generator=rng).to(pixels.device)
         while len(left):
@@ -53,3 +53,6 @@ class KSame(Obfuscator):
             surrogates[left[nearest]] = pixels[left[nearest]].mean(0)
             left = left[torch.ones_like(left, dtype=torch.bool).index_fill(0, nearest, False)]
         return surrogates.view_as(images).clamp(0, 1)
+
+
+PUBLISHERS = {KSame.name: without_proof(KSame)}

@@ -13,8 +13,9 @@ from torch.nn.functional import cross_entropy, softplus
 
 from idpgan.errors import InputError
 from idpgan.models.classifier import build_classifier
-from idpgan.obfuscate.networks import Painter, TrainedObfuscator, Training, Translator, Trunk, update
 from idpgan.progress import Progress
+from idpgan.publish.obfuscators.networks import Painter, TrainedObfuscator, Training, Translator, Trunk, update
+from idpgan.publish.obfuscators.obfuscator import without_proof
 
 _REACH = 3.0  # black and white are this many standard deviations of an output number from its mean
 
@@ -225,3 +226,6 @@ class Censored(TrainedObfuscator):
 def _check_towards(towards: int | None, num: int) -> None:
     if towards is not None and towards >= num:
         raise InputError(f"towards = {towards} must be the number of one of {num} values to be hidden, from 0.")
+
+
+PUBLISHERS = {kind.name: without_proof(kind) for kind in (AdversarialEncoder, GameObfuscator, Censored)}

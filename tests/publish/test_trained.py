@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from idpgan.errors import InputError
+from idpgan.methods import methods_of
 from idpgan.models.classifier import build_classifier
-from idpgan.obfuscate import METHODS, load_obfuscator, make_obfuscator
+from idpgan.publish import load_obfuscator, make_obfuscator
 from idpgan.training.fit import FitConfig, fit_classifier, predict
-from tests.obfuscate.pictures import planted
+from tests.publish.planted import planted
 
 SHAPE = (1, 8, 8)
 OPTIONS = {
@@ -146,7 +147,7 @@ def test_the_obfuscator_fools_the_static_attacker_and_not_the_adaptive_one():
     assert change < 0.25
 
 
-@pytest.mark.parametrize("name", [name for name in METHODS if name in OPTIONS])
+@pytest.mark.parametrize("name", OPTIONS)
 def test_weights_are_saved_and_loaded(name, tmp_path):
     method = fitted(name, 1)
     method.save(tmp_path)
@@ -172,6 +173,6 @@ def test_an_unfitted_one_transforms_nothing_and_wrong_labels_are_refused():
 
 
 def test_the_row_of_each_says_that_nothing_is_proven():
-    for row in METHODS.values():
+    for row in methods_of("obfuscator").values():
         assert (row.proven, row.claimed, row.sound, row.family) == ("inf", None, None, "obfuscator")
         assert row.nothing_to_audit.endswith("so there is no guarantee to audit.")

@@ -25,8 +25,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from idpgan.models.classifier import build_classifier
 from idpgan.models.optimizers import Adam
-from idpgan.obfuscate.networks import TrainedObfuscator, Training, batches, convolution, doubling, update
 from idpgan.progress import Progress
+from idpgan.publish.obfuscators.networks import TrainedObfuscator, Training, batches, convolution, doubling, update
+from idpgan.publish.obfuscators.obfuscator import without_proof
 from idpgan.training.fit import FitConfig, fit_classifier
 
 _LAYERS = 2  # layers of a dense block
@@ -163,3 +164,6 @@ def heat_map(landmarks: Tensor, size: tuple[int, int], sigma: float) -> Tensor:
     across = (-0.5 * ((width - landmarks[..., :1]) / sigma).square()).exp()  # (B, K, W)
     down = (-0.5 * ((height - landmarks[..., 1:]) / sigma).square()).exp()  # (B, K, H)
     return (down.transpose(1, 2) @ across)[:, None]
+
+
+PUBLISHERS = {GpGan.name: without_proof(GpGan)}

@@ -6,7 +6,7 @@ import torch
 from idpgan.data.faces import draw_people
 from idpgan.errors import InputError
 from idpgan.metrics.recognition import halves, recognize
-from idpgan.obfuscate import make_obfuscator
+from idpgan.publish import make_obfuscator
 
 PEOPLE, EACH, K = 12, 8, 4
 

@@ -1,43 +1,33 @@
-"""The base of all obfuscators, a module that is fitted if it can learn and then changes images; and their releases."""
+"""The base of all obfuscators: a module that is fitted if it can learn, and then changes images."""
 
 from __future__ import annotations
 
-import functools
 import json
-import math
 import secrets
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import pydantic
 import torch
 from torch import Tensor, nn
 
+from idpgan import files
 from idpgan.checks import typed
-from idpgan.config import Section, build, nearest_hint
+from idpgan.config import Section, build
 from idpgan.device import own_random_state
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, parse_json, read_plain, write_bytes_atomic, write_text_atomic
-from idpgan.methods import METHODS, load, methods_of
-from idpgan.models.checkpoint import most_weight_bytes, put_weights, weight_bytes
+from idpgan.models import checkpoint
 from idpgan.models.initialize import torch_seed
-from idpgan.privacy import Event, Guarantee, PrivacyReport, Relation, Unit
-from idpgan.privacy.noise import Source
-from idpgan.privacy.plan import Plan, Price
+from idpgan.privacy import Noise
 from idpgan.progress import Progress, silent
-from idpgan.release.images import ImagesArtifact
+from idpgan.publish.plan import Options, Publisher, as_published, check_together, load_publisher
 from idpgan.release.mark import DigitalSource
-from idpgan.release.settings import ImagesTable
 
 SETTINGS, WEIGHTS = "obfuscator.json", "obfuscator.safetensors"
-SECRET = frozenset({"key"})  # options that must not appear in a release
 MOST_CLASSES = 100_000  # people, or values of a label
 _MOST_BYTES = 1 << 20  # largest size of the settings
 _BATCH = 500
-_PUBLIC = ("number, size and order of the images", "method and options, but for a key")
 
 
 class Obfuscator(nn.Module, ABC):
@@ -60,7 +50,7 @@ class Obfuscator(nn.Module, ABC):
         training_parameters: Number of parameters that `fit` trained, those of adversaries included.
     """
 
-    Config: ClassVar[type[Section]]
+    Config: ClassVar[type[Options]]
     name: ClassVar[str]
     trained: ClassVar[bool] = False
     landmarked: ClassVar[bool] = False
@@ -101,8 +91,8 @@ class Obfuscator(nn.Module, ABC):
         limits = (("utilities", utilities, self.num_utilities), ("identities", identities, self.num_identities))
         for what, labels, num in limits:
             if labels.dtype != torch.int64 or labels.shape != (len(images),):
-                found = f"{labels.dtype} {tuple(labels.shape)}"
-                raise InputError(f"the {what} of {len(images)} images must be int64 ({len(images)},), got {found}.")
+                got = f"{labels.dtype} {tuple(labels.shape)}"
+                raise InputError(f"the {what} of {len(images)} images must be int64 ({len(images)},), got {got}.")
             if self.trained and (int(labels.min()) < 0 or int(labels.max()) >= num):
                 raise InputError(f"the {what} must be in [0, {num - 1}], found up to {int(labels.max())}.")
         if not self.trained:
@@ -133,7 +123,7 @@ class Obfuscator(nn.Module, ABC):
             InputError: If images or landmarks are not of this shape or range, too few, or `fit` has not been called.
         """
         self._check(images, landmarks)
-        self.check_number(len(images))
+        check_together(self.name, len(images), self.config)
         if self.trained and not self.steps:
             raise InputError(f"'{self.name}' has learned nothing yet: call fit first, or load what was fitted.")
         self.eval()
@@ -141,22 +131,9 @@ class Obfuscator(nn.Module, ABC):
         rng = torch.Generator().manual_seed(torch_seed(secrets.randbits(62) if seed is None else seed, 2))
         with torch.inference_mode():
             shown = images if landmarks is None else landmarks
-            batch = _BATCH if self.together == 1 else len(shown)
+            batch = _BATCH if self.config.together == 1 else len(shown)
             changed = torch.cat([self._transform(part.to(first), rng).to(images.device) for part in shown.split(batch)])
         return changed.clone()  # a clone made outside inference mode works with autograd
-
-    @property
-    def together(self) -> int:
-        """How many images are changed together at least; 1 = each by itself."""
-        return 1
-
-    def check_number(self, num: int) -> None:
-        """Refuse fewer images than are changed together."""
-        if num < self.together:
-            raise InputError(
-                f"'{self.name}' changes {self.together} images together, and here are {num}. Give more, or take fewer "
-                "together."
-            )
 
     @property
     def num_parameters(self) -> int:
@@ -174,8 +151,8 @@ class Obfuscator(nn.Module, ABC):
             "training_parameters": self.training_parameters,
             "options": self.config.model_dump(mode="json"),
         }
-        write_bytes_atomic(folder / WEIGHTS, weight_bytes(self), mode=PRIVATE_FILE)
-        write_text_atomic(folder / SETTINGS, json.dumps(settings, indent=2) + "\n", mode=PRIVATE_FILE)
+        files.write_bytes_atomic(folder / WEIGHTS, checkpoint.weight_bytes(self), mode=files.PRIVATE_FILE)
+        files.write_text_atomic(folder / SETTINGS, json.dumps(settings, indent=2) + "\n", mode=files.PRIVATE_FILE)
 
     @abstractmethod
     def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
@@ -186,8 +163,8 @@ class Obfuscator(nn.Module, ABC):
 
     def _check(self, images: Tensor, landmarks: Tensor | None) -> None:
         if images.dtype != torch.float32 or images.shape[1:] != self.image_shape or len(images) == 0:
-            found = f"{images.dtype} {tuple(images.shape)}"
-            raise InputError(f"images must be float32 (N, {', '.join(map(str, self.image_shape))}), got {found}.")
+            got = f"{images.dtype} {tuple(images.shape)}"
+            raise InputError(f"images must be float32 (N, {', '.join(map(str, self.image_shape))}), got {got}.")
         low, high = torch.stack(images.aminmax()).tolist()
         if not (low >= 0 and high <= 1):  # also true for NaN
             raise InputError(f"pixels must lie in [0, 1], found [{low:g}, {high:g}]; divide bytes by 255 first.")
@@ -201,8 +178,8 @@ class Obfuscator(nn.Module, ABC):
         if landmarks is None:
             return
         if landmarks.dtype != torch.float32 or landmarks.ndim != 3 or (len(landmarks), landmarks.shape[2]) != (num, 2):
-            found = f"{landmarks.dtype} {tuple(landmarks.shape)}"
-            raise InputError(f"the landmarks of {num} images must be float32 ({num}, K, 2), got {found}.")
+            got = f"{landmarks.dtype} {tuple(landmarks.shape)}"
+            raise InputError(f"the landmarks of {num} images must be float32 ({num}, K, 2), got {got}.")
         if landmarks.shape[1] == 0 or not bool(landmarks.isfinite().all()):
             raise InputError("landmarks must be finite numbers of px, at least one for each image.")
 
@@ -216,7 +193,7 @@ def make_obfuscator(
     num_identities: int = 0,
     **options: Any,
 ) -> Obfuscator:
-    """Make an obfuscator of `idpgan.obfuscate.METHODS` for images of one shape (C, H, W).
+    """Make an obfuscator of `idpgan methods` for images of one shape (C, H, W).
 
     Args:
         num_utilities: Values of the label that stays readable; for methods that are trained.
@@ -231,9 +208,12 @@ def make_obfuscator(
         >>> blurred.shape
         torch.Size([3, 1, 8, 8])
     """
-    kind = load_method(name)
+    kind = load_publisher(name).obfuscator
+    if kind is None:
+        raise InputError(f"'{name}' is no obfuscator: it publishes with `idpgan.publish.release`.")
     config = build(kind.Config, options, f"the options of '{name}'")
     channels, height, width = image_shape
+    config.check((height, width))
     if channels not in (1, 3) or min(height, width) < 1:
         raise InputError(f"images of shape {image_shape} are neither grey (1, H, W) nor color (3, H, W).")
     if kind.trained and not (2 <= num_utilities <= MOST_CLASSES and 2 <= num_identities <= MOST_CLASSES):
@@ -270,7 +250,7 @@ def load_obfuscator(folder: Path) -> Obfuscator:
                 f"{folder} holds no obfuscator: {name} is missing. Name a folder curator/ of an earlier run."
             )
     try:
-        table = parse_json(read_plain(folder / SETTINGS, _MOST_BYTES))
+        table = files.parse_json(files.read_plain(folder / SETTINGS, _MOST_BYTES))
     except ValueError as error:  # includes InputError
         raise InputError(f"{folder / SETTINGS} is damaged: {error}.") from error
     saved = build(_Saved, table, str(folder / SETTINGS))
@@ -282,78 +262,22 @@ def load_obfuscator(folder: Path) -> Obfuscator:
         num_identities=saved.num_identities,
         **saved.options,
     )
-    content = read_plain(folder / WEIGHTS, most_weight_bytes(obfuscator))
-    put_weights(obfuscator, content, folder / WEIGHTS, what="obfuscator")
+    content = files.read_plain(folder / WEIGHTS, checkpoint.most_weight_bytes(obfuscator))
+    checkpoint.put_weights(obfuscator, content, folder / WEIGHTS, what="obfuscator")
     obfuscator.steps, obfuscator.training_parameters = saved.steps, saved.training_parameters
     return obfuscator.eval()
 
 
-def load_method(name: str) -> type[Obfuscator]:
-    """Return the class of an obfuscator.
+def without_proof(kind: type[Obfuscator]) -> Publisher:
+    """Return an obfuscator as a publisher, which claims and proves nothing; one that is trained has to be fitted."""
 
-    Raises:
-        InputError: If no obfuscator has that name; the message names the nearest one.
-    """
-    known = methods_of("obfuscator")
-    if name not in known:
-        raise InputError(f"'{name}' is not a known obfuscator. {nearest_hint(name, known)}")
-    kind: type[Obfuscator] = load(name)
-    return kind
+    def algorithm(images: Tensor, epsilon: float, options: Options, noise: Noise) -> Tensor:
+        height, width = images.shape[-2:]
+        grey_or_color = images.reshape(len(images), -1, height, width).float()
+        shape = (grey_or_color.shape[1], height, width)
+        changed = make_obfuscator(kind.name, shape, **options.model_dump()).transform(grey_or_color)
+        return changed.view_as(images)
 
-
-# The release, from whose settings the report follows: nothing is proven -----------------------------------------------
-
-
-class ObfuscatedArtifact(ImagesArtifact):
-    """Images that went through an obfuscator; see `idpgan.release.artifact.Artifact`."""
-
-    kind: ClassVar[str] = "obfuscated"
-
-
-@dataclass(frozen=True)
-class ObfuscationPlan(Plan):
-    """The plan of an obfuscation: one read without a proof. ``method`` is a name in `METHODS`."""
-
-    method: str
-
-    @functools.cached_property
-    def price(self) -> Price:
-        """One unprotected read."""
-        return Price(Unit.IMAGE, Relation.REPLACE_ONE, events=(Event.non_private(METHODS[self.method].reason),))
-
-    def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
-        """Return a report that claims and proves nothing."""
-        nothing = Guarantee(math.inf, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "nothing is proven")
-        return PrivacyReport(None, nothing, None, METHODS[self.method].reason, False, _PUBLIC)
-
-
-class ObfuscationTable(ImagesTable):
-    """The settings of a release of obfuscated images; ``method`` is a name in `METHODS`.
-
-    Attributes:
-        shape: (C, H, W).
-        options: Of the method, its secrets never; one that is left out has its default.
-    """
-
-    shape: list[int] = pydantic.Field(min_length=3, max_length=3)
-
-    @pydantic.model_validator(mode="after")
-    def _check(self) -> Self:
-        build(load_method(self.method).Config, self.options, f"the options of '{self.method}'")
-        if SECRET & set(self.options):
-            raise ValueError(f"options = {self.options!a} are not the public options of '{self.method}'.")
-        return self
-
-    def source(self) -> DigitalSource:
-        """Return what made the pictures: a network that was trained, or a filter."""
-        return DigitalSource.COMPOSITE if load_method(self.method).trained else DigitalSource.ENHANCED
-
-    def plan(self) -> ObfuscationPlan:
-        """Return the plan, which depends on the method alone."""
-        return ObfuscationPlan(self.method)
-
-    def problems(self, described: Mapping[str, Any]) -> list[str]:
-        """Compare the number and shape of the images with the settings."""
-        if (described["num"], described["image_shape"]) != (self.num, self.shape):
-            return [f"the images are not {self.num:,} of shape {self.shape}."]
-        return []
+    made_by = DigitalSource.COMPOSITE if kind.trained else DigitalSource.ENHANCED
+    plan = as_published(kind.name, algorithm, "nothing is claimed", whole=True)
+    return Publisher(kind.Config, plan, source=made_by, obfuscator=kind)

@@ -1,4 +1,4 @@
-"""``idpgan obfuscate``: images go out with a card that says that nothing is proven; the folder's ledger knows it."""
+"""Publishing by obfuscators: the card says that nothing is proven, and the folder's ledger knows it."""
 
 import json
 
@@ -7,8 +7,9 @@ import torch
 
 from idpgan.data.faces import draw, draw_landmarks
 from idpgan.data.images import png_bytes
-from idpgan.obfuscate import METHODS, load_obfuscator
+from idpgan.methods import methods_of
 from idpgan.privacy.folder_ledger import FolderLedger
+from idpgan.publish import load_obfuscator
 
 TINY = ("width=2", "steps=2", "batch_size=8")
 
@@ -40,12 +41,12 @@ def mark(folder):
 def command(run, faces, tmp_path):
     def obfuscating(method, *arguments, out="out", unsound=True):
         given = ["--method", method, "--out", tmp_path / out, *(["--accept-unsound"] if unsound else [])]
-        return run("obfuscate", faces, *given, *arguments)
+        return run("publish", faces, *given, *arguments)
 
     return obfuscating
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", methods_of("obfuscator"))
 def test_every_method_writes_a_release_that_verifies_and_says_that_nothing_is_proven(
     command, run, method, tmp_path, faces
 ):

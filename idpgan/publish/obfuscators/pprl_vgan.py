@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
 
 from idpgan.models.optimizers import Adam
-from idpgan.obfuscate.networks import Painter, TrainedObfuscator, Training, Trunk, batches, update
 from idpgan.progress import Progress
+from idpgan.publish.obfuscators.networks import Painter, TrainedObfuscator, Training, Trunk, batches, update
+from idpgan.publish.obfuscators.obfuscator import without_proof
 
 _GENERATOR = (0.108, 0.6, 0.29, 0.002)  # real, person, expression, divergence from the normal
 _DISCRIMINATOR = (0.25, 0.5, 0.25)  # real, person, expression
@@ -111,3 +112,6 @@ class _Judges(nn.Module):
 def _true(logits: Tensor, target: float) -> Tensor:
     """Return the cross-entropy of real (1) or drawn (0)."""
     return binary_cross_entropy_with_logits(logits, torch.full_like(logits, target))
+
+
+PUBLISHERS = {PprlVgan.name: without_proof(PprlVgan)}

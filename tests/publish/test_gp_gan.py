@@ -7,8 +7,8 @@ import torch
 
 from idpgan.errors import InputError
 from idpgan.models.classifier import build_classifier
-from idpgan.obfuscate import load_obfuscator, make_obfuscator
-from idpgan.obfuscate.gp_gan import heat_map
+from idpgan.publish import load_obfuscator, make_obfuscator
+from idpgan.publish.obfuscators.gp_gan import heat_map
 from idpgan.training.fit import FitConfig, fit_classifier, predict
 
 SIDE = 16

@@ -26,15 +26,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from idpgan.config import Section
 from idpgan.errors import InputError
 from idpgan.models.initialize import torch_seed
-from idpgan.obfuscate.base import Obfuscator
+from idpgan.publish.obfuscators.obfuscator import Obfuscator, without_proof
+from idpgan.publish.plan import Options, Shape
 
 _REACH = 4  # standard deviations to either side; the weight beyond is less than 1e-4
 
 
-class BlurConfig(Section):
+class BlurConfig(Options):
     """Options of `blur`.
 
     Attributes:
@@ -64,7 +64,7 @@ class Blur(Obfuscator):
         return images.clamp(0, 1)
 
 
-class PixelateConfig(Section):
+class PixelateConfig(Options):
     """Options of `pixelate`.
 
     Attributes:
@@ -86,7 +86,7 @@ class Pixelate(Obfuscator):
         return means.repeat_interleave(block, 2).repeat_interleave(block, 3)[:, :, :height, :width]
 
 
-class DisguiseConfig(Section):
+class DisguiseConfig(Options):
     """Options of `disguise`.
 
     Attributes:
@@ -98,11 +98,19 @@ class DisguiseConfig(Section):
             secret, and worth no more than its bits.
     """
 
+    SECRET = frozenset({"key"})
+
     block: int = pydantic.Field(4, ge=2, le=256)
     permute: bool = True
     transform: bool = True
     noise: float = pydantic.Field(0.01, ge=0, le=10)
     key: int | None = pydantic.Field(None, ge=0)
+
+    def check(self, shape: Shape) -> None:
+        """Refuse images that blocks do not fill."""
+        height, width = shape
+        if height % self.block or width % self.block:
+            raise InputError(f"block = {self.block} must divide both sides of {width} x {height} images.")
 
 
 class Disguise(Obfuscator):
@@ -121,8 +129,6 @@ class Disguise(Obfuscator):
     def __init__(self, config: Any, image_shape: tuple[int, int, int], num_utilities: int = 0, num_identities: int = 0):
         super().__init__(config, image_shape, num_utilities, num_identities)
         _, height, width = image_shape
-        if height % config.block or width % config.block:
-            raise InputError(f"block = {config.block} must divide both sides of {width} x {height} images.")
         places = (height // config.block) * (width // config.block)
         key = secrets.randbits(128) if config.key is None else config.key
         rng = torch.Generator().manual_seed(torch_seed(key))
@@ -154,3 +160,6 @@ def from_blocks(blocks: Tensor, size: tuple[int, int]) -> Tensor:
     (num, _, channels, block, _), (height, width) = blocks.shape, size
     grid = blocks.view(num, height // block, width // block, channels, block, block)
     return grid.permute(0, 3, 1, 4, 2, 5).reshape(num, channels, height, width)
+
+
+PUBLISHERS = {kind.name: without_proof(kind) for kind in (Blur, Pixelate, Disguise)}
