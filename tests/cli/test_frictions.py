@@ -124,7 +124,7 @@ def test_a_trial_without_a_proof_is_asked_about_before_it_marks_the_ledger(tmp_p
 
 
 NEEDED = {
-    "publish": ("--method (", "--out (", "lap-wiener", "Sound: ", "adversarial-encoder", "--epsilon 10 --unit image"),
+    "publish": ("--method (", "--out (", "lap-wiener", "Sound: ", "blur", "--epsilon 10 --unit image"),
     "sample": (("--num (", "--out (")),
 }
 
