@@ -45,7 +45,7 @@ _SOUND, _UNSOUND = (
     [row.name for row in methods_of("publisher").values() if row.sound is wanted] for wanted in (True, False)
 )
 _OBFUSCATORS = [*methods_of("obfuscator")]
-_NAMES = f"Sound: {', '.join(_SOUND)}; proving nothing: {', '.join(_UNSOUND)}, and obfuscators such as blur"
+_NAMES = f"Sound: {', '.join(_SOUND)}; proving nothing: {', '.join(_UNSOUND)}, blur ..."
 _GROUPS = (1, 2, 5, 10)  # example numbers of images of one person
 
 
@@ -57,7 +57,7 @@ class PublishOptions(folder.FolderOptions):
     method: Annotated[
         str,
         Option(
-            help=f"best = by tests on drawn faces. {_NAMES}.",
+            help=f"best = by tests on drawn faces. {_NAMES}",
             autocompletion=completing(BEST, *_SOUND, *_UNSOUND, *_OBFUSCATORS),
         ),
     ]

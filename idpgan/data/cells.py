@@ -7,7 +7,7 @@ Which class a text then means is for `labels`.
                                                                    around   composed   is "3"
     TABLE_CELL      any cell of a CSV file or JSON lines           go       no         no      "", null of JSON
     TABLE_LABEL     labels of a table: folders, `prepare`,         go       yes        yes     BLANKS
-                    `init`, `evaluate --by`, `obfuscate`
+                    `init`, `evaluate --by`, `publish --keep`
     TABLE_PERSON    who is on an image, or its photo, by a table   go       no         no      "", which is refused
     FOLDER_CLASS    a folder that is a class                       stay     no         no      none
     FOLDER_PERSON   a folder that is a person                      stay     no         no      none

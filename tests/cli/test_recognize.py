@@ -1,4 +1,4 @@
-"""``idpgan recognize``: people are named on what `publish` and `obfuscate` made; bad input is one line."""
+"""``idpgan recognize``: people are named on what `publish` made; bad input is one line."""
 
 import json
 import shutil
