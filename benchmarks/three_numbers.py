@@ -77,9 +77,12 @@ def audited(name: str, epsilon: float) -> dict[str, Any]:
 
 
 def lines(path: Path, only: Collection[str] = ()) -> list[str]:
-    """Return the lines of the table of a file of audits, of all methods or some; an audit above the claim is bold."""
+    """Return the lines of the table of a file of audits, of all methods or some; an audit above the claim is bold.
+
+    Methods whose numbers are the same share a line.
+    """
     document = json.loads(path.read_text(encoding="utf-8"))
-    rows = [f"| {' | '.join(_HEAD)} |", "|" + "---|" * len(_HEAD)]
+    alike: dict[tuple[str, ...], list[str]] = {}
     for name, row in document["methods"].items():
         if row["audited"] is not None and (not only or name in only):
             claimed, proven, audited = (_number(row[key]) for key in _HEAD[3:6])
@@ -88,9 +91,9 @@ def lines(path: Path, only: Collection[str] = ()) -> list[str]:
             share = share_text(row.get("audited_mu"), "inf" if row["proven"] == "inf" else row.get("proven_mu"))
             if row.get("exact_mu") is not None:
                 share += f" ({share_text(row['audited_mu'], row['exact_mu'])} of what these neighbors can show)"
-            cells = f"`{name}`", row["unit"], row["relation"], claimed, proven, audited, share
-            rows.append(f"| {' | '.join(cells)} |")
-    return rows
+            alike.setdefault((row["unit"], row["relation"], claimed, proven, audited, share), []).append(f"`{name}`")
+    rows = [f"| {' | '.join((', '.join(names), *cells))} |" for cells, names in alike.items()]
+    return [f"| {' | '.join(_HEAD)} |", "|" + "---|" * len(_HEAD), *rows]
 
 
 def _number(value: float | str | None) -> str:

@@ -24,12 +24,7 @@ def test_the_readme_has_both_commands_and_at_most_a_thousand_words():
     assert "make demo" in text
     assert "make test" in text
     assert words_of(ROOT / "README.md") <= 1000
-    assert sum(map(words_of, pages.counted(ROOT))) <= 55_000  # a page says a thing once, and links
-
-
-def test_the_overview_names_every_method():
-    text = (ROOT / "docs" / "methods" / "overview.md").read_text(encoding="utf-8")
-    assert [name for name in METHODS if f"`{name}`" not in text] == []
+    assert sum(map(words_of, pages.counted(ROOT))) <= 43_000  # a page says a thing once, and links
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "docs" / "guide").glob("*.md")), ids=lambda path: path.stem)
@@ -72,7 +67,8 @@ def test_the_index_has_every_page_and_every_method_has_one():
     every = {path for path in (ROOT / "docs").rglob("*") if path.suffix in (".md", ".ipynb")} - {index}
     linked = {(index.parent / target).resolve() for target, _ in pages.LINK.findall(index.read_text("utf-8"))}
     assert every - linked == set()
-    text = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    overview = ROOT / "docs" / "methods" / "overview.md"  # has all, by a script
+    text = "".join(page.read_text(encoding="utf-8") for page in every if page.suffix == ".md" and page != overview)
     assert [name for name in METHODS if f"`{name}`" not in text] == []
 
 
