@@ -91,8 +91,8 @@ def _found(path: str) -> Any:
             raise LookupError(f"no installed package offers it; offered: {', '.join(sorted(offered)) or 'none'}")
         return offered[name].load()
     value: Any = importlib.import_module(module)
-    for part in name.split("."):
-        value = getattr(value, part)
+    for attribute in name.split("."):
+        value = getattr(value, attribute)
     return value
 
 
@@ -115,8 +115,8 @@ def _sources(paths: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
     """Yield the name and the content of every module that counts; None where there is no file."""
     ahead, seen = [], set()
     for path in paths:
-        found = resolve(path, "a key")
-        ahead += [getattr(found, "__module__", None) or type(found).__module__]
+        code = resolve(path, "a key")
+        ahead += [getattr(code, "__module__", None) or type(code).__module__]
         ahead += [path.partition(":")[0]] if not path.startswith(f"{PLUGINS}:") else []
     while ahead:
         name = ahead.pop()

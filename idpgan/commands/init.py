@@ -147,9 +147,9 @@ def _template(source: str, options: InitOptions) -> Template:
     if denoiser is not None and options.method not in (BEST, "diffusion"):
         raise InputError(f"--base is adapted by method diffusion, not by {options.method}. Leave one of them out.")
     images = None if denoiser else options.base
-    seen, found = facts_of(source, options.data_root, options.label, images)
-    _check_method(options.method, found if not options.handwriting else found.of_handwriting())
-    facts = _wanted(found, options)
+    seen, public_facts = facts_of(source, options.data_root, options.label, images)
+    _check_method(options.method, public_facts.of_handwriting() if options.handwriting else public_facts)
+    facts = _wanted(public_facts, options)
     data = {key: setting.value for key, setting in seen.settings.items()}
     if denoiser is not None:
         starter = starter_for(facts, "diffusion", _adapted(facts, denoiser, data))
@@ -255,27 +255,27 @@ def _adapted(facts: Facts, base: Path, data: Mapping[str, object]) -> dict[str, 
     from idpgan.training.plan import plan_run
 
     pipeline = is_pipeline(base)
-    asked: dict[str, object] = {
+    values: dict[str, object] = {
         "base": str(base),
         "trained": ["biases"],
         "share": 0.0 if pipeline else 0.5,
         "clip": 1.0,
     }
-    config = _config_of(data, starter_for(facts, "diffusion", asked).table)
+    config = _config_of(data, starter_for(facts, "diffusion", values).table)
     part = plan_run(config, facts.shape).largest_part
     if not part:
         raise InputError(
             f"at epsilon {facts.epsilon:g} the noise on {facts.shape.num_private:,} images is too much for the "
             f"least part of {base}. Take another method, or a larger epsilon."
         )
-    asked["trained"] = list(part)
-    config = _config_of(data, starter_for(facts, "diffusion", asked).table)
+    values["trained"] = list(part)
+    config = _config_of(data, starter_for(facts, "diffusion", values).table)
     labels, names = torch.zeros(1, dtype=torch.int64) if facts.shape.classes else None, facts.shape.classes
-    one = Images(torch.zeros(1, *facts.shape.image_shape, dtype=torch.uint8), labels, names)
-    nobody = one.select(torch.arange(0))
-    method = Diffusion.of(config, Split(nobody, one, nobody, nobody), device=resolve_device(config.training.device))
+    single = Images(torch.zeros(1, *facts.shape.image_shape, dtype=torch.uint8), labels, names)
+    nobody = single.select(torch.arange(0))
+    method = Diffusion.of(config, Split(nobody, single, nobody, nobody), device=resolve_device(config.training.device))
     usual = float(method.usual_norm(_FEW_DRAWN if config.model.pipeline is not None else _MANY_DRAWN))
-    return asked | {"clip": float(f"{usual:.2g}")}
+    return values | {"clip": float(f"{usual:.2g}")}
 
 
 # What stands on stderr ---------------------------------------------------------------------------------------------
@@ -287,8 +287,8 @@ def _chosen(source: str, config: RunConfig, starter: Starter, facts: Facts) -> s
     classes = f" in {len(facts.shape.classes)} classes" if facts.shape.classes else ", unlabeled"
     color = "grey" if channels == 1 else "color"
     what = f"{facts.shape.num_private:,} private images{classes}, {width} x {height}, {color}"
-    taught = " with a teacher" if getattr(config.method, "teacher_share", 0) else ""
-    return f"{source}: {what}. Template {starter.name}: {config.method.name}{taught}; its head says what was measured."
+    teacher = " with a teacher" if getattr(config.method, "teacher_share", 0) else ""
+    return f"{source}: {what}. Template {starter.name}: {config.method.name}{teacher}; its head says what was measured."
 
 
 def _least(planned: RunPlan, facts: Facts) -> list[str]:
@@ -297,10 +297,10 @@ def _least(planned: RunPlan, facts: Facts) -> list[str]:
     if signal is None or signal.figure <= 0:
         return []
     least = math.ceil(facts.shape.num_private / signal.figure)
-    each = f", {math.ceil(least / facts.num_classes):,} of each class" if facts.num_classes > 1 else ""
-    unit = f"unit {planned.unit}"
+    of_class = f", {math.ceil(least / facts.num_classes):,} of each class" if facts.num_classes > 1 else ""
     return [
-        f"At epsilon {facts.epsilon:g}, {unit}, fewer than {least:,} such images in all{each} give nothing but noise."
+        f"At epsilon {facts.epsilon:g}, unit {planned.unit}, fewer than {least:,} such images in all{of_class} give "
+        "nothing but noise."
     ]
 
 
@@ -345,8 +345,8 @@ def _unused(seen: Shown) -> list[str]:
 def _called(source: str, options: InitOptions) -> str:
     """Return the command that was given, as it can be pasted."""
     names = [field.name for field in dataclasses.fields(options)]
-    asked = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names if given(options, name)}
-    words = (flag if value is True else f"{flag} {pasted(str(value))}" for flag, value in asked.items())
+    options_given = {f"--{name.replace('_', '-')}": getattr(options, name) for name in names if given(options, name)}
+    words = (flag if value is True else f"{flag} {pasted(str(value))}" for flag, value in options_given.items())
     return " ".join(["idpgan init", pasted(source), *words])
 
 

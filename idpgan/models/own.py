@@ -58,16 +58,16 @@ class OwnGenerator(Generator):
         facts = {"image_shape": self.image_shape, "num_classes": self.num_classes, "width": config.width}
         facts["latent_dim"] = config.latent_dim
         what = f"model.generator = '{config.generator}'" if given is None else "module"
-        found = resolve(config.generator, "model.generator") if given is None else given
-        self.network = _built(found, what, facts, seed, stream=0)
+        code = resolve(config.generator, "model.generator") if given is None else given
+        self.network = _built(code, what, facts, seed, stream=0)
 
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
         """Let the network draw; refuse images of another shape."""
         drawn = self.network(z) if labels is None else self.network(z, labels)
         wanted = (len(z), *self.image_shape)
         if not isinstance(drawn, Tensor) or drawn.shape != wanted or not drawn.is_floating_point():
-            found = f"{drawn.dtype} {tuple(drawn.shape)}" if isinstance(drawn, Tensor) else type(drawn).__name__
-            raise InputError(f"it draws {found}, and the data wants floating point {wanted}")
+            actual = f"{drawn.dtype} {tuple(drawn.shape)}" if isinstance(drawn, Tensor) else type(drawn).__name__
+            raise InputError(f"it draws {actual}, and the data wants floating point {wanted}")
         return drawn
 
 
@@ -80,8 +80,8 @@ class OwnCritic(nn.Module):
         self.image_shape = (int(image_shape[0]), int(image_shape[1]), int(image_shape[2]))
         self.num_classes = classes_of(config, num_classes)
         facts = {"image_shape": self.image_shape, "num_classes": self.num_classes, "width": config.width}
-        found = resolve(config.critic, "model.critic")
-        self.network = _built(found, f"model.critic = '{config.critic}'", facts, seed, stream=1)
+        code = resolve(config.critic, "model.critic")
+        self.network = _built(code, f"model.critic = '{config.critic}'", facts, seed, stream=1)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Score images (B, C, H, W) in [-1, 1], (B,); higher means more real."""
@@ -89,8 +89,8 @@ class OwnCritic(nn.Module):
             raise labels_error("critic", self.num_classes)
         scores = self.network(images) if labels is None else self.network(images, labels)
         if not isinstance(scores, Tensor) or scores.shape not in ((len(images),), (len(images), 1)):
-            found = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
-            raise InputError(f"it gives {found} for {len(images)} images, not one score each")
+            actual = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+            raise InputError(f"it gives {actual} for {len(images)} images, not one score each")
         return scores.flatten()
 
 
@@ -119,17 +119,17 @@ class OwnFeatures(nn.Module):
         """Return the features, (B, D)."""
         vectors = self._code(images)
         if not isinstance(vectors, Tensor) or vectors.ndim < 2 or len(vectors) != len(images):
-            found = tuple(vectors.shape) if isinstance(vectors, Tensor) else type(vectors).__name__
-            raise InputError(f"it gives {found} for {len(images)} images, not a vector each")
+            actual = tuple(vectors.shape) if isinstance(vectors, Tensor) else type(vectors).__name__
+            raise InputError(f"it gives {actual} for {len(images)} images, not a vector each")
         return vectors.flatten(1).float()
 
 
-def _built(found: Any, what: str, facts: dict[str, Any], seed: int, stream: int) -> nn.Module:
+def _built(code: Any, what: str, facts: dict[str, Any], seed: int, stream: int) -> nn.Module:
     """Make the user's module, and refuse one that cannot be trained."""
-    made = copy.deepcopy(found) if isinstance(found, nn.Module) else _made(found, what, facts, seed, stream)
-    if not isinstance(made, nn.Module):
-        raise ConfigError(f"{what} makes a {type(made).__name__}, not a torch.nn.Module.")
-    weights = dict(made.named_parameters())
+    module = copy.deepcopy(code) if isinstance(code, nn.Module) else _made(code, what, facts, seed, stream)
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"{what} makes a {type(module).__name__}, not a torch.nn.Module.")
+    weights = dict(module.named_parameters())
     if not weights:
         raise ConfigError(
             f"{what} has no weights that could be trained. A program that draws is a simulator for method "
@@ -141,14 +141,14 @@ def _built(found: Any, what: str, facts: dict[str, Any], seed: int, stream: int)
             f"{what}: every weight is trained, in float32, and '{frozen[0]}' is frozen or of another type. "
             "Register what is not trained as a buffer."
         )
-    return made
+    return module
 
 
-def _made(found: Any, what: str, facts: dict[str, Any], seed: int, stream: int = 0) -> Any:
+def _made(code: Any, what: str, facts: dict[str, Any], seed: int, stream: int = 0) -> Any:
     """Call the user's class or function on the CPU, its initial weights by the seed."""
     try:
         with torch.device("cpu"), seeded_init(seed, stream):
-            return found(**taken(found, facts))
+            return code(**taken(code, facts))
     except Exception as error:  # code of the user may raise anything
         raise ConfigError(
             f"{what} cannot be built: {error_line(error)}. It is called with those of {', '.join(facts)} that it has "
@@ -156,14 +156,14 @@ def _made(found: Any, what: str, facts: dict[str, Any], seed: int, stream: int =
         ) from error
 
 
-def taken(found: Any, facts: dict[str, Any]) -> dict[str, Any]:
+def taken(code: Any, facts: dict[str, Any]) -> dict[str, Any]:
     """Return the facts that a class or function has parameters for."""
-    if getattr(found, "__init__", None) is nn.Module.__init__:  # its signature promises to take anything
+    if getattr(code, "__init__", None) is nn.Module.__init__:  # its signature promises to take anything
         return {}
-    parameters = inspect.signature(found).parameters.values()
-    if any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
+    parameters = inspect.signature(code).parameters.values()
+    if any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters):
         return facts
-    return {each.name: facts[each.name] for each in parameters if each.name in facts}
+    return {parameter.name: facts[parameter.name] for parameter in parameters if parameter.name in facts}
 
 
 def check_own(model: ModelConfig, image_shape: Sequence[int], num_classes: int, *, private_critic: bool) -> None:
@@ -260,10 +260,10 @@ def outlined(described: Any) -> dict[str, Tensor]:
         InputError: If it is anything else.
     """
     shapes = build(_Tensors, {"tensors": described}, "generator").tensors
-    if sum(each.bytes for each in shapes.values()) > _MOST_BYTES:
+    if sum(tensor.bytes for tensor in shapes.values()) > _MOST_BYTES:
         raise InputError(f"the tensors of generator have more than {_MOST_BYTES:,} bytes.")
     with torch.device("meta"):
-        return {name: torch.empty(each.shape, dtype=getattr(torch, each.dtype)) for name, each in shapes.items()}
+        return {name: torch.empty(tensor.shape, dtype=getattr(torch, tensor.dtype)) for name, tensor in shapes.items()}
 
 
 class GeneratorOutline(Generator):
@@ -281,14 +281,14 @@ class GeneratorOutline(Generator):
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]  # it has overloads
         """Return the weights, and those of a teacher."""
-        own = {f"{NETWORK}{name}": tensor for name, tensor in self.tensors.items()}
-        return {**own, **super().state_dict(*args, **kwargs)}
+        network = {f"{NETWORK}{name}": tensor for name, tensor in self.tensors.items()}
+        return {**network, **super().state_dict(*args, **kwargs)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
         """Take the weights, and give a teacher its own."""
-        own = {name: tensor for name, tensor in state_dict.items() if name.startswith(NETWORK)}
-        self.tensors = {name.removeprefix(NETWORK): tensor for name, tensor in own.items()}
-        others = {name: tensor for name, tensor in state_dict.items() if name not in own}
+        network = {name: tensor for name, tensor in state_dict.items() if name.startswith(NETWORK)}
+        self.tensors = {name.removeprefix(NETWORK): tensor for name, tensor in network.items()}
+        others = {name: tensor for name, tensor in state_dict.items() if name not in network}
         return super().load_state_dict(others, strict=strict, assign=assign)
 
     def with_code(self, module: Any) -> Generator:
@@ -302,17 +302,17 @@ class GeneratorOutline(Generator):
             InputError: If it has not these weights, or cannot be used; see `validate_generator`.
         """
         given = resolve(module, "module") if isinstance(module, str) else module
-        made = OwnGenerator(self.config, self.image_shape, self.num_classes, given=given)
-        if outline_of(made.network.state_dict()) != outline_of(self.tensors):
+        generator = OwnGenerator(self.config, self.image_shape, self.num_classes, given=given)
+        if outline_of(generator.network.state_dict()) != outline_of(self.tensors):
             name = getattr(given, "__name__", type(given).__name__)
             raise InputError(
                 f"{name} has other weights than this release, by name, type or shape. It was made by "
                 f"{self.config.generator}: name that code."
             )
-        made.network.load_state_dict(self.tensors)
-        validate_generator(made, "module")
-        made.classes = self.classes
-        return (made if self.teacher is None else made.taught_by(self.teacher, self.candidates)).eval()
+        generator.network.load_state_dict(self.tensors)
+        validate_generator(generator, "module")
+        generator.classes = self.classes
+        return (generator if self.teacher is None else generator.taught_by(self.teacher, self.candidates)).eval()
 
     @property
     def missing(self) -> InputError:

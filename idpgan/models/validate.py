@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -189,12 +190,12 @@ def _known(module: nn.Module) -> Iterator[Offender]:
     for name, part in module.named_modules():
         # Spectral norm is a hook (old) or a parametrization (new).
         lists = part.parametrizations.values() if parametrize.is_parametrized(part) else ()
-        found = [*part._forward_pre_hooks.values(), *(one for each in lists for one in each)]
+        hooks = [*part._forward_pre_hooks.values(), *itertools.chain.from_iterable(lists)]
         if isinstance(part, _BatchNorm):
             yield Offender(name, type(part).__name__, _BATCH_NORM)
         elif isinstance(part, _InstanceNorm) and part.track_running_stats:
             yield Offender(name, type(part).__name__, _INSTANCE_NORM)
-        elif any(isinstance(one, SpectralNorm | _SpectralNorm) for one in found):
+        elif any(isinstance(hook, SpectralNorm | _SpectralNorm) for hook in hooks):
             yield Offender(name, f"spectral_norm of {type(part).__name__.removeprefix('Parametrized')}", _SPECTRAL_NORM)
 
 
@@ -209,21 +210,21 @@ def _behavior(
         if offender.reason != _SPECTRAL_NORM:  # that one does not mix, and the rest is tried with it
             trial.set_submodule(offender.name, nn.Identity())
     kinds = {name: type(part).__name__ for name, part in trial.named_modules()}
-    found: list[Offender] = []
-    while len(found) < MOST_FOUND:
+    offenders: list[Offender] = []
+    while len(offenders) < MOST_FOUND:
         try:
             culprit = _first_mixing(trial, shape, classes, modes)
         except (RuntimeError, ValueError, TypeError, IndexError):
-            if found:
+            if offenders:
                 break  # a culprit changed the shape, and what follows it does not fit without it
             raise
         if culprit is None:
             break
-        found.append(Offender(culprit, kinds.get(culprit, "module"), _MIXES))
+        offenders.append(Offender(culprit, kinds.get(culprit, "module"), _MIXES))
         if not culprit:
             break
         trial.set_submodule(culprit, nn.Identity())
-    if not found:  # modules whose buffers, after a training pass, tell which of two batches went through
+    if not offenders:  # modules whose buffers, after a training pass, tell which of two batches went through
         passed = []
         for replaced in (None, 0):
             passed.append(copy.deepcopy(trial).train(modes[0]))
@@ -232,10 +233,10 @@ def _behavior(
         for (name, part), other in zip(passed[0].named_modules(), passed[1].modules(), strict=True):
             pairs = zip(part.buffers(recurse=False), other.buffers(recurse=False), strict=True)
             if any(not torch.equal(one.nan_to_num(), two.nan_to_num()) for one, two in pairs):
-                found.append(Offender(name, type(part).__name__, _KEEPS))
-    if not found and not known and _depends_on_batch_size(trial, shape, classes, modes):
-        found.append(Offender("", type(module).__name__, _BATCH_SIZE))
-    return found
+                offenders.append(Offender(name, type(part).__name__, _KEEPS))
+    if not offenders and not known and _depends_on_batch_size(trial, shape, classes, modes):
+        offenders.append(Offender("", type(module).__name__, _BATCH_SIZE))
+    return offenders
 
 
 def _first_mixing(trial: nn.Module, shape: tuple[int, ...], classes: int, modes: Modes) -> str | None:

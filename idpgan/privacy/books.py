@@ -118,13 +118,13 @@ class Books:
                 f"the saved state stands at charge {position}, but the ledger holds {position + ahead}: "
                 "they are not of one run. Restore both from the same place, or start a new run."
             )
-        found: list[Event] = []
+        later: list[Event] = []
         for event in reversed(self.entries):
             if ahead == 0:
                 break
-            found.insert(0, event.repeated(min(ahead, event.count)))
-            ahead -= found[0].count
-        return found
+            later.insert(0, event.repeated(min(ahead, event.count)))
+            ahead -= later[0].count
+        return later
 
     def refuse_overspent(self) -> None:
         """Refuse books that hold more than their target: `Ledger.charge` would not have written them."""
@@ -255,10 +255,10 @@ def unsealed(data: Any, form: str) -> Iterator[None]:
         InputError: If it is of another format than ``form``, was changed, or a missing or unknown entry, or one of
             another type, raises any error in the block.
     """
-    found = data.get("format") if isinstance(data, dict) else None
-    if found != form:
+    actual = data.get("format") if isinstance(data, dict) else None
+    if actual != form:
         raise InputError(
-            f"its format is not the right one: it is {str(found)[:40]!r}, this version of idpgan reads {form!r}."
+            f"its format is not the right one: it is {str(actual)[:40]!r}, this version of idpgan reads {form!r}."
         )
     content = {name: value for name, value in data.items() if name != "checksum"}
     if data.get("checksum") != checksum(content):

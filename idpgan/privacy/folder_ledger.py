@@ -111,13 +111,13 @@ class FolderLedger:
             if mark.is_file() and mark.stat().st_size:
                 raise refusal(path, f"it is gone, and had a limit ({mark} says so)", _REMEDY)
             return cls(path, folder or "")
-        found = parsed(read_plain(path, _MOST_BYTES), path, functools.partial(cls.from_json, path), _REMEDY)
-        if folder not in (None, found.folder):
+        ledger = parsed(read_plain(path, _MOST_BYTES), path, functools.partial(cls.from_json, path), _REMEDY)
+        if folder not in (None, ledger.folder):
             raise InputError(
-                f"the ledger {path} belongs to a folder named {found.folder!a}, not {folder!a}. Name this folder's own "
-                "ledger with --ledger, or give the folder its name back."
+                f"the ledger {path} belongs to a folder named {ledger.folder!a}, not {folder!a}. Name this folder's "
+                "own ledger with --ledger, or give the folder its name back."
             )
-        return found
+        return ledger
 
     @classmethod
     def from_json(cls, path: Path, data: Any) -> Self:
@@ -126,8 +126,8 @@ class FolderLedger:
         with unsealed(data, OLD_FORMAT if old else FORMAT):
             if not isinstance(data["folder"], str):
                 raise TypeError("it belongs to no folder")
-            rows = [{**row, "run": ""} for row in data["publications"]] if old else data["publications"]
-            publications = tuple(map(Publication.from_json, rows))
+            entries = [{**row, "run": ""} for row in data["publications"]] if old else data["publications"]
+            publications = tuple(map(Publication.from_json, entries))
             limits = () if old else tuple(map(Limit.from_json, data["limits"]))
         return cls(path, data["folder"], publications, limits)
 
@@ -142,11 +142,11 @@ class FolderLedger:
         with locked(path, busy=f"another publication on the ledger {path} is running. Wait for it."):
             yield cls.read(path, folder)
 
-    def charged(self, *rows: Publication) -> Self:
+    def charged(self, *publications: Publication) -> Self:
         """Return the ledger with further publications, which are not written to the disk yet."""
-        return dataclasses.replace(self, publications=(*self.publications, *rows))
+        return dataclasses.replace(self, publications=(*self.publications, *publications))
 
-    def pay(self, folder: Path, rows: Sequence[Publication]) -> Self:
+    def pay(self, folder: Path, publications: Sequence[Publication]) -> Self:
         """Charge durably, before an image is read; the caller holds the lock. Return the ledger as it stands then.
 
         Limits of other ledgers are asked under their locks: of two charges at once the later one counts both.
@@ -155,12 +155,12 @@ class FolderLedger:
             LimitError: If a limit on the way of an image leaves no room. Nothing is charged then.
             InputError: If a ledger on that way cannot be used, or is in use.
         """
-        after, mine = self.charged(*rows), _canonical(self.path)
+        after, mine = self.charged(*publications), _canonical(self.path)
         others = {ledger.path for ledger in _limited(chains(folder, after)) if _canonical(ledger.path) != mine}
-        with contextlib.ExitStack() as held:
+        with contextlib.ExitStack() as locks:
             for path in sorted(others):
-                held.enter_context(locked(path, busy=f"a publication on the ledger {path} is running. Wait for it."))
-            refuse_beyond(folder, chains(folder, after), rows)
+                locks.enter_context(locked(path, busy=f"a publication on the ledger {path} is running. Wait for it."))
+            refuse_beyond(folder, chains(folder, after), publications)
             after.write()
         return after
 
@@ -232,16 +232,16 @@ def chains(
     charged = [path.with_name(path.name.removesuffix(LEDGER)) for path in inside]
     places = {(path, real(path)) for path in (root, *charged, *runs) if path.is_relative_to(root)}
     places |= places_of(root)
-    found: set[tuple[tuple[Path, ...], tuple[Path, ...]]] = set()
+    ways: set[tuple[tuple[Path, ...], tuple[Path, ...]]] = set()
     for place in places:
-        above = {each for way in place for each in (way, *way.parents)}
-        paths = {real(each.parent) / (each.name + LEDGER) for each in above if each.name}
+        above = {around for way in place for around in (way, *way.parents)}
+        paths = {real(around.parent) / (around.name + LEDGER) for around in above if around.name}
         read |= {path: FolderLedger.read(path, path.name.removesuffix(LEDGER)) for path in paths - {mine, *read}}
         nested = sorted(path for path in (paths | loose) - {mine} if read[path].publications or read[path].limits)
-        found.add((tuple(nested), tuple(sorted({real(each) for each in above} & set(runs)))))
+        ways.add((tuple(nested), tuple(sorted({real(around) for around in above} & set(runs)))))
     return tuple(
         (own, *(read[path] for path in nested), *(ledger for at in further for ledger in runs[at]))
-        for nested, further in sorted(found)
+        for nested, further in sorted(ways)
     )
 
 
@@ -256,34 +256,34 @@ def total(chains: Sequence[Chain], unit: Unit, relation: Relation = Relation.REP
         relation: Relation of the total.
     """
     histories = [[item for ledger in chain for item in ledger.publications] for chain in chains]
-    found = totals.total(histories, unit, relation)
-    own = sum(totals.steps(item.pair, (unit, relation)) is not None for item in chains[0][0].publications)
-    return dataclasses.replace(found, elsewhere=found.counted - own)
+    cost = totals.total(histories, unit, relation)
+    on_own = sum(totals.steps(item.pair, (unit, relation)) is not None for item in chains[0][0].publications)
+    return dataclasses.replace(cost, elsewhere=cost.counted - on_own)
 
 
 # Limits --------------------------------------------------------------------------------------------------------
 
 
-def refuse_beyond(folder: Path, found: Sequence[Chain], asked: Sequence[Publication]) -> None:
+def refuse_beyond(folder: Path, reached: Sequence[Chain], charges: Sequence[Publication]) -> None:
     """Refuse charges on a folder for which a limit leaves no room, or which a limited ledger would not see.
 
     Args:
         folder: Of the images.
-        found: Its chains, with the charges.
-        asked: The charges; the ledger that is the first of each chain has them.
+        reached: Its chains, with the charges.
+        charges: The charges; the ledger that is the first of each chain has them.
 
     Raises:
         LimitError: Naming what was spent, what is asked, and the limit.
     """
-    limited = _limited(found)
+    limited = _limited(reached)
     if limited:
-        _refuse_unseen(folder, found[0][0], limited)
-    new = {id(row) for row in asked}
-    for chain in found:
-        before = [row for ledger in chain for row in ledger.publications if id(row) not in new]
+        _refuse_unseen(folder, reached[0][0], limited)
+    new = {id(item) for item in charges}
+    for chain in reached:
+        before = [item for ledger in chain for item in ledger.publications if id(item) not in new]
         for ledger in chain:
             if ledger.limit is not None:
-                ledger.limit.refuse_beyond(before, asked, ledger.path)
+                ledger.limit.refuse_beyond(before, charges, ledger.path)
 
 
 def refuse_limited(paths: Sequence[Path]) -> None:
@@ -297,9 +297,9 @@ def refuse_limited(paths: Sequence[Path]) -> None:
             raise LimitError(f"the images of {folder} are under a limit. Give the folder itself, whose ledger counts.")
 
 
-def _limited(found: Sequence[Chain]) -> list[FolderLedger]:
+def _limited(reached: Sequence[Chain]) -> list[FolderLedger]:
     """Return the ledgers that have a limit, each once."""
-    return list({ledger.path: ledger for chain in found for ledger in chain if ledger.limit}.values())
+    return list({ledger.path: ledger for chain in reached for ledger in chain if ledger.limit}.values())
 
 
 def _refuse_unseen(folder: Path, own: FolderLedger, limited: Sequence[FolderLedger]) -> None:

@@ -64,24 +64,24 @@ class Limit:
         It is stated at the limit's delta, or below where charges that group privacy carries over bring their own.
         """
         for share in _SHARES:
-            found = totals.total([parts], self.unit, Relation.ZERO_OUT, delta=self.delta / share).whole
-            if found.delta <= self.delta:
-                return found
-        return dataclasses.replace(found, epsilon=math.inf, delta=0.0)
+            cost = totals.total([parts], self.unit, Relation.ZERO_OUT, delta=self.delta / share).whole
+            if cost.delta <= self.delta:
+                return cost
+        return dataclasses.replace(cost, epsilon=math.inf, delta=0.0)
 
-    def refuse_beyond(self, before: Sequence[Part], asked: Sequence[Part], ledger: Path) -> None:
+    def refuse_beyond(self, before: Sequence[Part], charges: Sequence[Part], ledger: Path) -> None:
         """Refuse charges with which a history would cost more; ``ledger`` is the one that the limit stands on.
 
         Raises:
             LimitError: Naming what was spent, what is asked, and the limit.
         """
-        after = self.cost([*before, *asked])
+        after = self.cost([*before, *charges])
         if after.epsilon <= self.epsilon * (1 + _ROUNDING):
             return
-        own, folder = " and ".join(str(part.proven) for part in asked), ledger.name.removesuffix(LEDGER)
+        words, folder = " and ".join(str(part.proven) for part in charges), ledger.name.removesuffix(LEDGER)
         raise LimitError(
             f"the limit on {ledger}, {self.guarantee}, leaves no room: spent is {_words(self.cost(before))}, asked "
-            f"{own}, together {_words(after)}. Nothing was read or charged. Ask for less, or raise the limit: idpgan "
+            f"{words}, together {_words(after)}. Nothing was read or charged. Ask for less, or raise the limit: idpgan "
             f"ledger {pasted(ledger.with_name(folder))} --limit EPSILON --reason TEXT."
         )
 

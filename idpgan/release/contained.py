@@ -35,7 +35,7 @@ def contained_in(stated: Stated, settings: Settings) -> tuple[Contained, ...]:
         kind = "approximate" if proven.delta else "pure"
         events = (Event(kind, stated.unit, stated.relation, pure_epsilon=proven.epsilon, delta=proven.delta or None),)
     run = settings.run
-    own = Contained(
+    released = Contained(
         method=settings.method,
         num_private=settings.num_private,
         num_public=0 if run is not None and run.data.public is not None else settings.num_public,
@@ -43,9 +43,9 @@ def contained_in(stated: Stated, settings: Settings) -> tuple[Contained, ...]:
         events=tuple(event.to_json() for event in events),
     )
     if run is None:
-        return (own,)
+        return (released,)
     forgotten = run.model.origin is not None and not run.contained  # released before totals were stated
-    return (own, *((_unknown(),) if forgotten else run.contained))
+    return (released, *((_unknown(),) if forgotten else run.contained))
 
 
 def _unknown() -> Contained:
@@ -72,12 +72,12 @@ def report_of_export(manifest: Mapping[str, Any], where: str) -> PrivacyReport |
         return None
     report, listed = read_report(manifest["privacy"], f"privacy of {where}"), manifest.get(KEY)
     if report.private and isinstance(listed, list) and listed:  # the first is the release that they were drawn from
-        own, proven = build(Contained, listed[0], f"{KEY} of {where}").part, report.proven
-        cost = compose_epsilon(own.events, proven.delta)
-        if own.pair != (proven.unit, proven.relation) or cost > proven.epsilon * (1 + _TOLERANCE):
+        source, proven = build(Contained, listed[0], f"{KEY} of {where}").part, report.proven
+        cost = compose_epsilon(source.events, proven.delta)
+        if source.pair != (proven.unit, proven.relation) or cost > proven.epsilon * (1 + _TOLERANCE):
             raise InputError(
-                f"{where} was changed: its charges cost epsilon = {cost:.6g} for {own.pair[0]}, {own.pair[1]}, and it "
-                f"says {proven.epsilon:.6g} for {proven.unit}, {proven.relation}. Draw or copy the images again."
+                f"{where} was changed: its charges cost epsilon = {cost:.6g} for {source.pair[0]}, {source.pair[1]}, "
+                f"and it says {proven.epsilon:.6g} for {proven.unit}, {proven.relation}. Draw or copy the images again."
             )
     return report
 
@@ -85,8 +85,8 @@ def report_of_export(manifest: Mapping[str, Any], where: str) -> PrivacyReport |
 def release_around(path: Path) -> Path | None:
     """Return the release folder that a folder is or lies in, by its privacy.json, which may be damaged; None = none."""
     for folder in (path.resolve(), *path.resolve().parents):
-        said = said_format(folder / PRIVACY)
-        if said is None or said.startswith("idpgan release "):
+        form = said_format(folder / PRIVACY)
+        if form is None or form.startswith("idpgan release "):
             return folder
     return None
 

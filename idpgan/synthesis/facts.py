@@ -178,25 +178,27 @@ def _of_folder(root: Path, label: str | None) -> Shown:
 
 def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None) -> Shown:
     """Read which columns there are, and what one of them may be for."""
-    rows = read_rows(root)
-    columns = rows.columns
+    records = read_rows(root)
+    columns = records.columns
     if label not in (None, UNLABELED, *columns):
         raise InputError(f"--label {label} is no column of {root / METADATA}. {nearest_hint(str(label), columns)}")
-    settings["num_images"] = Setting(len(rows.paths), "N: rows of metadata.csv, null records too")
-    if rows.people is not None:
-        why = "photos in the column cut_from" if rows.of_photos else "names in the column person"
-        same = [] if rows.of_photos else cells.spellings(rows.person_names)
+    settings["num_images"] = Setting(len(records.paths), "N: rows of metadata.csv, null records too")
+    if records.people is not None:
+        why = "photos in the column cut_from" if records.of_photos else "names in the column person"
+        same = [] if records.of_photos else cells.spellings(records.person_names)
         equal = "; ".join(" = ".join(map(declared.shown, group)) for group in same[:3])
-        settings["num_people"] = Setting(len(rows.person_names), why + (f"; one person each? {equal}" if same else ""))
-    settings |= _looks(root, rows.paths)
-    if columns and not any(map(class_values, rows.values)):
+        settings["num_people"] = Setting(
+            len(records.person_names), why + (f"; one person each? {equal}" if same else "")
+        )
+    settings |= _looks(root, records.paths)
+    if columns and not any(map(class_values, records.values)):
         raise InputError(
             f"No row of {root / METADATA} has a value in {', '.join(columns)}. Fill the labels in, or take such "
             "columns out."
         )
     fitting = {
         column: values
-        for column, values in zip(columns, rows.values, strict=True)
+        for column, values in zip(columns, records.values, strict=True)
         if 1 < len(class_values(values)) <= min(_most_classes(column), len(values) // LEAST_PER_CLASS)
     }
     unfit = tuple(column for column in columns if column not in (*fitting, label))
@@ -205,14 +207,14 @@ def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None) ->
     else:
         why = "no column with a few values: unlabeled" if label is None else "unlabeled, as was asked for"
         return Shown(settings | {"classes": Setting([], why)}, Counter(), tuple(fitting), unfit)
-    values = rows.values[columns.index(column)]
+    values = records.values[columns.index(column)]
     settings["label"] = Setting(column, "the column of metadata.csv that makes the classes")
     if None in cells.bits(values):
-        found = class_values(values)
+        names = class_values(values)
         why = "keep those that you want; their names are released; images of others are null records"
-        if not rows.of_photos and names_people(found, rows.person_names):
+        if not records.of_photos and names_people(names, records.person_names):
             why = "they seem to be people: a release calls them class-0, ...; their names only with keep_names = true"
-        settings["classes"] = Setting(found, why)
+        settings["classes"] = Setting(names, why)
     counts = Counter(cells.read(value, cells.TABLE_LABEL) or "(blank)" for value in values)
     return Shown(settings, counts, tuple(name for name in fitting if name != column), unfit)
 
@@ -225,8 +227,8 @@ def _most_classes(column: str) -> int:
 def _looks(root: Path, paths: Sequence[Path]) -> dict[str, Setting]:
     """Return size and channels that most images have."""
     shapes, first_error = declared.probed(paths, None)
-    found = declared.looks(shapes)
-    if not found and first_error is not None:
+    usual = declared.looks(shapes)
+    if not usual and first_error is not None:
         raise first_error
     sizes = Counter(shape[1:] for shape in shapes if shape is not None)
     if 2 * max(sizes.values()) <= sizes.total():  # of those that are there: most rows may be null records
@@ -240,11 +242,11 @@ def _looks(root: Path, paths: Sequence[Path]) -> dict[str, Setting]:
             f"The images of {root} are {height} x {width} (height x width), and networks are built for "
             f"{SIZES_IN_WORDS}. Make them ready first: idpgan prepare {pasted(root)} NEW --size 48."
         )
-    grey = found["channels"] == 3 and _prepared(root, "all_grey")
+    grey = usual["channels"] == 3 and _prepared(root, "all_grey")
     channels = (
-        Setting(1, "grey: idpgan prepare saw no color") if grey else Setting(found["channels"], "1 grey, 3 color")
+        Setting(1, "grey: idpgan prepare saw no color") if grey else Setting(usual["channels"], "1 grey, 3 color")
     )
     return {
-        "image_size": Setting(found["image_size"], "px; an image of another size stands as a null record"),
+        "image_size": Setting(usual["image_size"], "px; an image of another size stands as a null record"),
         "channels": channels,
     }

@@ -102,8 +102,8 @@ class Starter:
     @property
     def table(self) -> dict[str, Any]:
         """The settings, those of [data] among them."""
-        own = tomllib.loads(f"[data]\n{self.data}")["data"]
-        return tomllib.loads(self.text) | ({"data": own} if own else {})
+        data = tomllib.loads(f"[data]\n{self.data}")["data"]
+        return tomllib.loads(self.text) | ({"data": data} if data else {})
 
 
 def has_template(method: str, facts: Facts) -> bool:
@@ -122,14 +122,14 @@ def starter_for(facts: Facts, method: str = BEST, base: Mapping[str, object] | N
     shape, many = facts.shape, facts.shape.num_private >= _MANY
     large = facts.num_classes > 1 and facts.per_class >= _TAUGHT
     name = _OF_METHOD.get(method) or _situation(facts, of_network=method == BEST and large and many)
-    taught, writing = large and name != "many-classes", large and facts.handwriting
+    teacher, writing = large and name != "many-classes", large and facts.handwriting
     words = {
         "aligned": facts.aligned,
         "base": base is not None,
-        "many": many and taught,
-        "pen": facts.digits and taught and not shape.sizes.public,
+        "many": many and teacher,
+        "pen": facts.digits and teacher and not shape.sizes.public,
         "public": shape.sizes.public > 0,
-        "taught": taught,
+        "taught": teacher,
         "writing": writing,
     }
     of_photos = "handwriting" if writing else "photos" if shape.image_shape[0] == 3 or many else "few-photos"
@@ -138,7 +138,7 @@ def starter_for(facts: Facts, method: str = BEST, base: Mapping[str, object] | N
         "conditional": bool(shape.classes),
         "drawing": drawing,
         "simulator": "public" if shape.sizes.public else "fonts" if facts.handwriting else "faces",
-        "coefficients": _coefficients(facts, name, drawing, taught),
+        "coefficients": _coefficients(facts, name, drawing, teacher),
         "moved": min(shape.sizes.public, _MOST_BYTES // math.prod(shape.image_shape)) // facts.num_classes,
         "candidates": min(max(facts.per_class // 20, 20), 1000),
         "moments": 24 if shape.image_shape[0] == 3 else 48,
@@ -162,17 +162,17 @@ def _filled(name: str, words: Mapping[str, bool], values: Mapping[str, str], fac
     """Keep the lines of a template whose words hold, and put the values in."""
     kept: dict[str, list[str]] = {"": [], "data": []}
     for line in (_STARTERS / f"{name}.toml").read_text(encoding="utf-8").splitlines():
-        asked, rest = _ASKED.fullmatch(line).groups()  # type: ignore[union-attr]  # every line matches
-        conditions = [word for word in asked.split("|") if word not in ("", "data")]
+        prefix, rest = _ASKED.fullmatch(line).groups()  # type: ignore[union-attr]  # every line matches
+        conditions = [word for word in prefix.split("|") if word not in ("", "data")]
         if all(words[word.removeprefix("!")] != word.startswith("!") for word in conditions):
-            kept["data" if "data|" in asked else ""].append(rest)
+            kept["data" if "data|" in prefix else ""].append(rest)
     terms = privacy(facts)
     blocks = {
         "privacy": section("privacy", terms),
         "terms": section("privacy", {key: terms[key] for key in ("epsilon", "delta")}),
     }
     text, data = (Template("\n".join(lines)).substitute({**values, **blocks}) for lines in kept.values())
-    text, data = (_COMMENT.sub(lambda found: f"{found[1]:<{_WIDTH}} # {found[2]}", part) for part in (text, data))
+    text, data = (_COMMENT.sub(lambda match: f"{match[1]:<{_WIDTH}} # {match[2]}", part) for part in (text, data))
     return Starter(name, re.sub(r"\n{3,}", "\n\n", text.strip()) + "\n", data)
 
 
@@ -208,7 +208,7 @@ def privacy(facts: Facts) -> dict[str, Setting]:
     }
 
 
-def _coefficients(facts: Facts, name: str, drawing: str, taught: bool) -> int:
+def _coefficients(facts: Facts, name: str, drawing: str, teacher: bool) -> int:
     """Return ``model.latent_dim``: a quarter more than make an even share of the variance stand above the noise edge.
 
     ``1 / q = sqrt(2 q R) s / N`` for R classes, N records and noise of standard deviation s on a second moment
@@ -220,7 +220,7 @@ def _coefficients(facts: Facts, name: str, drawing: str, taught: bool) -> int:
     drawn = (
         drawing_of(drawing, "gaussian") if of_sums else drawing_of("faces" if facts.aligned else "plain", "diffusion")
     )
-    share = 0.5 if taught or not of_sums else 1.0
+    share = 0.5 if teacher or not of_sums else 1.0
     if of_sums and drawn.shape:
         share -= _PLACED_SHARE if drawn.detail else TEMPLATE_SHARE
     epsilon, delta = (float(str(privacy(facts)[key].value)) for key in ("epsilon", "delta"))

@@ -28,8 +28,8 @@ def folder_of(data: DataConfig, root: Path) -> Path | None:
     """
     if data.name in MADE_HERE or not root.is_dir():
         return None
-    own = () if data.name.endswith("folder") else sorted(root.iterdir())
-    return next((path for path in own if path.name.lower() == data.name and path.is_dir()), root).resolve()
+    entries = () if data.name.endswith("folder") else sorted(root.iterdir())
+    return next((path for path in entries if path.name.lower() == data.name and path.is_dir()), root).resolve()
 
 
 def refuse_beyond_limits(planned: RunPlan) -> None:
@@ -47,9 +47,9 @@ def refuse_beyond_limits(planned: RunPlan) -> None:
             "these. Name other public images."
         )
     if folder is not None:
-        rows = charges(planned, RunFolder(Path("run")), planned.price.events)
-        own = _ledger(folder).charged(*rows)
-        refuse_beyond(folder, chains(folder, own), rows)
+        publications = charges(planned, RunFolder(Path("run")), planned.price.events)
+        ledger = _ledger(folder).charged(*publications)
+        refuse_beyond(folder, chains(folder, ledger), publications)
 
 
 def charge_folder(planned: RunPlan, run: RunFolder, events: Sequence[Event], *, contained: bool = False) -> None:
@@ -75,9 +75,9 @@ def charge_rest(planned: RunPlan, run: RunFolder, repeated: Sequence[Event]) -> 
         repeated: Charges of the run beyond its plan.
     """
     folder = folder_of(planned.config.data, planned.config.data.data_root)
-    rows = [] if folder is None else _ledger(folder).publications
-    held = [event for row in rows if row.run == str(run.path.resolve()) for event in row.events]
-    charge_folder(planned, run, _without((*planned.price.events, *repeated), held), contained=not held)
+    publications = [] if folder is None else _ledger(folder).publications
+    charged = [event for item in publications if item.run == str(run.path.resolve()) for event in item.events]
+    charge_folder(planned, run, _without((*planned.price.events, *repeated), charged), contained=not charged)
 
 
 def charges(
@@ -87,14 +87,18 @@ def charges(
     path, config = run.path.resolve(), planned.config
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     epsilon, num = planned.budget.epsilon if planned.budget else None, planned.shape.num_private
-    own = Publication(tuple(events), planned.delta, config.method.name, epsilon, num, path.name, date, str(path))
-    others = config.contained if contained and planned.contained else ()
+    publication = Publication(
+        tuple(events), planned.delta, config.method.name, epsilon, num, path.name, date, str(path)
+    )
+    releases = config.contained if contained and planned.contained else ()
     return (
-        own,
+        publication,
         *(
-            Publication(part.events, part.delta, each.method, None, num, path.name, date, str(path / run.release.name))
-            for each in others
-            for part in (each.part,)
+            Publication(
+                part.events, part.delta, release.method, None, num, path.name, date, str(path / run.release.name)
+            )
+            for release in releases
+            for part in (release.part,)
         ),
     )
 
@@ -109,10 +113,10 @@ def _is_limited(folder: Path) -> bool:
     return any(ledger.limit for chain in chains(real, _ledger(real)) for ledger in chain)
 
 
-def _without(events: Sequence[Event], held: Sequence[Event]) -> list[Event]:
+def _without(events: Sequence[Event], charged: Sequence[Event]) -> list[Event]:
     """Return the events that are not among those held, or not so often."""
-    left: dict[Event, int] = {}
-    for sign, group in ((1, events), (-1, held)):
+    counts: dict[Event, int] = {}
+    for sign, group in ((1, events), (-1, charged)):
         for event in group:
-            left[event.single] = left.get(event.single, 0) + sign * event.count
-    return [event.repeated(count) for event, count in left.items() if count > 0]
+            counts[event.single] = counts.get(event.single, 0) + sign * event.count
+    return [event.repeated(count) for event, count in counts.items() if count > 0]
