@@ -1,10 +1,11 @@
 """Write the measured tables of README.md and docs/ from the committed results: no number there is typed by hand.
 
 Between ``<!-- measured:NAME -->`` and ``<!-- /measured -->`` stands what ``benchmarks/results/tables.toml`` says under
-[NAME]: cells of a ``figure`` (see `sample_figures`), ``audits`` (see `three_numbers`), all ``methods`` (see
-`method_lines`), a ``text``, or a table, in which ``{ROW:FACT}`` is filled from ``benchmarks/results/ROW.json``, or from
-the figures' cells where ROW is "DATA METHOD EPSILON" (one point) or "DATA METHOD" (all points in the order of epsilon;
-facts that end in "by epsilon"). A line of a table is a list of cells, or words and a result, whose ``facts`` follow.
+[NAME]: cells of a ``figure`` (see `sample_figures`), ``audits`` (see `three_numbers`), all ``methods`` or ``attacks``
+(see `method_lines`, `attack_lines`), a ``text``, or a table, in which ``{ROW:FACT}`` is filled from
+``benchmarks/results/ROW.json``, or from the figures' cells where ROW is "DATA METHOD EPSILON" (one point) or "DATA
+METHOD" (all points in the order of epsilon; facts that end in "by epsilon"). A line of a table is a list of cells, or
+words and a result, whose ``facts`` follow.
 A line none of whose results has a file is left out; one file that is missing beside others reads "not measured". Facts:
 see `FACTS`.
 
@@ -28,6 +29,8 @@ from sample_figures import read_cells, read_table
 from three_numbers import AUDITS
 from three_numbers import lines as audit_lines
 
+from idpgan.attacks.knowledge import WORDS
+from idpgan.attacks.registry import ATTACKS
 from idpgan.files import write_text_atomic
 from idpgan.methods import METHODS
 
@@ -108,6 +111,8 @@ def body(table: dict[str, Any], results: dict[str, Any]) -> str:
         return "\n" + "\n".join(audit_lines(AUDITS / table["audits"], table.get("only", ()))) + "\n"
     if "methods" in table:
         return "\n" + "\n".join(method_lines()) + "\n"
+    if "attacks" in table:
+        return "\n" + "\n".join(attack_lines()) + "\n"
     lines = [line(table["head"]), "|" + "---|" * len(table["head"])]
     for row in table["rows"]:
         words = row
@@ -128,6 +133,19 @@ def method_lines() -> list[str]:
         alike.setdefault(promise, []).append(f"`{info.name}`")
     head = ["family", "methods", "unit", "relation", "claimed", "proven"]
     rows = [[family, ", ".join(names), *promise] for (family, *promise), names in alike.items()]
+    return [line(head), "|" + "---|" * len(head), *map(line, rows)]
+
+
+def attack_lines() -> list[str]:
+    """Return the table of all attacks by the registry: what each takes, and whether it comes calibrated too."""
+    head = ["attack", "paper", "what the attacker has", "calibrated too"]
+    rows = []
+    for row in ATTACKS.values():
+        if not row.calibrated:
+            names = [name for name in row.needs if name != "samples" or "sample_labels" not in row.needs]
+            needs = [WORDS[name] for name in (*names, *["people"] * row.by_person)]
+            calibrated = "yes" if len(row.with_calibrated()) > 1 else ""
+            rows.append([f"`{row.name}`", row.paper, "; ".join(needs), calibrated])
     return [line(head), "|" + "---|" * len(head), *map(line, rows)]
 
 

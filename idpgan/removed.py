@@ -7,6 +7,7 @@ from types import MappingProxyType
 SINCE = "0.4.0"
 _SUMS = "Of a stream only counts are released: `idpgan.continual.ContinualCounter` or `idpgan stream`."
 _EXPOSURE = "Run `python benchmarks/papers/exposure.py CONFIG`, which has the same options."
+_REQUEST = "Audit a run that has it in its config, or `commands.audit.method_case(name, Request(...))` in Python."
 
 #: What a user wrote -> what to do instead, a sentence. A config's key stands as "section.key", a value of it as
 #: 'section.key = "value"', a config of the package as "config NAME", a command as "idpgan NAME", its option as
@@ -59,6 +60,11 @@ REMOVED = MappingProxyType(
         "idpgan audit --exposure": _EXPOSURE,
         "idpgan audit --extract": _EXPOSURE,
         "idpgan audit --repeats": _EXPOSURE,
+        "idpgan audit --relation": _REQUEST,
+        "idpgan audit --noise": _REQUEST,
+        "idpgan audit --law": _REQUEST,
+        "idpgan audit --threads": "Leave it out; `benchmarks/audits.py --threads N` runs whole tables.",
+        "idpgan evaluate --cache": "Set IDPGAN_CACHE in the environment.",
         # names of Python
         "idpgan.attacks.exposure": _EXPOSURE,
         "idpgan.attacks.run_attack": "Take `idpgan.attacks.attack(members, others, knowledge)`, which runs all rows.",

@@ -25,7 +25,7 @@ own events with less and less noise, so the bound says: *if the noise is of this
 
 Each coin is one step of zero-out-one: a canary that is out is a *null record* at its position, so that the number of
 positions, which every method takes as public, is the same for all coins. Replacing a record is two such steps, so this
-audit does not test a bound under replace-one; `audit_holdout` does, without canaries. A black-box attacker scores by
+audit does not test a bound under replace-one. A black-box attacker scores by
 samples or generator, a white-box one by the critic or by the gradients; this module needs only the scores.
 """
 
@@ -102,7 +102,7 @@ class OneRunResult:
         canaries: m.
         tried: Numbers of guesses that were tried, each at error probability (1 - confidence) / len(tried).
         confidence: Over the coins and the training, of each of the two bounds by itself.
-        relation: "zero-out-one"; of `audit_holdout` "replace-one".
+        relation: "zero-out-one".
         fdp: The second bound; None if no law was given.
     """
 
@@ -436,36 +436,3 @@ def audit_one_run(
         )
         for name, attack in attacks.items()
     }
-
-
-@typed
-def audit_holdout(
-    members: Tensor, others: Tensor, *, delta: float = 0.0, confidence: float = 0.95, seed: int | None = None
-) -> OneRunResult:
-    """Bound the replace-one epsilon of a finished training from below, from what it released and a holdout.
-
-    If chance has divided the records into members and others, all divisions of their numbers being equally likely, then
-    so are, after a random matching, both orders of each pair, independently: m fair coins, each of which replaces one
-    record. So Theorem 5.2 holds of m guesses which one of a pair was the member, here that with the higher score. It
-    does not hold if members and others differ in anything else (other sources, times, a chosen holdout, several images
-    of one record), for then membership shows without any leak, nor if the training used the others.
-
-    Args:
-        members: (n,), higher = rather a member, computed from the release (such as the synthetic images) alone: without
-            knowledge of who was a member, nor by anything fitted to members or others.
-        others: (k,), scores of the holdout by the same rule.
-        delta: Of the guarantee under test, for replace-one.
-        confidence: Over division, training and matching.
-        seed: See `toss`; also of the matching.
-
-    Raises:
-        InputError: As `audit_guesses`, or if scores are no lists of numbers.
-    """
-    if members.ndim != 1 or others.ndim != 1:
-        raise InputError(f"The scores must be (n,), got {tuple(members.shape)} and {tuple(others.shape)}.")
-    num = min(len(members), len(others))
-    source = Noise.system() if seed is None else Noise.fixed(seed)
-    first, second = (scores[source.uniform((len(scores),)).argsort()[:num]].double() for scores in (members, others))
-    coins = source.uniform((num,)) < 0.5
-    ahead = torch.where(coins, first - second, second - first)
-    return dataclasses.replace(audit_guesses(ahead, coins, delta=delta, confidence=confidence), relation="replace-one")

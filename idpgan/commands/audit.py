@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from idpgan.release.verify import Verification
 
 FORMAT = "idpgan audit 2"
-_ASKED = ("epsilon", "delta", "unit", "relation", "noise", "law", "pair")  # of a method, never of a run or a config
+_OF_METHODS = ("epsilon", "delta", "unit", "pair")  # of a method, never of a run or a config
 _MOST_RUNS, _MOST_CANARIES = 10**9, 20_000  # runs per side: hours, even of one number each; per call: see `audit.cases`
 
 
@@ -42,24 +42,20 @@ class AuditOptions:
     epsilon: float | None = option(None, "What the method is asked to keep to.")
     delta: float | None = option(None, "Default: 1e-5 for Gaussian noise and published, else 0.")
     unit: str | None = option(None, "pixel, column, image, label or person.")
-    relation: str | None = option(None, "replace-one or zero-out-one.")
     runs: int | None = option(
         None, "Runs per side, half of them counted; default: 100000, fewer where one is long (dp-gan 50000)."
     )
     confidence: float = option(0.95, "Of each bound.")
-    noise: str | None = option(None, "idp-gan-published: once, per_step or per_batch.")
-    law: str | None = option(None, "Kind of noise or bound, where a method has several.")
     pair: str | None = option(None, "Publishers: the neighbors, such as extremes.")
     release: bool = option(False, "Also fill the audited field of a run's release.")
     seed: int | None = option(None, "Fixes the noise, to have a result again.")
     one_run: bool = option(False, "One run with many canaries: gradients or sums of a METHOD, or a CONFIG's training.")
     canaries: int | None = option(None, "Of --one-run; default: 5000 gradients or sums, or 500 images.")
-    threads: int = option(1, "Threads, each with its own noise.")
     device: Device = "cpu"
 
     def __post_init__(self) -> None:
-        if not 0 < self.confidence < 1 or not 1 <= self.threads <= 256:
-            raise InputError(f"--confidence {self.confidence} must be in (0, 1), --threads {self.threads} in 1 .. 256.")
+        if not 0 < self.confidence < 1:
+            raise InputError(f"--confidence {self.confidence} must be in (0, 1).")
         if self.runs is not None and not 100 <= self.runs <= _MOST_RUNS:
             raise InputError(
                 f"--runs {str(self.runs)[:40]} must be in 100 .. {_MOST_RUNS:,}; leave it out for the usual number."
@@ -126,7 +122,7 @@ def _canaries(what: str, options: AuditOptions, progress: Progress) -> Answer:
         case = case_of(what, options)
         once = canaries.gradients_once(case, options.canaries, confidence=confidence, seed=seed, device=device)
         return Answer(once, lambda: print_lines(once.lines()), code=int(once.violation))
-    if asked := given(options, *_ASKED, "device"):
+    if asked := given(options, *_OF_METHODS, "device"):
         raise InputError(f"{asked[0]} is for methods; {what} is trained with its own settings. Leave it out.")
     once = canaries.images_once(config, options.canaries, confidence=confidence, seed=seed, progress=progress)
     return Answer(once, lambda: print_lines(once.lines()), code=int(once.violation))
@@ -257,9 +253,9 @@ def case_of(what: str, options: AuditOptions) -> AuditCase:
         InputError: As `run_case` and `method_case`, or if something is asked that does not go with it.
     """
     from idpgan.audit.entry import Request
-    from idpgan.privacy.guarantee import parse_relation, parse_unit
+    from idpgan.privacy.guarantee import parse_unit
 
-    run, asked = run_of(what), given(options, *_ASKED)
+    run, asked = run_of(what), given(options, *_OF_METHODS)
     if run is not None:
         if asked:
             raise InputError(f"{asked[0]} is for methods; {run} is a run and is audited with its own settings.")
@@ -267,12 +263,10 @@ def case_of(what: str, options: AuditOptions) -> AuditCase:
     if options.release:
         raise InputError(f"--release is for runs, and {what} is none.")
     unit = None if options.unit is None else parse_unit(options.unit)
-    relation = None if options.relation is None else parse_relation(options.relation)
     if options.epsilon is None:
         method_case(what, Request(1.0))  # an unknown name is reported first
         raise InputError(f"--epsilon is missing: say what '{what}' is asked to keep to, for example --epsilon 1.")
-    request = Request(options.epsilon, options.delta, unit, relation, options.pair, options.law, options.noise)
-    return method_case(what, request)
+    return method_case(what, Request(options.epsilon, options.delta, unit, pair=options.pair))
 
 
 @own_state()
@@ -291,14 +285,7 @@ def play(what: str, options: AuditOptions, progress: Progress = silent) -> Audit
         check_output(path, FORMAT, option="the result")
         check_writable(path)
     case, device = case_of(what, options), resolve_device(options.device, "--device")
-    return case.run(
-        options.runs,
-        confidence=options.confidence,
-        seed=options.seed,
-        threads=options.threads,
-        device=device,
-        progress=progress,
-    )
+    return case.run(options.runs, confidence=options.confidence, seed=options.seed, device=device, progress=progress)
 
 
 def write_audit(run: Path, audited: Audited) -> Path:

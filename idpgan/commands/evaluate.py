@@ -81,7 +81,6 @@ class EvaluateOptions:
     pixel_range: str = option("auto", RANGE, "--range")
     device: Device = "auto"
     module: str | None = option(None, "Code of a generator of its makers' own, package.module:Class.")
-    cache: Path | None = option(None, "Cache folder; default: $IDPGAN_CACHE or ~/.cache/idpgan.")
     classifier_run: Path | None = option(
         None, "Released classifier to stand beside the utility of images.", metavar="RUN"
     )
@@ -225,7 +224,7 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
     told = renamed(progress, "images under test")
     read: Any = {"num": num, "device": device, "pixel_range": options.pixel_range, "progress": told}
     images = read_images(under_test, split.image_shape, split.classes, **read)
-    store = cache.Cache(options.cache or cache.default_folder())
+    store = cache.Cache(cache.default_folder())
     same: Any = {name: getattr(options, name) for name in ("part", "splits", "features", "weights", "full")}
     evaluation = metrics.evaluate_images(
         images,

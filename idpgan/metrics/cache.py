@@ -60,7 +60,7 @@ class Cache:
         except OSError as error:
             raise InputError(
                 f"Cannot use the cache folder {self.folder} ({error.strerror or error}). "
-                "Name another one with --cache, or set IDPGAN_CACHE."
+                "Name another one: set IDPGAN_CACHE."
             ) from error
         with contextlib.suppress(SafetensorError):
             return load(content)

@@ -14,7 +14,6 @@ from scipy.stats import binom, norm
 from idpgan import trainer
 from idpgan.audit.one_run import (
     audit_guesses,
-    audit_holdout,
     audit_one_run,
     bound_law,
     epsilon_from_guesses,
@@ -340,45 +339,6 @@ def test_kinds_of_canaries(digits):
         insert_canaries(digits, make_canaries(unlabeled, 5, "noise"))
     with pytest.raises(InputError, match="no canaries"):
         insert_canaries(digits, digits.holdout.select(torch.arange(0)))
-
-
-# Holdout -------------------------------------------------------------------------------------------------------------
-
-
-def nearness(images, synthetic):
-    return -torch.cdist(images, synthetic).amin(1)
-
-
-def test_a_holdout_bounds_epsilon_from_synthetic_images_alone():
-    """Fresh images show nothing, however many; published copies of a third of the members show an epsilon."""
-    above, found = 0, []
-    for seed in range(40):
-        rng = torch.Generator().manual_seed(seed)
-        pool, fresh = torch.rand(700, 16, generator=rng), torch.rand(200, 16, generator=rng)
-        divided = torch.randperm(700, generator=rng)
-        members, others = pool[divided[:300]], pool[divided[300:]]
-        honest = audit_holdout(nearness(members, fresh), nearness(others, fresh), seed=seed)
-        above += honest.epsilon_lower > 0
-        copied = torch.cat([members[:100], fresh])
-        found.append(audit_holdout(nearness(members, copied), nearness(others, copied), seed=seed).epsilon_lower)
-    assert above <= binom.isf(1e-3, 40, 0.05)  # nothing was released of anybody: epsilon is 0
-    assert min(found) > 1
-    assert (honest.relation, honest.canaries) == ("replace-one", 300)
-
-
-def test_the_bound_from_a_holdout_is_tight_and_not_above():
-    """The release holds a noisy bit per record of the pool, so that replacing a member changes two of them."""
-    above = {}
-    for epsilon in (1.0, 2.0):
-        truth = 1 / (1 + math.exp(-epsilon / 2))
-        rngs = [torch.Generator().manual_seed(seed) for seed in range(40)]
-        bits = [(torch.rand(2, 1000, generator=rng) < torch.tensor([[truth], [1 - truth]])).double() for rng in rngs]
-        bounds = [audit_holdout(*pair, seed=seed).epsilon_lower for seed, pair in enumerate(bits)]
-        above[epsilon] = sum(bound > 1.0 for bound in bounds)
-    assert above[1.0] <= binom.isf(1e-3, 40, 0.05)
-    assert above[2.0] >= 35  # twice what was claimed
-    with pytest.raises(InputError, match="NaN"):
-        audit_holdout(torch.full((5,), math.nan), torch.zeros(5))
 
 
 # Training ------------------------------------------------------------------------------------------------------------

@@ -194,13 +194,15 @@ def test_attack_and_audit_of_a_run(finished, tmp_path, monkeypatch):
     assert idpgan.load_classifier(copy).privacy.audited is not None
 
 
-def test_a_classifier_stands_beside_the_utility_of_images(finished, holdout, tmp_path):
+def test_a_classifier_stands_beside_the_utility_of_images(finished, holdout, tmp_path, monkeypatch):
     import numpy as np
+
+    monkeypatch.setenv("IDPGAN_CACHE", str(tmp_path / "cache"))
 
     np.savez(tmp_path / "x.npz", images=holdout.images[:, 0].numpy(), labels=holdout.labels.numpy())
     code, out, _ = said(
         "evaluate", tmp_path / "x.npz", "--data", "digits", "--part", "holdout", "--only", "utility", "--classifier",
-        "logistic", "--seeds", 1, "--classifier-run", finished, "--cache", tmp_path / "cache", "--no-progress",
+        "logistic", "--seeds", 1, "--classifier-run", finished, "--no-progress",
     )  # fmt: skip
     assert code == 0
     accuracy = (idpgan.load_classifier(finished).predict(holdout.images) == holdout.labels).double().mean()

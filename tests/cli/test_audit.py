@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from idpgan.commands import main
+from idpgan.audit.entry import Request
+from idpgan.commands import audit, main
 from idpgan.config import dump_toml
 from idpgan.kinds import verify as verify_release
 from idpgan.run import RunFolder
@@ -45,9 +46,9 @@ def test_a_method_is_audited_beside_claim_and_proof(run):
     assert found["result"]["held_out"] == 10_000
 
 
-def test_a_false_claim_is_said_in_words(run):
-    code, out, _ = run("audit", "idp-gan-published", "--epsilon", 1, "--noise", "per_batch", "--runs", 1000)
-    assert code == 0
+def test_a_false_claim_is_said_in_words(capsys):
+    audit.print_audited(audit.method_case("idp-gan-published", Request(1.0, draw="per_batch")).run(1000))
+    out = capsys.readouterr().out
     assert "the claim is false" in out
     assert "infinite" in out
 

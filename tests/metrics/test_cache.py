@@ -58,7 +58,7 @@ def test_only_the_curator_can_read_it(tmp_path):
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cache folder .*file/below .* --cache"):
+    with pytest.raises(InputError, match=r"cache folder .*file/below .* IDPGAN_CACHE"):
         Cache(tmp_path / "file" / "below").get("thing", {}, compute(1, []))
 
 

@@ -20,7 +20,6 @@ from idpgan.attacks.subspace import identified, subspace_scores
 from idpgan.audit.bounds import cap
 from idpgan.audit.one_run import (
     audit_guesses,
-    audit_holdout,
     epsilon_from_guesses,
     insert_canaries,
     make_canaries,
@@ -147,10 +146,6 @@ CALLS = {
             "confidence": 0.9,
             "guesses": [4, 8],
         },
-    ),
-    "audit_holdout": (
-        audit_holdout,
-        {"members": torch.arange(8.0), "others": torch.arange(9.0), "delta": 0.0, "confidence": 0.9, "seed": 0},
     ),
     "make_canaries": (make_canaries, {"split": SPLIT, "num": 2, "kind": "noise", "seed": 0}),
     "insert_canaries": (insert_canaries, {"split": SPLIT, "canaries": images(2), "seed": 0}),
