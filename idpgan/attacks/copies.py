@@ -79,8 +79,8 @@ class Copies:
             others: The person on each of the others, (m,).
         """
         sides = ((self.found, members), (self.found_of_others, others))
-        found = [len(people[where].unique()) for where, people in sides]
-        return {"found_people": found, "people": [len(people.unique()) for _, people in sides]}
+        counts = [len(people[where].unique()) for where, people in sides]
+        return {"found_people": counts, "people": [len(people.unique()) for _, people in sides]}
 
     def to_json(self, names: Sequence[Sequence[str]]) -> dict[str, Any]:
         """Return a JSON-able dict; ``names`` says where each member is found in its source, and so do ``members``."""
@@ -141,14 +141,14 @@ def equal_to(images: Tensor, synthetic: Images) -> list[Any]:
     places: dict[bytes, int] = {}
     for place, digest in enumerate(synthetic.digests()):
         places.setdefault(digest, place)
-    found: list[Any] = [None] * len(images)
+    matches: list[Any] = [None] * len(images)
     for orientation in reversed(range(len(ORIENTATIONS))):  # as it is, if that fits too
         turned = oriented(images, orientation)
         if turned.shape[1:] == images.shape[1:]:
             for i, digest in enumerate(Images(turned.contiguous()).digests()):
-                found[i] = (places[digest], orientation) if digest in places else found[i]
+                matches[i] = (places[digest], orientation) if digest in places else matches[i]
     flat = (images.float().flatten(1).std(1, correction=0) < FLAT).tolist()
-    return [None if nothing else match for match, nothing in zip(found, flat, strict=True)]
+    return [None if nothing else match for match, nothing in zip(matches, flat, strict=True)]
 
 
 def search(images: Tensor, cloud: Tensor, progress: Progress = silent) -> tuple[Tensor, Tensor, Tensor]:

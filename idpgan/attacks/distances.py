@@ -64,8 +64,8 @@ def nearest_neighbors(images: Tensor, cloud: Tensor, count: int, progress: Progr
     best = torch.full((len(images), count), math.inf, device=images.device)
     where = torch.zeros((len(images), count), dtype=torch.int64, device=images.device)
     for rows, distances in blocks(images, cloud):
-        found, index = distances.topk(min(count, distances.shape[1]), largest=False)
-        both, places = torch.cat([best[rows], found], 1), torch.cat([where[rows], index + seen], 1)
+        nearest, index = distances.topk(min(count, distances.shape[1]), largest=False)
+        both, places = torch.cat([best[rows], nearest], 1), torch.cat([where[rows], index + seen], 1)
         best[rows], chosen = both.topk(count, largest=False)
         where[rows] = places.gather(1, chosen)
         if rows.stop == len(images):
@@ -106,8 +106,9 @@ def components(cloud: Tensor, count: int, *, whiten: bool) -> tuple[Tensor, Tens
     if not bool(gram.isfinite().all()):
         raise InputError("images with numbers that are not finite have no principal components. Leave them out.")
     most = len(gram) - 1
-    found = linalg.eigh(gram.cpu().numpy(), subset_by_index=(max(0, most - count + 1), most))  # not all of them: slow
-    values, vectors = (torch.from_numpy(part).to(gram) for part in found)
+    few = max(0, most - count + 1), most  # not all of them: slow
+    spectrum = linalg.eigh(gram.cpu().numpy(), subset_by_index=few)
+    values, vectors = (torch.from_numpy(part).to(gram) for part in spectrum)
     keep = max(1, int((values > 1e-9 * values[-1]).sum()))
     values, vectors = values[-keep:].clamp(min=1e-30), vectors[:, -keep:]
     if small is not rows:
@@ -160,8 +161,8 @@ def bandwidth(cloud: Tensor) -> float:
     scores = torch.full((len(points), _BANDWIDTHS), -math.inf, device=cloud.device)
     seen = 0
     for _, distances in blocks(points, cloud):  # the points fit one block: part after part of the cloud
-        own = torch.arange(len(points), device=cloud.device)[seen : seen + distances.shape[1]]
-        distances[own, own - seen] = math.inf
+        itself = torch.arange(len(points), device=cloud.device)[seen : seen + distances.shape[1]]
+        distances[itself, itself - seen] = math.inf
         seen += distances.shape[1]
         for i, width in enumerate(widths):
             scores[:, i] = torch.logaddexp(scores[:, i], (distances / (-2 * width**2)).logsumexp(1))

@@ -223,10 +223,10 @@ def _people(members: Groups | None, others: Groups | None, num: int) -> tuple[Pe
             f"{len(both)} people, the first number {both[0]}, are among members and non-members. An attack on people "
             "needs non-members who are nobody's member: split by identity."
         )
-    found = People(sides[0], 0), People(sides[1], 1)
-    if min(side.num for side in found) < 2:
+    people = People(sides[0], 0), People(sides[1], 1)
+    if min(side.num for side in people) < 2:
         raise InputError("At least 2 people are needed on each side: one of each chooses the threshold.")
-    return found
+    return people
 
 
 def _judged(positive: np.ndarray, negative: np.ndarray, alpha: float) -> _Judged:
@@ -256,7 +256,7 @@ def _judged_by_person(
     halves[1] = People(people[1].person[measuring[1]], 3)
     hits = [scores[half] >= threshold for scores, half in zip((positive, negative), measuring, strict=True)]
     rates = [float(side.mean()) for side in hits]
-    replicates = [side.rates(found) for side, found in zip(halves, hits, strict=True)]
+    replicates = [side.rates(hit) for side, hit in zip(halves, hits, strict=True)]
 
     accuracy = (1 + rates[0] - rates[1]) / 2
     images, persons = len(hits[0]) + len(hits[1]), halves[0].num + halves[1].num
@@ -264,7 +264,7 @@ def _judged_by_person(
     interval = binomial_interval(accuracy * trials, trials, alpha)
     if not sum(rates):
         return threshold, accuracy, interval, None, (0.0, 1.0)
-    precision, called = rates[0] / sum(rates), [side.person[found] for side, found in zip(halves, hits, strict=True)]
+    precision, called = rates[0] / sum(rates), [side.person[hit] for side, hit in zip(halves, hits, strict=True)]
     persons = sum(len(np.unique(side)) for side in called)
     with np.errstate(invalid="ignore"):  # a replicate in which no image is called a member
         again = replicates[0] / (replicates[0] + replicates[1])
@@ -285,8 +285,8 @@ def _tpr_at_fpr(
         if independent < least:
             notes.append(f"TPR at {rate:.1%} FPR: {TOO_SMALL} ({independent:,} {what}, {least:,} needed)")
             continue
-        found = int((positive > _fpr_threshold(negative, rate)).sum())
-        rates[rate], intervals[rate] = found / len(positive), _tpr_interval(positive, negative, rate, alpha, people)
+        caught = int((positive > _fpr_threshold(negative, rate)).sum())
+        rates[rate], intervals[rate] = caught / len(positive), _tpr_interval(positive, negative, rate, alpha, people)
         if independent < math.log(alpha / 4) / math.log1p(-rate):
             notes.append(
                 f"TPR at {rate:.1%} FPR: {independent:,} {what} cannot bound it from below, "
@@ -410,10 +410,10 @@ def auc_spread(positive: np.ndarray, negative: np.ndarray, members: People, othe
     order = np.argsort(negative, kind="stable")
     low, high = (np.searchsorted(negative[order], positive, side=side) for side in ("left", "right"))
     areas = []
-    rows = max(1, _BLOCK // (len(positive) + len(negative)))
-    for start in range(0, _REPLICATES, rows):
-        block = slice(start, start + rows)
-        below = np.cumsum(others.draws[block][:, others.person[order]], axis=1)  # (rows, non-members)
+    step = max(1, _BLOCK // (len(positive) + len(negative)))
+    for start in range(0, _REPLICATES, step):
+        block = slice(start, start + step)
+        below = np.cumsum(others.draws[block][:, others.person[order]], axis=1)  # (step, non-members)
         below = np.concatenate([np.zeros((len(below), 1)), below], axis=1)
         weights = members.draws[block][:, members.person]
         beaten = (weights * (below[:, low] + below[:, high])).sum(1) / 2  # a tie counts half

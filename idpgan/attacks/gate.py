@@ -104,7 +104,7 @@ class Limit:
             copied: Whether members, and not others, are copied among the generated images: above any limit.
         """
         above = ["members are copied among the generated images"] if copied else []
-        run = [found for found in outcomes if found.scores is not None]
+        run = [outcome for outcome in outcomes if outcome.scores is not None]
         if best is None:
             unknown = ["no attack was run"]
         elif self.tpr is None:
@@ -132,17 +132,17 @@ class Limit:
 
     def _rates(self, run: Sequence[Outcome], confidence: float) -> list[tuple[str, float | None]]:
         """Return the name of each attack and what it is held to have found; None where that was not measured."""
-        found = []
-        for each in run:
-            if each.scores is not None:
-                result = judged(each.scores, each.people, confidence)
+        rates = []
+        for outcome in run:
+            if outcome.scores is not None:
+                result = judged(outcome.scores, outcome.people, confidence)
                 ends = result.tpr_intervals[self.fpr]
                 upper = None if ends is None else ends[1]
-                found.append((each.attack.name, upper if self.upper_end else result.tpr_at_fpr[self.fpr]))
-        return found
+                rates.append((outcome.attack.name, upper if self.upper_end else result.tpr_at_fpr[self.fpr]))
+        return rates
 
     @staticmethod
     def _too_few(run: Sequence[Outcome], best: Best, further: int) -> list[str]:
         least = least_images(best.attacks, best.confidence, further)
-        most = max(len(side) for found in run for side in found.scores or ())
+        most = max(len(side) for outcome in run for side in outcome.scores or ())
         return [f"{most} members and others show nothing, even to a sure attack: {least} would"] * (most < least)

@@ -151,8 +151,8 @@ def _moved(batch: Tensor, rng: torch.Generator, mirror: bool) -> Tensor:
 
 def _check(images: Tensor, labels: Tensor) -> None:
     if images.ndim != 4 or not images.is_floating_point() or len(images) == 0:
-        found = f"{images.dtype} {tuple(images.shape)}"
-        raise InputError(f"images must be float32 (N, C, H, W) in [0, 1] with N >= 1, got {found}.")
+        actual = f"{images.dtype} {tuple(images.shape)}"
+        raise InputError(f"images must be float32 (N, C, H, W) in [0, 1] with N >= 1, got {actual}.")
     if labels.dtype != torch.int64 or labels.shape != images.shape[:1]:
         raise InputError(f"{len(images)} images need int64 labels ({len(images)},), got {tuple(labels.shape)}.")
     low, high = torch.stack(images.aminmax()).tolist()

@@ -245,9 +245,9 @@ def loss_threshold(images: Tensor, labels: Tensor | None, logits: Logits, *, pro
         InputError: If images and labels do not fit together.
     """
     check_attacked(images, labels)
-    found = logits(images)
+    outputs = logits(images)
     progress("losses", len(images), len(images))
-    return log_odds(found, found.argmax(1) if labels is None else labels)
+    return log_odds(outputs, outputs.argmax(1) if labels is None else labels)
 
 
 @typed
@@ -290,11 +290,11 @@ def loss_calibrated(
     second = fitted_classifier(known, config, _STEPS, images.device, progress, "second classifier")
     rest = reference.select(torch.arange(half, len(reference))).to(images.device)
     truth = cast(Tensor, rest.labels)
-    found = logits(images)
-    classes = found.argmax(1) if labels is None else labels.to(found.device)
+    outputs = logits(images)
+    classes = outputs.argmax(1) if labels is None else labels.to(outputs.device)
     return _distance(
         (log_odds(predict(second, rest.images), truth), log_odds(logits(rest.images), truth), truth),
-        (log_odds(predict(second, images), classes), log_odds(found, classes), classes),
+        (log_odds(predict(second, images), classes), log_odds(outputs, classes), classes),
         len(reference.classes),
     )
 
@@ -335,13 +335,13 @@ def denoising_loss(images: Tensor, labels: Tensor | None, denoiser: Denoiser, *,
         denoiser: A function such as `idpgan.models.diffusion.DiffusionGenerator.denoising_loss`.
     """
     check_attacked(images, labels)
-    found = []
+    scores = []
     for start in range(0, len(images), _DENOISED):
         some = slice(start, start + _DENOISED)
         part = images[some]
         losses = denoiser(
             to_float(part) if part.dtype == torch.uint8 else part, None if labels is None else labels[some]
         )
-        found.append(-losses)
+        scores.append(-losses)
         progress("losses", min(start + _DENOISED, len(images)), len(images))
-    return torch.cat(found)
+    return torch.cat(scores)

@@ -122,7 +122,7 @@ def copies(images: Tensor, samples: Tensor, *, neighbors: int = 50, progress: Pr
     best = torch.full((len(images),), math.inf, device=images.device)
     seen = 0
     for cloud in samples.split(_COPY_ROWS):
-        squares = torch.cat([found for _, found in distances.blocks(cloud.to(images.device), images)], 1)  # (rows, n)
+        squares = torch.cat([block for _, block in distances.blocks(cloud.to(images.device), images)], 1)  # (rows, n)
         usual = squares.topk(count, largest=False).values.mean(1, keepdim=True)
         best = torch.minimum(best, (squares / usual.clamp(min=_ROUNDING)).amin(0))
         seen += len(cloud)
@@ -246,12 +246,12 @@ def _features_of(images: Tensor) -> Callable[[Tensor], Tensor]:
     filters, levels = gabor_filters().to(images.device), max(1, min(3, (side // _FEATURE_SIDE).bit_length()))
 
     def features(batch: Tensor) -> Tensor:
-        planes, found = shrunk(batch).flatten(0, 1)[:, None], []
+        planes, moduli = shrunk(batch).flatten(0, 1)[:, None], []
         for level in range(levels):
             planes = functional.avg_pool2d(planes, 2) if level else planes
             padded = functional.pad(planes, (4, 4, 4, 4), mode="replicate")
-            found.append(pooled_moduli(padded, filters, stride=2, grid=_FEATURE_GRID).view(len(batch), -1))
-        return torch.cat(found, 1)
+            moduli.append(pooled_moduli(padded, filters, stride=2, grid=_FEATURE_GRID).view(len(batch), -1))
+        return torch.cat(moduli, 1)
 
     return features
 

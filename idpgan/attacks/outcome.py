@@ -137,11 +137,11 @@ def best_of(outcomes: Sequence[Outcome], confidence: float = 0.95, further: int 
     Args:
         confidence: Confidence of all intervals together, and of so many ``further`` statements.
     """
-    run = [found for found in outcomes if found.scores is not None]
+    run = [outcome for outcome in outcomes if outcome.scores is not None]
     if not run:
         return None
     strict = corrected(len(run), confidence, further)
-    results = [(found.attack.name, judged(found.scores, found.people, strict)) for found in run if found.scores]
+    results = [(part.attack.name, judged(part.scores, part.people, strict)) for part in run if part.scores]
     areas = [Strongest(name, result.auc, result.auc_interval) for name, result in results]
     rates = [
         Strongest(name, value, interval)

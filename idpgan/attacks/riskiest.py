@@ -81,16 +81,16 @@ def most_exposed(
     levels, members = _levels(outcomes, len(members)), members.to("cpu")
     drawn = set(samples.digests())
     equal = torch.tensor([digest in drawn for digest in members.digests()])
-    found = torch.zeros_like(equal) if copied is None else copied.found
+    in_images = torch.zeros_like(equal) if copied is None else copied.found
     equal = equal if copied is None else equal | copied.equal
     table = torch.stack([torch.ones(len(members)), *levels.values()])  # a row of ones where no attack says anything
     lowest, mean = table.min(0).values.tolist(), table.log().mean(0).tolist()
-    order = sorted(range(len(members)), key=lambda i: (not equal[i], not found[i], lowest[i], mean[i]))[:num]
+    order = sorted(range(len(members)), key=lambda i: (not equal[i], not in_images[i], lowest[i], mean[i]))[:num]
     chosen = members.images[torch.tensor(order)]
     where = nearest_neighbors(chosen.to(samples.images.device), samples.images, NEAREST)[1].cpu()
     if copied is not None:
         for place, i in enumerate(order):
-            if found[i] and not bool((where[place] == copied.places[i]).any()):  # the image that it stands in
+            if in_images[i] and not bool((where[place] == copied.places[i]).any()):  # the image that it stands in
                 where[place] = torch.cat([copied.places[i : i + 1], where[place, :-1]])
     near = samples.images.cpu()[where]  # (num, k, C, H, W)
     squares = (near.float() - chosen[:, None].float()).square().flatten(2).mean(2)
@@ -103,7 +103,7 @@ def most_exposed(
             tuple(round(float(square) ** 0.5, 3) for square in squares[place]),
             chosen[place : place + 1],
             near[place, nearer[place]],
-            copied.changes[i] if copied is not None and found[i] else "",
+            copied.changes[i] if copied is not None and in_images[i] else "",
         )
         for place, i in enumerate(order)
     )
@@ -111,14 +111,14 @@ def most_exposed(
 
 def _levels(outcomes: Sequence[Outcome], num: int) -> dict[str, Tensor]:
     """Return, by attack, the share of others that score at least as high as each member, (num,); 1 where unjudged."""
-    found = {}
-    for each in outcomes:
-        if each.scores is None or each.attack.by_person or "shadows" in each.attack.needs:
+    levels = {}
+    for outcome in outcomes:
+        if outcome.scores is None or outcome.attack.by_person or "shadows" in outcome.attack.needs:
             continue
-        members, others = each.scores
+        members, others = outcome.scores
         ordered = others.sort().values
         reached = len(others) - torch.searchsorted(ordered, members.contiguous(), side="left")
         level = torch.ones(num)
         level[: len(members)] = (reached + 1) / (len(others) + 1)
-        found[each.attack.name] = level
-    return found
+        levels[outcome.attack.name] = level
+    return levels

@@ -68,20 +68,23 @@ def attack(
     people, computed = people_of(members, others), Computed()
     possible = [row for row in rows if row.missing(knowledge, people_known=people is not None) is None]
     further, total = COPIES * copies, len(rows) + copies
-    each = outcome.corrected(len(possible), confidence, further) if copies else confidence
+    confidence_each = outcome.corrected(len(possible), confidence, further) if copies else confidence
     if knowledge.samples is not None:
         seconds = expected_time(members, knowledge, device)
         note = "in all" if copies else "at most to compare images, besides what is trained"
         progress("attacks", 0, total, f"{seconds} {note}")
-    judged = (_outcome(row, members, others, knowledge, computed, most_costly, each, device, progress) for row in rows)
+    judged = (
+        _outcome(row, members, others, knowledge, computed, most_costly, confidence_each, device, progress)
+        for row in rows
+    )
     outcomes = tuple(counted(judged, progress, "attacks", total))
-    best, found, facts = outcome.best_of(outcomes, confidence, further), None, dict[str, Any]()
+    best, copied, facts = outcome.best_of(outcomes, confidence, further), None, dict[str, Any]()
     if copies:
         sides = members.to(device), others.to(device)
-        found = find_copies(*sides, knowledge.needed("samples"), progress=progress)
+        copied = find_copies(*sides, knowledge.needed("samples"), progress=progress)
         facts["nearest_record"] = _nearest_record(*sides, knowledge, computed)
-        facts["copies"] = found.to_json(names) | ({} if people is None else found.people(*people))
-    risky = most_exposed(members, knowledge.samples, outcomes, riskiest, names, found)
+        facts["copies"] = copied.to_json(names) | ({} if people is None else copied.people(*people))
+    risky = most_exposed(members, knowledge.samples, outcomes, riskiest, names, copied)
     return Findings(outcomes, best, facts, riskiest=risky)
 
 

@@ -87,15 +87,15 @@ def train_shadows(
         facts = {"config": shadow.identity(), "images": private.digest(), "records": records.digest()}
         key = hashlib.sha256(json.dumps([facts, samples], sort_keys=True).encode()).hexdigest()
         path, what = run.path / FOLDER / f"{number:04}.json", f"shadow {number + 1} of {shadows}"
-        found = _kept(path, key, len(records))
-        if found is None:
+        densities = _kept(path, key, len(records))
+        if densities is None:
             generator = train(shadow, dataclasses.replace(split, private=private), renamed(progress, what)).to(device)
             drawn = draw(generator, samples, training.seed, progress, what)
-            found = density(records.images.to(device), drawn.images)
+            densities = density(records.images.to(device), drawn.images)
             path.parent.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-            content = {"format": FORMAT, "curator_only": True, "key": key, "observed": found.tolist()}
+            content = {"format": FORMAT, "curator_only": True, "key": key, "observed": densities.tolist()}
             write_private_json(path, content)
-        observed.append(found)
+        observed.append(densities)
     return Shadows(members, others, included, torch.stack(observed), density)
 
 

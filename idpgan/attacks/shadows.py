@@ -116,41 +116,41 @@ def halves(shadows: int, records: int, seed: int) -> Tensor:
 
 
 @typed
-def lira(found: Tensor, observed: Tensor, included: Tensor) -> Tensor:
+def lira(target: Tensor, observed: Tensor, included: Tensor) -> Tensor:
     """Score by the log-likelihood ratio of what the target shows, between shadows with and without each record: (n,).
 
     Args:
-        found: (n,) of the target.
+        target: (n,) of the target.
         observed: (k, n) of the shadows.
         included: bool (k, n); both kinds at least twice for each record.
 
     Raises:
         InputError: If shapes differ, or a record has fewer than 2 shadows of a kind.
     """
-    _check(found, observed, included)
-    logs, own = [], len(observed) >= _OWN_VARIANCE
+    _check(target, observed, included)
+    logs, each_alone = [], len(observed) >= _OWN_VARIANCE
     for kind in (included, ~included):
         counts = kind.sum(0)
         mean = (observed * kind).sum(0) / counts
         squares = ((observed - mean).square() * kind).sum(0)
-        variance = squares / (counts - 1) if own else (squares.sum() / (counts - 1).sum()).expand(len(mean))
+        variance = squares / (counts - 1) if each_alone else (squares.sum() / (counts - 1).sum()).expand(len(mean))
         variance = variance.clamp(min=1e-12)
-        logs.append(-((found - mean).square()) / (2 * variance) - variance.log() / 2)
+        logs.append(-((target - mean).square()) / (2 * variance) - variance.log() / 2)
     return (logs[0] - logs[1]).float()
 
 
 @typed
-def rmia(found: Tensor, observed: Tensor, included: Tensor) -> Tensor:
+def rmia(target: Tensor, observed: Tensor, included: Tensor) -> Tensor:
     """Score by the target's log density minus the logarithm of the shadows' mean density: (n,); as `lira`."""
-    _check(found, observed, included)
-    return (found - (observed.logsumexp(0) - math.log(len(observed)))).float()
+    _check(target, observed, included)
+    return (target - (observed.logsumexp(0) - math.log(len(observed)))).float()
 
 
-def _check(found: Tensor, observed: Tensor, included: Tensor) -> None:
-    if observed.ndim != 2 or included.shape != observed.shape or found.shape != observed.shape[1:]:
+def _check(target: Tensor, observed: Tensor, included: Tensor) -> None:
+    if observed.ndim != 2 or included.shape != observed.shape or target.shape != observed.shape[1:]:
         raise InputError(
             f"Shadows saw {tuple(observed.shape)} and were trained with {tuple(included.shape)}, and the target showed "
-            f"{tuple(found.shape)}: these must be (k, n), (k, n) and (n,)."
+            f"{tuple(target.shape)}: these must be (k, n), (k, n) and (n,)."
         )
     counts = included.sum(0)
     if bool((torch.minimum(counts, len(included) - counts) < 2).any()):

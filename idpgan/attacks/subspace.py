@@ -67,9 +67,9 @@ def subspace_scores(released: Tensor, gallery: Tensor, *, match: Match = "pairs"
     for start in range(0, len(gallery), step):
         part = slice(start, start + step)
         if match == "columns":
-            found = _projected(left, columns[part])
+            shares = _projected(left, columns[part])
         elif match == "rows":
-            found = _projected(right, rows[part].mT * values[part, None])
+            shares = _projected(right, rows[part].mT * values[part, None])
         else:
             # sum_i (u_i^T G v_i)^2 for all pairs, with G = columns rows.
             num, height, pairs = left.shape
@@ -78,8 +78,8 @@ def subspace_scores(released: Tensor, gallery: Tensor, *, match: Match = "pairs"
             products = (left.mT.reshape(num * pairs, height) @ of_columns) * (
                 right.mT.reshape(num * pairs, -1) @ of_rows
             )  # (N r, g k)
-            found = products.view(num, pairs, len(columns[part]), -1).sum(3).square().sum(1)
-        scores[:, part] = found / energy[part]
+            shares = products.view(num, pairs, len(columns[part]), -1).sum(3).square().sum(1)
+        scores[:, part] = shares / energy[part]
     return scores.clamp_(0, 1)
 
 

@@ -190,11 +190,11 @@ class Audited:
             f"{result.statistic}, {self.case.pair.name}"
         )
         if math.isfinite(self.proven_mu):
-            found = result.separation
+            separation = result.separation
             basis += (
-                f"; {share_text(found.mu_lower, self.proven_mu)} of the proven separation: {found.mu_lower:.4f} of "
-                f"{self.proven_mu:.4f} standard deviations, right {found.true_positives} and wrong "
-                f"{found.false_positives} times"
+                f"; {share_text(separation.mu_lower, self.proven_mu)} of the proven separation: "
+                f"{separation.mu_lower:.4f} of {self.proven_mu:.4f} standard deviations, right "
+                f"{separation.true_positives} and wrong {separation.false_positives} times"
             )
         return Guarantee(result.epsilon_lower, result.delta, proven.unit, proven.relation, basis)
 
@@ -288,8 +288,8 @@ def stated_share(stated: Guarantee) -> tuple[str, str, str] | None:
 
     None where an earlier version wrote the text, or nothing is proven.
     """
-    found = _BASIS.fullmatch(stated.basis)
-    return None if found is None or found[8] is None else (found[8], found[9], found[10])
+    match = _BASIS.fullmatch(stated.basis)
+    return None if match is None or match[8] is None else (match[8], match[9], match[10])
 
 
 def audited_again(stated: Guarantee) -> str | None:
@@ -297,35 +297,35 @@ def audited_again(stated: Guarantee) -> str | None:
 
     Returns None, or the reason why no audit of a run can have written this bound.
     """
-    found = _BASIS.fullmatch(stated.basis)
+    match = _BASIS.fullmatch(stated.basis)
     known = {f"{statistic}, {pair}" for statistic in statistics.OF_RUNS for pair in neighbors.OF_RUNS}
-    if found is None or found[7] not in known:
+    if match is None or match[7] not in known:
         return "the audited value does not rest on what an audit of a run writes."
-    runs, right, wrong, held_out = (int(found[place]) for place in (3, 4, 5, 6))
+    runs, right, wrong, held_out = (int(match[place]) for place in (3, 4, 5, 6))
     if held_out != runs // 2 or held_out < 1 or max(right, wrong) > held_out:
         return "the audited value rests on impossible counts."
-    confidence, delta = float(found[1]), stated.delta
+    confidence, delta = float(match[1]), stated.delta
     epsilon = max(float(epsilon_bound(np.array(right), np.array(wrong), held_out, delta, confidence)), 0.0)
-    if f"{cap(held_out, confidence, delta):.2f}" != found[2]:
+    if f"{cap(held_out, confidence, delta):.2f}" != match[2]:
         return "the audited value states another cap than its number of runs has."
     if not math.isclose(epsilon, stated.epsilon, rel_tol=1e-6, abs_tol=1e-9):
         return f"the counts of the audit prove epsilon >= {epsilon:.6g}, not {stated.epsilon:.6g}."
-    return None if found[8] is None else _separated_again(found, held_out, confidence)
+    return None if match[8] is None else _separated_again(match, held_out, confidence)
 
 
-def _separated_again(found: re.Match[str], held_out: int, confidence: float) -> str | None:
+def _separated_again(match: re.Match[str], held_out: int, confidence: float) -> str | None:
     """Recompute the separation from its own counts, and the share from both numbers; None if they agree."""
-    right, wrong = int(found[11]), int(found[12])
+    right, wrong = int(match[11]), int(match[12])
     if max(right, wrong) > held_out:
         return "the audited separation rests on impossible counts."
     again = Separation.of_counts((wrong, right), held_out, confidence, "", 0.0, 1)
-    if f"{again.mu_lower:.4f}" != found[9]:
-        return f"the counts of the audit prove a separation of {again.mu_lower:.4f}, not {found[9]}."
-    proven = float(found[10])
+    if f"{again.mu_lower:.4f}" != match[9]:
+        return f"the counts of the audit prove a separation of {again.mu_lower:.4f}, not {match[9]}."
+    proven = float(match[10])
     if again.mu_lower > proven + 1e-4:
         return "the audited separation exceeds the proven one: the proof would be refuted."
     shares = {share_text(again.mu_lower, max(proven + error, 1e-9)) for error in (-5e-5, 0.0, 5e-5)}
-    return None if found[8] in shares else f"{found[8]} is not the share that {found[9]} is of {found[10]}."
+    return None if match[8] in shares else f"{match[8]} is not the share that {match[9]} is of {match[10]}."
 
 
 def guarantees(request: Request, *events: Event) -> tuple[Guarantee, Guarantee]:

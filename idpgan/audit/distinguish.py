@@ -91,8 +91,8 @@ def audit(
     best = _choose(game, candidates, runs - held_out - fitted, delta, confidence)
 
     # Second half: count, for both bounds.
-    said = game.play(held_out, lambda y: [_count(candidates[number], choice, y) for number, choice in best])
-    counts = [[sum(part[number] for part in side) for side in said] for number in (0, 1)]
+    answers = game.play(held_out, lambda y: [_count(candidates[number], choice, y) for number, choice in best])
+    counts = [[sum(part[number] for part in side) for side in answers] for number in (0, 1)]
     (first, for_epsilon), (second, for_separation) = best
     return AuditResult.of_counts(
         counts[0][1],
@@ -210,14 +210,14 @@ class _Game:
         step = len(self.players)
 
         def work(number: int) -> list[tuple[_T, _T]]:
-            found = []
+            outputs = []
             for size in sizes[number::step]:  # fixed shares: with fixed noise the result does not depend on timing
                 rows = torch.cat([_rows(side, size) for side in self.sides])
                 data, neighbor = self.players[number](rows).split(size)
-                found.append((use(data), use(neighbor)))
+                outputs.append((use(data), use(neighbor)))
                 self.done += size
                 self.progress("runs", min(self.done, self.total), self.total)
-            return found
+            return outputs
 
         if step == 1:
             parts = [work(0)]

@@ -86,10 +86,10 @@ class RunFacts:
             raise InputError(f"{self.prepared} is missing: the run has released nothing yet. Let it start training.")
         try:
             with safe_open(self.prepared, framework="pt") as tensors:
-                found: Tensor = tensors.get_tensor(name)
+                tensor: Tensor = tensors.get_tensor(name)
         except SafetensorError as error:
             raise InputError(f"{self.prepared} is damaged ({error}). Restore it from a copy.") from error
-        return found
+        return tensor
 
 
 @dataclass(frozen=True)

@@ -171,14 +171,14 @@ def insert_canaries(split: Split, canaries: Images, *, seed: int | None = None) 
         InputError: If there are no canaries, or they do not fit the private images.
     """
     private = split.private
-    for what, found, expected in (
+    for what, actual, expected in (
         ("the shape (C, H, W)", canaries.image_shape, private.image_shape),
         ("the classes", canaries.classes, private.classes),
         ("identities", canaries.identities is not None, private.identities is not None),
         ("the attributes", canaries.attribute_names, private.attribute_names),
     ):
-        if found != expected:
-            raise InputError(f"The canaries have {what} {found}, but the private images have {expected}.")
+        if actual != expected:
+            raise InputError(f"The canaries have {what} {actual}, but the private images have {expected}.")
     if len(canaries) == 0:
         raise InputError("There are no canaries. Give at least one.")
     included = toss(len(canaries), seed)
@@ -288,8 +288,8 @@ def law_of(events: Sequence[Event], least: float) -> tuple[Law, bool]:
     Any other comes from the accountant's curve down to delta = ``least``: it lies above the true one, so that it is
     refuted later.
     """
-    found = tradeoff(tuple(events), (least,)).both_ways
-    return lambda rate: found.misses(1 - rate), found.mu < math.inf
+    curve = tradeoff(tuple(events), (least,)).both_ways
+    return lambda rate: curve.misses(1 - rate), curve.mu < math.inf
 
 
 def has_law(events: Sequence[Event], delta: float) -> bool:
@@ -335,8 +335,8 @@ def bound_law(
     high = 2 * low
     for _ in range(_GAUSSIAN_HALVINGS if gaussian else _COMPOSED_HALVINGS):
         middle = math.sqrt(low * high)
-        found = refuting(middle)
-        low, high, best = (middle, high, found) if found else (low, middle, best)
+        refuted = refuting(middle)
+        low, high, best = (middle, high, refuted) if refuted else (low, middle, best)
     return LawBound(compose_epsilon(scaled(low), delta), name, best, right[best])
 
 
@@ -387,8 +387,8 @@ def audit_guesses(
     for r in tried:
         top = (r + 1) // 2
         right[r] = correct = int(truth[:top].sum()) + int((~truth[num - (r - top) :]).sum() if r > top else 0)
-        found = epsilon_from_guesses(num, r, correct, delta=delta, confidence=each)
-        best = max(best, (found, r, correct))
+        bound = epsilon_from_guesses(num, r, correct, delta=delta, confidence=each)
+        best = max(best, (bound, r, correct))
     epsilon, r, correct = best
     cap = max(epsilon_from_guesses(num, r, r, delta=delta, confidence=each) for r in tried)
     fdp = bound_law(num, right, events, delta=delta, error=1 - each) if has_law(events, delta) else None

@@ -122,10 +122,10 @@ def attack(
         raise InputError(f"{source} is a publication: idpgan recognize {pasted(source)} ORIGINALS asks who is on it.")
     if source.is_file():
         raise InputError(f"{source} is a file, not a run. Say what its images were made from: --members, and --others.")
-    found = attack_run(source, options, progress)
-    with kept(found.to_json()):
-        written = found.write()
-    return Answer(found, lambda: print_attacks(found, written), found.code)
+    findings = attack_run(source, options, progress)
+    with kept(findings.to_json()):
+        written = findings.write()
+    return Answer(findings, lambda: print_attacks(findings, written), findings.code)
 
 
 def _attack_images(synthetic: Path, options: AttackOptions, progress: Progress) -> Answer:
@@ -145,7 +145,7 @@ def _attack_images(synthetic: Path, options: AttackOptions, progress: Progress) 
         check_output(options.out, FORMAT, list(filter(None, sources)))
         check_writable(options.out)
     resolve_device(options.device, "--device")
-    found = attack_images.attack(
+    findings = attack_images.attack(
         *sources,
         attacks=options.attacks,
         most=options.most,
@@ -157,19 +157,19 @@ def _attack_images(synthetic: Path, options: AttackOptions, progress: Progress) 
         riskiest=options.riskiest,
         progress=progress,
     ).gated(options.limit)
-    lines = found.page()
-    with kept(found.to_json()):
+    lines = findings.page()
+    with kept(findings.to_json()):
         if options.out is not None:
-            write_private_json(options.out, found.to_json())
-    return Answer(found, lambda: print_lines(lines), found.code)
+            write_private_json(options.out, findings.to_json())
+    return Answer(findings, lambda: print_lines(lines), findings.code)
 
 
-def print_attacks(found: Findings, written: Sequence[Path] = ()) -> None:
+def print_attacks(findings: Findings, written: Sequence[Path] = ()) -> None:
     """Print one row per attack, why others were skipped or judged fewer, what a reader has to know, and the files."""
-    facts, rows = found.facts, list[tuple[str, ...]]()
+    facts, rows = findings.facts, list[tuple[str, ...]]()
     title = f"{facts['method']} on {facts['data']}: {facts['num_members']:,} members, as many non-members"
     lines, notes = [], dict[str, None]()
-    for outcome in found.outcomes:
+    for outcome in findings.outcomes:
         name, result = outcome.attack.name, outcome.result
         if result is not None:
             rates = [
@@ -186,8 +186,8 @@ def print_attacks(found: Findings, written: Sequence[Path] = ()) -> None:
             lines.append(f"{name} judged {result.num_members:,} of each")
     head = ("attack", "AUC", "prec.", "TPR 1%", "0.1%")  # fits 80 columns; the rest is in attack.json
     print_table(head, rows, title, frame=False)
-    best = [] if found.best is None else [str(found.best)]
-    print_lines([*best, *lines, *(f"note: {note}" for note in (*notes, *found.notes)), *found.lines()])
+    best = [] if findings.best is None else [str(findings.best)]
+    print_lines([*best, *lines, *(f"note: {note}" for note in (*notes, *findings.notes)), *findings.lines()])
     if written:
         print(f"Curator only: {' and '.join(map(str, written))}")
 
@@ -227,7 +227,7 @@ def attack_run(path: Path, options: AttackOptions | None = None, progress: Progr
     )
     if options.shadows:
         known = attacked_run.with_shadows(known, target, members, others, reference, options.shadows, device, progress)
-    found = run.attack(
+    result = run.attack(
         members,
         others,
         known,
@@ -253,4 +253,4 @@ def attack_run(path: Path, options: AttackOptions | None = None, progress: Progr
         "environment": describe_environment(device.type),
     }
     notes = (*findings.CAUTION, *attacked_run.notes_on(target, members, others, known))
-    return dataclasses.replace(found, facts=facts, notes=notes, path=folder.attack).gated(options.limit)
+    return dataclasses.replace(result, facts=facts, notes=notes, path=folder.attack).gated(options.limit)

@@ -105,12 +105,20 @@ def attack(
     rows = select_attacks((attacks,) if isinstance(attacks, str) else attacks)
     rows = tuple(row for row in rows if set(row.needs) <= _POSSIBLE)
     people: dict[str, int] = {}
-    read = {
-        name: _read(
-            name, source, people, num=samples, seed=seed, device=where, pixel_range=pixel_range, progress=progress
+    read = dict[str, Images]()
+    for name, source in sources.items():
+        opened_source = _opened(source)
+        images = read_images(
+            opened_source,
+            what=name,
+            num=samples,
+            seed=seed,
+            device=where,
+            pixel_range=pixel_range,
+            labeled=name == "synthetic",  # other classes may be called otherwise
+            progress=progress,
         )
-        for name, source in sources.items()
-    }
+        read[name] = _with_people(images, opened_source, people)
     all_members = read["members"]
     judged, notes = _chosen(read, most, seed)
     knowledge, of_people = _knowledge(read, seed, where), people_of(*judged) is not None
@@ -121,7 +129,7 @@ def attack(
     if None not in reasons:
         why = "; ".join(dict.fromkeys(map(str, reasons))) or "all need a run"
         raise InputError(f"None of these attacks can be run: {why}.")
-    found = run.attack(
+    findings = run.attack(
         *judged,
         knowledge,
         rows,
@@ -141,13 +149,13 @@ def attack(
         "num_others": len(judged[1]),
         "num_samples": len(read["synthetic"]),
         "num_reference": len(read["reference"]) if "reference" in read else 0,
-        **found.facts,
+        **findings.facts,
         "seconds": round(time.monotonic() - started, 1),
         "environment": describe_environment(where.type),
     }
     if of_people:
         notes.append("the brackets are those of people: images of one person are not independent")
-    return dataclasses.replace(found, facts=facts, notes=(*notes, *CAUTION))
+    return dataclasses.replace(findings, facts=facts, notes=(*notes, *CAUTION))
 
 
 def _names(images: Images, source: Any, chosen: Images) -> list[list[str]]:
@@ -162,22 +170,20 @@ def _names(images: Images, source: Any, chosen: Images) -> list[list[str]]:
     return [places[digest] for digest in chosen.digests()]
 
 
-def _read(name: str, source: Any, people: dict[str, int], **how: Any) -> Images:
-    """Return images of whatever describes them; their people are those of a folder's metadata.csv, by name."""
+def _opened(source: Any) -> Any:
+    """Return what `read_images` takes of whatever describes images."""
     source = source.generator if isinstance(source, FittedGenerator) else source
-    source = opened(Path(source)) if isinstance(source, str | os.PathLike) else source
-    found = read_images(source, what=name, labeled=name == "synthetic", **how)  # other classes may be called otherwise
-    return _with_people(found, source, people) if isinstance(source, Path) else found
+    return opened(Path(source)) if isinstance(source, str | os.PathLike) else source
 
 
-def _with_people(images: Images, path: Path, people: dict[str, int]) -> Images:
+def _with_people(images: Images, path: Any, people: dict[str, int]) -> Images:
     """Add who is on each image, where a folder's metadata.csv says so; ``people`` numbers the names of all folders."""
-    if not (path / METADATA).is_file():
+    if not isinstance(path, Path) or not (path / METADATA).is_file():
         return images
-    rows = read_rows(path, ())
-    if rows.people is None or len(rows.people) != len(images):
+    records = read_rows(path, ())
+    if records.people is None or len(records.people) != len(images):
         return images
-    names = (rows.person_names[number] for number in rows.people)
+    names = (records.person_names[number] for number in records.people)
     numbers = [people.setdefault(name, len(people)) for name in names]
     return dataclasses.replace(images, identities=torch.tensor(numbers))
 

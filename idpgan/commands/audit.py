@@ -150,13 +150,14 @@ def print_audited(audited: Audited) -> None:
         f"{result.held_out:,}",
     ]
     if math.isfinite(audited.proven_mu):  # the second bound, and the epsilon that it implies
-        found, proven, implied, exact = result.separation, audited.proven_mu, audited.implied_epsilon, audited.exact_mu
+        separation, proven = result.separation, audited.proven_mu
+        implied, exact = audited.implied_epsilon, audited.exact_mu
         also = "" if implied is None else f"; if the law is Gaussian, that is epsilon >= {implied:.4f}"
         if exact is not None:
-            also += f"; of what these neighbors can show at all, {exact:.4f}: {share_text(found.mu_lower, exact)}"
+            also += f"; of what these neighbors can show at all, {exact:.4f}: {share_text(separation.mu_lower, exact)}"
         lines.append(
-            f"{SHARE}: {share_text(found.mu_lower, proven)} (audited mu >= {found.mu_lower:.4f} of proven {proven:.4f} "
-            f"standard deviations, at a false-positive rate of {found.fpr_high:.4g}{also})"
+            f"{SHARE}: {share_text(separation.mu_lower, proven)} (audited mu >= {separation.mu_lower:.4f} of proven "
+            f"{proven:.4f} standard deviations, at a false-positive rate of {separation.fpr_high:.4g}{also})"
         )
         lines.append(f"{SHARE_MEANS}.")
     lines.append(
@@ -302,13 +303,13 @@ def check_release(run: Path) -> Verification:
     folder = RunFolder.open(run).release
     if folder.is_symlink():
         raise InputError(f"{folder} is a symbolic link, and nothing is written through one.")
-    found = verify(folder)
-    if not found.consistent:
+    verification = verify(folder)
+    if not verification.consistent:
         raise InputError(
-            f"{folder} does not verify, so no audited value is written into it: {found.problems[0]} If it was left so "
-            f"by a crash, remove it: idpgan train --resume {pasted(run)} writes it again."
+            f"{folder} does not verify, so no audited value is written into it: {verification.problems[0]} If it was "
+            f"left so by a crash, remove it: idpgan train --resume {pasted(run)} writes it again."
         )
-    return found
+    return verification
 
 
 def write_into_release(run: Path, audited: Audited) -> None:
@@ -331,21 +332,23 @@ def write_into_release(run: Path, audited: Audited) -> None:
     folder = RunFolder.open(run)
     with folder.locked():
         remove_leftovers(folder.release)
-        found = check_release(run)
+        verification = check_release(run)
         stated = read_privacy(folder.release / PRIVACY)
-        if found.artifact is None or found.settings is None:
+        if verification.artifact is None or verification.settings is None:
             raise TypeError("a release that verifies has an artifact and settings.")
         document = {name: value for name, value in stated.document.items() if name != "files"}
-        report = dataclasses.replace(found.report, audited=audited.guarantee)
+        report = dataclasses.replace(verification.report, audited=audited.guarantee)
         document["report"] = report.to_json()
+        artifact, settings = verification.artifact, verification.settings
         before, after = (
-            card_text(each, document, found.artifact, found.settings).split("\n") for each in (found.report, report)
+            card_text(stated_report, document, artifact, settings).split("\n")
+            for stated_report in (verification.report, report)
         )
         rows = dict(zip(before, after, strict=True))  # one row differs; the rest keeps its words
-        card = "\n".join(rows.get(line, line) for line in found.files[CARD].decode().split("\n"))
+        card = "\n".join(rows.get(line, line) for line in verification.files[CARD].decode().split("\n"))
         with whole_folder(folder.release) as part:
-            for name, content in found.files.items():
+            for name, content in verification.files.items():
                 if name != CARD:
                     (part / name).parent.mkdir(exist_ok=True)
                     write_bytes_atomic(part / name, content)
-            seal(part, document, found.artifact, card)
+            seal(part, document, artifact, card)

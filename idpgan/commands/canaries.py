@@ -122,10 +122,10 @@ class OneRun:
                 f"{name}: epsilon >= {result.epsilon_lower:.4f} (cap {result.cap:.2f}): {result.correct} of "
                 f"{result.guesses} guesses right about {result.canaries} canaries, confidence {result.confidence:g}"
             )
-            if (found := result.fdp) is not None:
+            if (bound := result.fdp) is not None:
                 lines.append(
-                    f"{name}, f-DP: epsilon >= {found.epsilon_lower:.4f} if the law is {found.law}: {found.correct} of "
-                    f"{found.guesses} guesses right"
+                    f"{name}, f-DP: epsilon >= {bound.epsilon_lower:.4f} if the law is {bound.law}: {bound.correct} of "
+                    f"{bound.guesses} guesses right"
                 )
         lines += [f"note: {note}" for note in self.notes] + [_READ] * (not self.data_free)
         if self.violation:
@@ -207,8 +207,8 @@ def images_once(
         charged=charged,
     )
     proven = trained[0].privacy().proven
-    found = OneRun(config.method.name, proven, results, False)
+    result = OneRun(config.method.name, proven, results, False)
     notes = [f"{canaries} {kind} holdout images, in or out by coins, among {split.num_private:,} private ones"]
-    if not found.comparable:
+    if not result.comparable:
         notes.append(f"a coin makes a null record, the proof is for {proven.unit}, {proven.relation}: no verdict")
-    return dataclasses.replace(found, notes=tuple(notes))
+    return dataclasses.replace(result, notes=tuple(notes))

@@ -133,34 +133,34 @@ def evaluate(
     Example: idpgan evaluate synthetic.npz --data mnist --data-root ../shared/data --ceiling
     """
     evaluated = evaluate_source(source, options, progress)
-    found = evaluated.to_json()
-    with kept(found):
+    content = evaluated.to_json()
+    with kept(content):
         evaluated.write()
 
     def show() -> None:
-        print(f"{source} ({found['num_images']:,} images) against {found['data']['name']}")
-        if found.get("drawn_for") == "looking":
+        print(f"{source} ({content['num_images']:,} images) against {content['data']['name']}")
+        if content.get("drawn_for") == "looking":
             print("These images were drawn to be looked at; to train on: idpgan sample --for training.")
-        elif found.get("drawn_for") == "training":
+        elif content.get("drawn_for") == "training":
             print("Images are drawn for training.")
-        print_evaluation(found)
+        print_evaluation(content)
 
-    return Answer(found, show)
+    return Answer(content, show)
 
 
-def print_evaluation(found: Mapping[str, Any]) -> None:
+def print_evaluation(content: Mapping[str, Any]) -> None:
     """Print the tables of all that was measured, what they rest on, and what a reader has to know."""
     from idpgan.metrics.evaluation import metric_notes, metric_tables
 
     plain = str.maketrans({"±": "+-", "↑": "", "↓": ""})
-    for table in metric_tables(found):
+    for table in metric_tables(content):
         print_lines([table.caption.translate(plain)])
         rows = [[cell.translate(plain) for cell in row] for row in (table.head, *table.rows)]
         if len(table.head) > _MOST_COLUMNS:
             rows = [list(column) for column in zip(*rows, strict=True)]
         print_table([heading.strip() for heading in rows[0]], rows[1:])
         print_lines([line.translate(plain) for line in table.lines])
-    print_lines([f"note: {note}" for note in metric_notes(found)])
+    print_lines([f"note: {note}" for note in metric_notes(content)])
 
 
 @dataclass(frozen=True)
@@ -221,16 +221,27 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         num, wanted = dpimagebench.NUM_IMAGES, ["dpimagebench"]
         about["privacy"] = _benchmark_privacy(source, kind, split.num_private)
     num = num if options.num is None else options.num
-    told = renamed(progress, "images under test")
-    read: Any = {"num": num, "device": device, "pixel_range": options.pixel_range, "progress": told}
-    images = read_images(under_test, split.image_shape, split.classes, **read)
+    images = read_images(
+        under_test,
+        split.image_shape,
+        split.classes,
+        num=num,
+        device=device,
+        pixel_range=options.pixel_range,
+        progress=renamed(progress, "images under test"),
+    )
     store = cache.Cache(cache.default_folder())
-    same: Any = {name: getattr(options, name) for name in ("part", "splits", "features", "weights", "full")}
+    part: Any = options.part
+    network: Any = options.features
     evaluation = metrics.evaluate_images(
         images,
         split,
         wanted,
-        **same,
+        part=part,
+        splits=options.splits,
+        features=network,
+        weights=options.weights,
+        full=options.full,
         num_seeds=options.seeds,
         classifiers=options.classifiers or tuple(RECIPES),
         cache=store,

@@ -43,14 +43,15 @@ def recognize(
     """
     from idpgan.commands import reidentify
 
-    found = reidentify.recognize_people(out, originals, options.attacks, device=options.device, progress=progress)
-    with kept(found.to_json()):
-        written = found.write(out / "curator")
+    result = reidentify.recognize_people(out, originals, options.attacks, device=options.device, progress=progress)
+    with kept(result.to_json()):
+        written = result.write(out / "curator")
 
     def show() -> None:
-        title = f"{found.facts['method']}: {found.facts['num_asked']:,} images of {found.facts['num_people']:,} people"
+        facts = result.facts
+        title = f"{facts['method']}: {facts['num_asked']:,} images of {facts['num_people']:,} people"
         head = ("attack", "learned", "filter", "first guess", f"first {reidentify.FEW}")
-        print_table(head, found.rows(), title, frame=False)
-        print_lines([*found.page(), f"Curator only: {' and '.join(map(str, written))}"])
+        print_table(head, result.rows(), title, frame=False)
+        print_lines([*result.page(), f"Curator only: {' and '.join(map(str, written))}"])
 
-    return Answer(found, show)
+    return Answer(result, show)

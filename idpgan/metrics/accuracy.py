@@ -103,11 +103,11 @@ def share_interval(right: np.ndarray, draws: np.ndarray, confidence: float = CON
     return low, float(betaincinv(hits + 1, trials - hits, 1 - half)) if share < 1 else 1.0
 
 
-def table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(content: Mapping[str, Any]) -> MetricTable | None:
     """Return the table of a private classifier."""
-    if not found.get("classifier"):
+    if not content.get("classifier"):
         return None
-    result, run, guarantee = found["classifier"], found.get("classifier_run"), ""
+    result, run, guarantee = content["classifier"], content.get("classifier_run"), ""
     if run:  # what protects it, at its own delta
         guarantee = f" (epsilon {epsilon_text(run['epsilon'])}, delta {run['delta']:.3g}, unit {run['unit']})"
     right, sure = f"{result['accuracy']:.2%}", f"{result['confidence']:.0%}"

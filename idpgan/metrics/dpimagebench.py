@@ -212,9 +212,9 @@ def measure(judging: Judging, images: Images) -> BenchmarkResult:
     return result
 
 
-def table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(content: Mapping[str, Any]) -> MetricTable | None:
     """Return the three accuracies, what a reader quotes of them, and epsilon at the benchmark's delta."""
-    result = found.get("dpimagebench")
+    result = content.get("dpimagebench")
     if not result:
         return None
     scores = {score["name"]: score for score in result["scores"]}
@@ -231,19 +231,19 @@ def table(found: Mapping[str, Any]) -> MetricTable | None:
     lines = [
         f"best of three: {best['mean']:.2%} ({best['name']}); mean of three {result['mean']:.2%} ± "
         f"{result['std']:.2%}; chosen on held-back generated images: {chosen['mean']:.2%} ({chosen['name']})",
-        f"accuracy on {result['num_test']:,} real {found['part']} images, {len(result['seeds'])} seed(s)",
+        f"accuracy on {result['num_test']:,} real {content['part']} images, {len(result['seeds'])} seed(s)",
     ]
-    if "privacy" in found:
-        privacy = found["privacy"]
+    if "privacy" in content:
+        privacy = content["privacy"]
         proven, own = privacy["benchmark"], privacy["own"]
         if own is None:
-            said = "no epsilon is known: the images come without the charges of a release"
+            stated = "no epsilon is known: the images come without the charges of a release"
         else:
-            said = (
+            stated = (
                 f"epsilon {epsilon_text(proven['epsilon'])}, unit {proven['unit']}, {proven['relation']}; at the run's "
             )
-            said += f"own delta {own['delta']:.3g}: epsilon {epsilon_text(own['epsilon'])}"
-        lines.append(f"at delta = 1 / (n ln n) = {proven['delta']:.4g}, n = {privacy['num_private']:,}: {said}")
+            stated += f"own delta {own['delta']:.3g}: epsilon {epsilon_text(own['epsilon'])}"
+        lines.append(f"at delta = 1 / (n ln n) = {proven['delta']:.4g}, n = {privacy['num_private']:,}: {stated}")
     return MetricTable(
         f"Utility by {result['protocol']}",
         ("classifier", "parameters", "accuracy", "held back"),

@@ -71,23 +71,23 @@ class Evaluation:
         return "\n".join([*lines, *metric_notes(self.to_json())])
 
 
-def metric_tables(found: Mapping[str, Any]) -> list[MetricTable]:
+def metric_tables(content: Mapping[str, Any]) -> list[MetricTable]:
     """Return the tables of all that was measured.
 
     Args:
-        found: Content of an evaluation.json.
+        content: Content of an evaluation.json.
 
     Raises:
         KeyError, TypeError, ValueError, IndexError: If it is of another version.
     """
     functions = dict.fromkeys([row.table for row in METRICS.values()] + [accuracy.table, predictions.table])
-    return [table for function in functions if (table := function(found)) is not None]
+    return [table for function in functions if (table := function(content)) is not None]
 
 
-def metric_notes(found: Mapping[str, Any]) -> list[str]:
+def metric_notes(content: Mapping[str, Any]) -> list[str]:
     """Return what a reader of an evaluation.json has to know, each note once."""
-    results = [found.get(name) or {} for name in (*METRICS, "by_group")]
-    return list(dict.fromkeys([*found["notes"], *(note for result in results for note in result.get("notes", ()))]))
+    results = [content.get(name) or {} for name in (*METRICS, "by_group")]
+    return list(dict.fromkeys([*content["notes"], *(note for result in results for note in result.get("notes", ()))]))
 
 
 @typed

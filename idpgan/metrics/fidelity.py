@@ -291,10 +291,10 @@ def measure(judging: Judging, images: Images) -> FidelityResult:
     )
 
 
-def table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(content: Mapping[str, Any]) -> MetricTable | None:
     """Return the scores of the images under test beside those of the real private ones."""
     named = {"fidelity": "these images", "fidelity_ceiling": "real private images (ceiling)"}
-    results = {named[name]: found[name] for name in named if found.get(name)}
+    results = {named[name]: content[name] for name in named if content.get(name)}
     if not results:
         return None
     first = next(iter(results.values()))
@@ -354,8 +354,8 @@ def _radii(rows: Tensor, neighbors: tuple[int, ...]) -> Tensor:
 def _check(features: Tensor, real: Tensor, least: int) -> None:
     for rows in (features, real):
         if rows.ndim != 2 or not rows.is_floating_point() or len(rows) < least or rows.shape[1] == 0:
-            found = f"{rows.dtype} {tuple(rows.shape)}"
-            raise InputError(f"Features must be floating point (N, F) of at least {least} rows, got {found}.")
+            actual = f"{rows.dtype} {tuple(rows.shape)}"
+            raise InputError(f"Features must be floating point (N, F) of at least {least} rows, got {actual}.")
         if not bool(rows.isfinite().all()):
             raise InputError("Features hold NaN or infinity: the feature network or its weights are broken.")
     if features.shape[1] != real.shape[1]:

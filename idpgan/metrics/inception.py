@@ -80,8 +80,8 @@ def inception_score(probabilities: Tensor, splits: int = 10) -> tuple[float, flo
         (4.0, 0.0)
     """
     if probabilities.ndim != 2 or not probabilities.is_floating_point() or 0 in probabilities.shape:
-        found = f"{probabilities.dtype} {tuple(probabilities.shape)}"
-        raise InputError(f"Probabilities must be floating point (N, K), one row per image, got {found}.")
+        actual = f"{probabilities.dtype} {tuple(probabilities.shape)}"
+        raise InputError(f"Probabilities must be floating point (N, K), one row per image, got {actual}.")
     if not 1 <= splits <= len(probabilities):
         raise InputError(
             f"splits = {splits} must be in [1, {len(probabilities)}]: every split needs at least one of the "
@@ -161,9 +161,9 @@ def check(judging: Judging) -> None:
         raise InputError("The data set has no labels, so that no classifier of it gives an inception score.")
 
 
-def table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(content: Mapping[str, Any]) -> MetricTable | None:
     """Return the score beside its standard error, and the classifier that gave it."""
-    result = found.get("inception")
+    result = content.get("inception")
     if not result:
         return None
     error = result.get("standard_error")

@@ -65,9 +65,9 @@ class Judges:
             files = [paths[each].relative_to(config.data_root).as_posix() for each in index]
         if column is not None:
             values = _values(config, judges, column, index, there)
-            if not 2 <= (found := len({*values} - {""})) <= MOST_GROUPS:
+            if not 2 <= (groups := len({*values} - {""})) <= MOST_GROUPS:
                 raise InputError(
-                    f"--by {column} has {found} values among the {part} images, and groups are 2 to {MOST_GROUPS}. "
+                    f"--by {column} has {groups} values among the {part} images, and groups are 2 to {MOST_GROUPS}. "
                     "Make a column of fewer, such as ages in steps of ten years."
                 )
         return cls(judges.existing(), index, files, values)
@@ -159,18 +159,19 @@ def measure_groups(column: str, judges: Judges, predicted: Tensor) -> GroupsResu
         return share_interval((truth == predicted).astype(float), np.unique(draws, return_inverse=True)[1])
 
     truth = cast(Tensor, judges.images.labels)
-    given: Any = {"y_true": truth.numpy()[known], "y_pred": predicted.numpy()[known]}
-    given["sensitive_features"] = groups[known]
+    real, given, sensitive = truth.numpy()[known], predicted.numpy()[known], groups[known]
     metrics = {"num_real": count, "accuracy": accuracy_score, "interval": interval}
     draws = {"interval": {"draws": draws_of(judges.images)[known]}}
-    frame = MetricFrame(metrics=metrics, sample_params=draws, **given)
-    apart = float(demographic_parity_difference(**given)) if len(judges.images.classes) == 2 else None
+    frame = MetricFrame(metrics=metrics, y_true=real, y_pred=given, sensitive_features=sensitive, sample_params=draws)
+    apart = None
+    if len(judges.images.classes) == 2:
+        apart = float(demographic_parity_difference(y_true=real, y_pred=given, sensitive_features=sensitive))
     return GroupsResult(column, frame.by_group.to_dict("index"), apart, int((~known).sum()))
 
 
-def table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(content: Mapping[str, Any]) -> MetricTable | None:
     """Return the table of what was measured by group."""
-    result = found.get("by_group")
+    result = content.get("by_group")
     if not result:
         return None
     rows = [
@@ -180,5 +181,5 @@ def table(found: Mapping[str, Any]) -> MetricTable | None:
     lines = [f"without a value, and left out: {result['unknown']:,} images"] * bool(result["unknown"])
     if result["discrimination"] is not None:
         lines.append(f"the second class is predicted {result['discrimination']:.1%} apart (demographic parity)")
-    caption = f"By {result['column']}: accuracy on real {found['part']} images; [{CONFIDENCE:.0%} interval]"
+    caption = f"By {result['column']}: accuracy on real {content['part']} images; [{CONFIDENCE:.0%} interval]"
     return MetricTable(caption, (result["column"], "images", "accuracy"), tuple(rows), tuple(lines))

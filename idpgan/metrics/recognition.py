@@ -149,8 +149,10 @@ def scores_by_svm(
     # Images of lower rank than `components`: whitening would blow up the rounding errors of the rest.
     kept = pca.explained_variance_ > _NO_VARIANCE * pca.explained_variance_[0]
     svm = SVC(C=penalty, kernel="rbf", gamma="scale").fit(pca.transform(rows)[:, kept], people.numpy())
-    found = torch.from_numpy(svm.decision_function(pca.transform(asked)[:, kept]))
-    return torch.stack([-found, found], 1) if found.ndim == 1 else found  # of two people one number says both
+    decisions = torch.from_numpy(svm.decision_function(pca.transform(asked)[:, kept]))
+    if decisions.ndim == 1:  # of two people one number says both
+        return torch.stack([-decisions, decisions], 1)
+    return decisions
 
 
 @typed
@@ -284,8 +286,8 @@ def _check(
         if images.ndim < 2 or len(images) == 0 or images[0].numel() == 0:
             raise InputError(f"The {name} images must be (N, ...) with N >= 1, got {tuple(images.shape)}.")
         if identities.dtype != torch.int64 or identities.shape != images.shape[:1]:
-            found = f"{identities.dtype} {tuple(identities.shape)}"
-            raise InputError(f"{len(images)} {name} images need int64 identities ({len(images)},), got {found}.")
+            actual = f"{identities.dtype} {tuple(identities.shape)}"
+            raise InputError(f"{len(images)} {name} images need int64 identities ({len(images)},), got {actual}.")
         if images.is_floating_point() and not bool(images.isfinite().all()):
             bad = int((~images.isfinite()).flatten(1).any(dim=1).sum())
             raise InputError(f"{bad} of {len(images)} {name} images have pixels that are NaN or infinite.")
@@ -326,13 +328,13 @@ def measure(judging: Judging, images: Images) -> Recognition | None:
     return recognize(images.images, labels, real.images, real.labels, components)
 
 
-def table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(content: Mapping[str, Any]) -> MetricTable | None:
     """Return accuracy, precision, recall and F1."""
-    if not found.get("recognition"):
+    if not content.get("recognition"):
         return None
-    result = found["recognition"]
+    result = content["recognition"]
     return MetricTable(
-        f"Recognition of {result['num_people']:,} classes on {result['num_test']:,} real {found['part']} images by "
+        f"Recognition of {result['num_people']:,} classes on {result['num_test']:,} real {content['part']} images by "
         "principal components and an SVM, trained on these images",
         ("", "accuracy", "precision", "recall", "F1"),
         (("macro averages", *(f"{result[name]:.2%}" for name in ("accuracy", "precision", "recall", "f1"))),),

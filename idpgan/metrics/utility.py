@@ -139,12 +139,12 @@ def check_sets(images: Images, test: Images, seeds: Sequence[int]) -> Tensor:
     Raises:
         InputError: If a classifier of ``images`` cannot be tested on ``test``, or a seed is given twice or none at all.
     """
-    for name, found, expected in (
+    for name, actual, expected in (
         ("the shape (C, H, W)", images.image_shape, test.image_shape),
         ("the classes", images.classes, test.classes),
     ):
-        if found != expected:
-            raise InputError(f"The images have {name} {found}, but the real test images have {expected}.")
+        if actual != expected:
+            raise InputError(f"The images have {name} {actual}, but the real test images have {expected}.")
     if len(images) < LEAST_TO_FIT or len(test) == 0:
         counts = f"{len(images)} images to train on and {len(test)} to test on"
         raise InputError(f"{counts}: needed are at least {LEAST_TO_FIT} and 1.")
@@ -221,10 +221,10 @@ def check_floor(judging: Judging) -> None:
         )
 
 
-def table(found: Mapping[str, Any]) -> MetricTable | None:
+def table(content: Mapping[str, Any]) -> MetricTable | None:
     """Return accuracies by kind of classifier, and what a constant answer gets."""
     headings = {"utility": "these images", "ceiling": "real private images (ceiling)", "floor": "public images (floor)"}
-    results = {name: found[name] for name in headings if found.get(name)}
+    results = {name: content[name] for name in headings if content.get(name)}
     if not results:
         return None
     first = next(iter(results.values()))
@@ -232,7 +232,7 @@ def table(found: Mapping[str, Any]) -> MetricTable | None:
     rows = [(scores[0]["name"], *map(spread, scores)) for scores in by_classifier]
     rows.append(("always the majority", *(f"{result['majority']:.2%}" for result in results.values())))
     return MetricTable(
-        f"Utility: accuracy on {first['num_test']:,} real {found['part']} images of a classifier trained on these, "
+        f"Utility: accuracy on {first['num_test']:,} real {content['part']} images of a classifier trained on these, "
         f"mean ± standard deviation over {len(first['seeds'])} seed(s)",
         ("classifier, trained on", *(headings[name] for name in results)),
         tuple(rows),
