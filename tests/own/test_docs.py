@@ -1,4 +1,4 @@
-"""The network of docs/guide/own-module.md and the renderer of docs/methods/own-generator.md work; the rest is read."""
+"""The network and the renderer of docs/methods/own-generator.md work; the rest is read."""
 
 import ast
 import re
@@ -12,10 +12,7 @@ from idpgan.kinds import verify
 from idpgan.release.export import export_samples
 from idpgan.trainer import load_config, start
 
-DOCS = Path(__file__).parents[2] / "docs"
-PAGE = "\n".join(
-    (DOCS / name).read_text(encoding="utf-8") for name in ("guide/own-module.md", "methods/own-generator.md")
-)
+PAGE = (Path(__file__).parents[2] / "docs" / "methods" / "own-generator.md").read_text(encoding="utf-8")
 FILES = dict(
     re.findall(r"^`([a-z]+\.(?:py|toml))`[^\n]*\n\n```[a-z]+\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 )
