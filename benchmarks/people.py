@@ -38,7 +38,7 @@ from idpgan.metrics.features import FeatureClassifier, fit_feature_classifier
 from idpgan.metrics.fidelity import measure_fidelity
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
-from idpgan.synthesis.gaussian import GaussianMoments
+from idpgan.synthesis import gaussian
 from idpgan.trainer import train_on
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
@@ -118,7 +118,7 @@ def generator_of(law: str, epsilon: float, seed: int, private: Images, public: I
     split = Split(public, private, nobody, nobody)
     config, kept = build_config(table, "the row"), out / f"{law}-{epsilon:g}-{seed}.pt"
     if kept.is_file():
-        method = GaussianMoments(plan_run(config, split.shape), split, ledger=None, device=torch.device("cpu"))
+        method = gaussian.Method(plan_run(config, split.shape), split, ledger=None, device=torch.device("cpu"))
         method._take_released(torch.load(kept, weights_only=True))
         return method
     method = train_on(config, split)

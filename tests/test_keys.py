@@ -19,7 +19,7 @@ def sections():
 
 
 def described(section):
-    """Return what the docstrings of a section and its bases say of its keys; `LookupError` where one is missing."""
+    """Return what a section's descriptions and docstrings say of its keys; `LookupError` where one is missing."""
     found = {}
     for base in reversed(section.__mro__):
         if issubclass(base, Section):
@@ -27,6 +27,7 @@ def described(section):
             body = re.split(r"\n(?=\S)", rest, maxsplit=1)[0]
             items = re.findall(r"^    (\w+): (.*(?:\n        .*)*)", body, flags=re.MULTILINE)
             found |= {key: " ".join(text.split()) for key, text in items}
+    found |= {key: field.description for key, field in section.model_fields.items() if field.description}
     if set(found) != set(section.model_fields):
         raise LookupError(f"{section.__qualname__}: {sorted(set(found) ^ set(section.model_fields))}")
     return found

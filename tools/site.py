@@ -5,6 +5,7 @@ A hook of mkdocs.yml. The order of the pages is that of the links in docs/README
 
 import posixpath
 import re
+import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -72,20 +73,33 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def every_key() -> str:
-    """Return the page of all keys: of each section its classes, whose docstrings say what the keys mean."""
+    """Return the page of all keys: classes by their docstrings, the keys of a method by their descriptions."""
     lines, seen = (
         ["# Every key of a config\n", "What is left out has its default; an unknown key is refused.\n"],
         {Section},
     )
     for title, config in [("All methods", RunConfig), *((name, load(name).Settings) for name in METHODS)]:
         lines.append(f"## {title}\n")
-        for field in config.model_fields.values():
+        for part, field in config.model_fields.items():
             for section in reversed(getattr(field.annotation, "__mro__", ())):
-                if issubclass(section, Section) and section not in seen:
-                    seen.add(section)
+                if not issubclass(section, Section) or section in seen:
+                    continue
+                seen.add(section)
+                if getattr(sys.modules[section.__module__], section.__qualname__, None) is section:
                     own = f"::: {section.__module__}.{section.__qualname__}"
                     lines.append(f"{own}\n    options:\n      show_if_no_docstring: true\n")
+                else:
+                    lines += [*map("- {}".format, keys_of(part, section)), ""]
     return "\n".join(lines)
+
+
+def keys_of(part: str, section: type[Section]) -> list[str]:
+    """Return a line for each key that a section does not have from all methods."""
+    return [
+        f"`{part}.{name}`{'' if field.is_required() else f' = `{field.default!r}`'}: {field.description}"
+        for name, field in section.model_fields.items()
+        if field.description
+    ]
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:

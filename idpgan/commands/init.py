@@ -250,7 +250,7 @@ def _adapted(facts: Facts, base: Path, data: Mapping[str, object]) -> dict[str, 
     from idpgan.data.load import Split
     from idpgan.device import resolve_device
     from idpgan.models.pipeline_folder import is_pipeline
-    from idpgan.synthesis.diffusion.method import Diffusion
+    from idpgan.synthesis.diffusion import method as diffusion
     from idpgan.synthesis.starter import starter_for
     from idpgan.training.plan import plan_run
 
@@ -273,7 +273,9 @@ def _adapted(facts: Facts, base: Path, data: Mapping[str, object]) -> dict[str, 
     labels, names = torch.zeros(1, dtype=torch.int64) if facts.shape.classes else None, facts.shape.classes
     single = Images(torch.zeros(1, *facts.shape.image_shape, dtype=torch.uint8), labels, names)
     nobody = single.select(torch.arange(0))
-    method = Diffusion.of(config, Split(nobody, single, nobody, nobody), device=resolve_device(config.training.device))
+    method = diffusion.Method.of(
+        config, Split(nobody, single, nobody, nobody), device=resolve_device(config.training.device)
+    )
     usual = float(method.usual_norm(_FEW_DRAWN if config.model.pipeline is not None else _MANY_DRAWN))
     return values | {"clip": float(f"{usual:.2g}")}
 

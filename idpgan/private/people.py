@@ -10,58 +10,68 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from idpgan.config import Keys, key
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.privacy import Relation, Unit
-from idpgan.training.config import CHOOSE_DELTA, PrivacyConfig
+from idpgan.training.config import CHOOSE_DELTA
 from idpgan.training.plan import RunPlan, Signal
 
 _RECORDS = {Unit.PERSON: "people", Unit.PHOTO: "photos"}
 
 
-class AggregatePrivacy(PrivacyConfig):
-    """[privacy] of idp-gan-aggregate; epsilon, delta, unit and relation are one statement.
+KEYS: Keys = {
+    "epsilon": key(float, ..., "Of all that is released, whatever is trained from it.", gt=0),
+    "delta": key(
+        float,
+        ...,
+        "Below 1/N for N private images, usually `min(1e-5, 1 / (10 N))`; 0 for the pure guarantee of Laplace noise.",
+        ge=0,
+        lt=1,
+        hint=CHOOSE_DELTA,
+    ),
+    "unit": key(
+        Literal[Unit.IMAGE, Unit.PERSON, Unit.PHOTO],
+        Unit.IMAGE,
+        '"image", "person" where the data names identities, or "photo" where faces were cut out of photos.',
+    ),
+    "relation": key(Relation, Relation.ZERO_OUT, "How neighbors differ."),
+    "most_per_person": key(
+        int,
+        20,
+        "Public cap on the images of a person or photo; further ones are left out, the first by index stay.",
+        ge=1,
+        le=1_000_000,
+    ),
+}
+"""[privacy] of a release of sums or votes: epsilon, delta, unit and relation are one statement on all of it."""
 
-    Attributes:
-        epsilon: Of the one release, whatever is trained from it.
-        delta: Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; 0 for the pure guarantee of Laplace
-            noise.
-        unit: "image", "person" where the data names identities, or "photo" where faces were cut out of photos.
-        relation: How neighbors differ.
-        most_per_person: Public cap on the images of a person or photo; further ones are left out, the first by index
-            stay.
-    """
-
-    epsilon: float = Field(gt=0)
-    delta: float = Field(ge=0, lt=1, json_schema_extra={"hint": CHOOSE_DELTA})
-    unit: Literal[Unit.IMAGE, Unit.PERSON, Unit.PHOTO] = Unit.IMAGE
-    relation: Relation = Relation.ZERO_OUT
-    most_per_person: int = Field(20, ge=1, le=1_000_000)
-
-    @property
-    def cap(self) -> int | None:
-        """Images of one person or photo that count, for these units; None for unit image."""
-        return self.most_per_person if self.unit.of_images else None
-
-    @property
-    def terms(self) -> dict[str, Any]:
-        """What a release of sums or votes is calibrated to: the arguments of `CellSums.calibrated`."""
-        own = {key: getattr(self, key) for key in ("epsilon", "delta", "unit", "relation")}
-        return own | {"most_per_unit": self.cap or 1}
+ABOVE_ZERO: Keys = {
+    "delta": key(
+        float,
+        ...,
+        "Below 1/N for N private images, usually `min(1e-5, 1 / (10 N))`; above 0, as the noise is Gaussian.",
+        gt=0,
+        lt=1,
+        hint=CHOOSE_DELTA,
+    )
+}
+"""[privacy] of a method that knows Gaussian noise alone."""
 
 
-class GaussianPrivacy(AggregatePrivacy):
-    """[privacy] of gaussian and evolution; epsilon, delta, unit and relation are one statement on all that is released.
+def cap_of(privacy: Any) -> int | None:
+    """Return how many images of one person or photo count, for these units; None for unit image."""
+    cap: int = privacy.most_per_person
+    return cap if privacy.unit.of_images else None
 
-    Attributes:
-        delta: Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as the noise is Gaussian.
-    """
 
-    delta: float = Field(gt=0, lt=1, json_schema_extra={"hint": CHOOSE_DELTA})
+def terms(privacy: Any) -> dict[str, Any]:
+    """Return what a release of sums or votes is calibrated to: the arguments of `CellSums.calibrated`."""
+    adjacency = {"unit": privacy.unit, "relation": privacy.relation, "most_per_unit": cap_of(privacy) or 1}
+    return {"epsilon": privacy.epsilon, "delta": privacy.delta, **adjacency}
 
 
 def refuse_shared_people(config: Any) -> None:
@@ -100,7 +110,7 @@ def check_people(plan: RunPlan) -> None:
 
 def capped(config: Any) -> list[str]:
     """Return what a report has to state about the cap on a person's images."""
-    cap, unit = config.privacy.cap, config.privacy.unit
+    cap, unit = cap_of(config.privacy), config.privacy.unit
     return [] if cap is None else [f"the cap of {cap} images of one {unit}"]
 
 
@@ -109,7 +119,7 @@ def signal_of(plan: RunPlan, noise: float, source: str) -> Signal:
 
     A person's images weigh as much as one image, so with a cap of k there are at least N / k records.
     """
-    cap = plan.config.privacy.cap
+    cap = cap_of(plan.config.privacy)
     records = plan.shape.num_private / (cap or 1) / plan.rows
     return Signal(records, plan.rows, noise, source, "images" if cap is None else _RECORDS[plan.unit])
 

@@ -28,13 +28,12 @@ class ReleasedOnce(Method):
         noise: Source of noise and coins; None = the operating system's.
     """
 
-    _released: dict[str, Tensor]
     _private: Images | None
 
     def _set_up(self, split: Split) -> None:
-        super()._set_up(split)
         refuse_people_in_two_parts(self.plan.unit, split)
         self._private, self._public = split.private, split.public
+        self._released: dict[str, Tensor] = {}
 
     @property
     def release_events(self) -> Sequence[Event]:

@@ -302,7 +302,7 @@ class PrivateSteps(Method):
 
     @classmethod
     def of_canaries(
-        cls, config: Any, split: Split, dpsgd: DPSGDPlan, noise: Noise, device: torch.device, **planned: Any
+        cls, config: Any, split: Split, dpsgd: DPSGDPlan, noise: Noise, device: torch.device, **more: Any
     ) -> Self:
         """Make a method whose network is one of canaries, for an audit; no step is charged: canaries need no budget.
 
@@ -310,12 +310,12 @@ class PrivateSteps(Method):
             config: Of a run.
             split: Canaries and null records in the private part.
             dpsgd: Takes the place of the plan's.
-            planned: Further attributes of the plan that are known without calibration.
+            more: Further arguments of the method, such as the network of canaries.
         """
         plan = plan_run(config, split.shape)
-        for name, value in {"dpsgd": dpsgd, **planned}.items():
-            setattr(plan, name, value)
-        made = cls(plan, split, ledger=Ledger(Unit.IMAGE, Relation.ZERO_OUT), device=device, noise=noise)
+        plan.dpsgd = dpsgd
+        ledger = Ledger(Unit.IMAGE, Relation.ZERO_OUT)
+        made = cls(plan, split, ledger=ledger, device=device, noise=noise, **more)
         alike = cls, repr(config), len(split.private), dpsgd.sample_rate, device, torch.get_num_threads()
         if alike not in _CANARY_TILES:
             _CANARY_TILES[alike] = made.decide_tiles(None)

@@ -8,20 +8,16 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
-
+from idpgan.config import Key, Keys, key
 from idpgan.errors import ConfigError
+from idpgan.methods import load
 from idpgan.privacy import DiscreteLaplace, Event, Grid, RandomizedResponse, Relation, RoundedGaussian, Unit
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget
-from idpgan.private.people import AggregatePrivacy
-from idpgan.synthesis.aggregate.config import AggregateConfig, AggregatePlan, AggregateRun, AggregateTraining
-from idpgan.synthesis.dp_gan.config import DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun
-from idpgan.synthesis.wgan_gp import WganGpConfig
-from idpgan.training.config import MethodConfig, PrivacyConfig, RunConfig
+from idpgan.training.config import section_of, settings
 from idpgan.training.plan import RunPlan
 
 # idp-gan-local: every image and its label went through a channel of its own, once ------------------------------------
@@ -29,43 +25,46 @@ from idpgan.training.plan import RunPlan
 _LOCAL = (Unit.IMAGE, Relation.REPLACE_ONE)
 
 
-class LocalConfig(WganGpConfig):
-    """[method] of idp-gan-local: k coefficients in a public basis, each clamped, or clipped together in a norm."""
-
-    name: Literal["idp-gan-local"] = "idp-gan-local"  # type: ignore[assignment]  # the same section, another method
-    projection: Literal["pixels", "dct", "public-pca"] = "pixels"
-    coefficients: int | None = Field(None, ge=1)
-    bound: Literal["clamp", "l1", "l2"] = "clamp"
-    clip_norm: float | None = Field(None, gt=0)
+def _keys_of(name: str) -> Keys:
+    """Return the keys of a method's [method] but for its name."""
+    fields = section_of(load(name).Settings, "method").model_fields
+    kinds = {key: Annotated[field.annotation, *field.metadata, None] for key, field in fields.items() if key != "name"}
+    return {key: Key(kind, fields[key].default, "", {}) for key, kind in kinds.items()}
 
 
-class LocalPrivacy(PrivacyConfig):
-    """[privacy] of idp-gan-local; the label's randomized response takes ``label_epsilon`` of ``epsilon``."""
-
-    epsilon: float = Field(gt=0)
-    delta: float | None = Field(None, ge=0, lt=1)
-    label_epsilon: float | None = Field(None, gt=0, le=30)
+def _raw_labels(config: Any) -> bool:
+    """Tell whether labels were used without protection."""
+    return config.model.conditional and config.privacy.label_epsilon is None
 
 
-class LocalRun(RunConfig):
-    """A whole config file of idp-gan-local."""
+def _check_local(config: Any) -> None:
+    label, method = config.privacy.label_epsilon, config.method
+    if label is not None and not (config.model.conditional and label < config.privacy.epsilon):
+        raise ConfigError(f"privacy.label_epsilon = {label:g} is not part of epsilon, or there are no labels.")
+    if (method.projection == "pixels") != (method.coefficients is None):
+        raise ConfigError(f"method.coefficients = {method.coefficients} does not fit to method.projection.")
 
-    method: LocalConfig = LocalConfig()
-    privacy: LocalPrivacy
 
-    @property
-    def raw_labels(self) -> bool:
-        """Whether labels were used without protection."""
-        return self.model.conditional and self.privacy.label_epsilon is None
-
-    @model_validator(mode="after")
-    def _check(self) -> LocalRun:
-        label, method = self.privacy.label_epsilon, self.method
-        if label is not None and not (self.model.conditional and label < self.privacy.epsilon):
-            raise ConfigError(f"privacy.label_epsilon = {label:g} is not part of epsilon, or there are no labels.")
-        if (method.projection == "pixels") != (method.coefficients is None):
-            raise ConfigError(f"method.coefficients = {method.coefficients} does not fit to method.projection.")
-        return self
+_LocalSettings = settings(
+    "idp-gan-local",
+    method=[
+        _keys_of("wgan-gp"),
+        {
+            "projection": key(Literal["pixels", "dct", "public-pca"], "pixels", "A public basis."),
+            "coefficients": key(int | None, None, "k of them.", ge=1),
+            "bound": key(Literal["clamp", "l1", "l2"], "clamp", "Each is clamped, or all are clipped in a norm."),
+            "clip_norm": key(float | None, None, "Of all together.", gt=0),
+        },
+    ],
+    privacy=[
+        {
+            "epsilon": key(float, ..., "Of an image and its label.", gt=0),
+            "delta": key(float | None, None, "Where it is stated.", ge=0, lt=1),
+            "label_epsilon": key(float | None, None, "Of epsilon, for randomized response to the label.", gt=0, le=30),
+        }
+    ],
+    checks=[_check_local],
+)
 
 
 class LocalPlan(RunPlan):
@@ -74,7 +73,7 @@ class LocalPlan(RunPlan):
     @property
     def budget(self) -> Budget | None:
         """What was asked for; raw labels have none."""
-        return None if self.config.raw_labels else super().budget
+        return None if _raw_labels(self.config) else super().budget
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -88,7 +87,7 @@ class LocalPlan(RunPlan):
             labels = (RandomizedResponse(self.classes, privacy.label_epsilon, *_LOCAL).event,)
         found = calibrate(lambda noise: (self._image(size, noise), *labels), privacy.epsilon, self.delta)
         unpaid = (Event.non_private("raw labels are an input of the critic", *_LOCAL),)
-        return (self._image(size, found), *labels, *(unpaid if self.config.raw_labels else ()))
+        return (self._image(size, found), *labels, *(unpaid if _raw_labels(self.config) else ()))
 
     def _image(self, size: int, noise_multiplier: float) -> Event:
         """Return the price of an image: replacing it moves each coefficient, or the norm of all, by at most 2."""
@@ -115,45 +114,43 @@ class LocalPlan(RunPlan):
 class Local:
     """What is left of idp-gan-local."""
 
-    Settings, Plan = LocalRun, LocalPlan
+    Settings, Plan = _LocalSettings, LocalPlan
 
 
 # hybrid: a release of sums at a share of epsilon, then critic steps of dp-gan with what it left, on one ledger --------
 
 
-class HybridConfig(MethodConfig):
-    """[method] of hybrid; its first ``aggregate_steps`` read nothing private."""
-
-    name: Literal["hybrid"] = "hybrid"
-    share: float = Field(0.1, gt=0, lt=1)
-    aggregate_steps: int = Field(2000, ge=1)
-    aggregate_batch_size: int = Field(250, ge=1)
-    match: float = Field(100.0, ge=0)
-    aggregate: AggregateConfig = AggregateConfig()
-    dp_gan: DpGanConfig = DpGanConfig(critic_warmup=300)
+_AGGREGATE, _DP_GAN = (section_of(load(name).Settings, "method") for name in ("idp-gan-aggregate", "dp-gan"))
 
 
-class HybridPrivacy(PrivacyConfig):
-    """[privacy] of hybrid, of both parts together."""
-
-    epsilon: float = Field(gt=0)
-    delta: float = Field(gt=0, lt=1)
-    sample_rate: float | None = Field(None, gt=0, le=1)
+def _check_hybrid(config: Any) -> None:
+    public_start = config.method.dp_gan.groups or config.method.dp_gan.public_steps
+    if public_start or config.training.steps <= config.method.aggregate_steps:
+        raise ConfigError("hybrid had no public start, and more training.steps than method.aggregate_steps.")
 
 
-class HybridRun(RunConfig):
-    """A whole config file of hybrid."""
-
-    ABILITIES = frozenset({"move"})
-
-    method: HybridConfig = HybridConfig()
-    privacy: HybridPrivacy
-
-    @model_validator(mode="after")
-    def _check(self) -> HybridRun:
-        if self.method.dp_gan.looks_at_public or self.training.steps <= self.method.aggregate_steps:
-            raise ConfigError("hybrid had no public start, and more training.steps than method.aggregate_steps.")
-        return self
+_HybridSettings = settings(
+    "hybrid",
+    method=[
+        {
+            "share": key(float, 0.1, "Of epsilon, for the release.", gt=0, lt=1),
+            "aggregate_steps": key(int, 2000, "Steps that read nothing private.", ge=1),
+            "aggregate_batch_size": key(int, 250, "Images in such a step.", ge=1),
+            "match": key(float, 100.0, "Weight of the match.", ge=0),
+            "aggregate": key(_AGGREGATE, _AGGREGATE(), "Of the release."),
+            "dp_gan": key(_DP_GAN, _DP_GAN(critic_warmup=300), "Of the steps."),
+        }
+    ],
+    privacy=[
+        {
+            "epsilon": key(float, ..., "Of both parts together.", gt=0),
+            "delta": key(float, ..., "Where it is stated.", gt=0, lt=1),
+            "sample_rate": key(float | None, None, "Of the critic steps.", gt=0, le=1),
+        }
+    ],
+    checks=[_check_hybrid],
+    abilities={"move"},
+)
 
 
 class HybridPlan(RunPlan):
@@ -162,34 +159,36 @@ class HybridPlan(RunPlan):
     SOURCES = 2
 
     @functools.cached_property
-    def first(self) -> AggregatePlan:
+    def first(self) -> Any:
         """The release of sums."""
         config, privacy = self.config, self.config.privacy
         steps = {"steps": config.method.aggregate_steps, "batch_size": config.method.aggregate_batch_size}
         delta = 0.0 if config.method.aggregate.law == "laplace" else privacy.delta  # Laplace noise is pure
-        part = AggregateRun(
+        aggregate = load("idp-gan-aggregate")
+        part = aggregate.Settings(
             data=config.data,
             model=config.model.model_copy(update={"critic": "dcgan"}),
             method=config.method.aggregate,
-            privacy=AggregatePrivacy(epsilon=config.method.share * privacy.epsilon, delta=delta),
-            training=AggregateTraining(**(config.training.model_dump() | steps)),
+            privacy={"epsilon": config.method.share * privacy.epsilon, "delta": delta},
+            training=config.training.model_dump() | steps,
         )
-        return AggregatePlan(part, self.shape)
+        return aggregate.Plan(part, self.shape)
 
     @functools.cached_property
-    def second(self) -> DpGanPlan:
+    def second(self) -> Any:
         """The critic steps."""
         config, privacy = self.config, self.config.privacy
-        part = DpGanRun(
+        dp_gan = load("dp-gan")
+        part = dp_gan.Settings(
             data=config.data,
             model=config.model.model_copy(update={"moved": 0, "origin": None}),
             method=config.method.dp_gan,
-            privacy=DpGanPrivacy(epsilon=privacy.epsilon, delta=privacy.delta, sample_rate=privacy.sample_rate),
+            privacy={"epsilon": privacy.epsilon, "delta": privacy.delta, "sample_rate": privacy.sample_rate},
             training=config.training.model_copy(
                 update={"steps": config.training.steps - config.method.aggregate_steps}
             ),
         )
-        return DpGanPlan(part, self.shape, self.first.events)
+        return dp_gan.Plan(part, self.shape, self.first.events)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -211,4 +210,4 @@ class HybridPlan(RunPlan):
 class Hybrid:
     """What is left of hybrid."""
 
-    Settings, Plan = HybridRun, HybridPlan
+    Settings, Plan = _HybridSettings, HybridPlan

@@ -13,146 +13,132 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 
 from idpgan.audit.cases import AuditCase, asked_of
 from idpgan.audit.entry import Entry, Request, RunFacts
+from idpgan.config import key
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.memory import check_memory
+from idpgan.models import families
 from idpgan.models.config import ModelConfig
-from idpgan.models.families import build_generator, generator_bytes
 from idpgan.models.gaussian import GaussianGenerator
-from idpgan.models.generator import Generator
+from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
-from idpgan.private.people import GaussianPrivacy, capped, check_people
+from idpgan.private import people
 from idpgan.private.released_once import ReleasedOnce
 from idpgan.progress import counted
+from idpgan.release.generator import GeneratorArtifact
+from idpgan.synthesis import moments, product, sums, sums_audit
 from idpgan.synthesis.agreed import check_agreed
-from idpgan.synthesis.moments import (
-    CLIP,
-    CONTRAST,
-    COUNT_SHARE,
-    MomentMap,
-    NormalsNoise,
-    count_moments,
-    estimate_normals,
-    noise_of_normals,
-    private_moments,
-)
 from idpgan.synthesis.move import assumed, check_moved
-from idpgan.synthesis.product import GivesGenerator
-from idpgan.synthesis.sums_audit import AUDITED_CLASSES, SUMS_RELATIONS, SUMS_UNITS, privacy_of, sums_case
-from idpgan.synthesis.sums_plan import SumsConfig, SumsPlan, SumsRun
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
 from idpgan.synthesis.template import release_template
-from idpgan.training.config import TrainingConfig
+from idpgan.training.config import ReleaseConfig, settings
 from idpgan.training.method import ReleasedSums
+from idpgan.training.plan import RunPlan, Signal
 
 
-class MomentsConfig(SumsConfig):
-    """[method] of a method that releases moments.
-
-    The defaults are statements on photographs, checked on drawn faces and on ORL.
-
-    Attributes:
-        contrast: Standard deviation of pixels, on [-1, 1], that is expected without public images.
-        clip: Length at which an image's whitened coefficients are cut, in multiples of the expected length: shorter
-            means less noise, and less of what makes the image different.
-        count_share: Share of the squared norm that the count takes; it sets the weight of first against second
-            moments, ``2 t (1 - t)`` against ``(1 - t)^2``.
-    """
-
-    contrast: float = Field(CONTRAST, gt=0, le=1)
-    clip: float = Field(CLIP, gt=0, le=100)
-    count_share: float = Field(COUNT_SHARE, gt=0, lt=1)
+def _check_generator(config: Any) -> None:
+    if config.model.generator != "gaussian":
+        raise ConfigError(
+            f"model.generator = {config.model.generator}, but method gaussian trains no network: set "
+            'model.generator = "gaussian".'
+        )
 
 
-class GaussianConfig(MomentsConfig):
-    """[method] of gaussian."""
-
-    name: Literal["gaussian"] = "gaussian"
-
-
-class GaussianTraining(TrainingConfig):
-    """[training] of gaussian: zero steps, since the run ends with the release.
-
-    Attributes:
-        steps: 0: the run ends with the release, and nothing is trained.
-    """
-
-    steps: int = Field(0, ge=0, le=0)
+Settings = settings(
+    "gaussian",
+    method=[sums.KEYS, moments.KEYS],
+    privacy=[people.KEYS, people.ABOVE_ZERO],
+    training=[{"steps": key(int, 0, "0: the run ends with the release, and nothing is trained.", ge=0, le=0)}],
+    model=ModelConfig(generator="gaussian", latent_dim=160),
+    checks=[sums.check_shares, _check_generator],
+    abilities={"move"},
+)
 
 
-class GaussianRun(SumsRun):
-    """A whole config file of gaussian."""
-
-    model: ModelConfig = ModelConfig(generator="gaussian", latent_dim=160)
-    method: GaussianConfig = GaussianConfig()
-    privacy: GaussianPrivacy
-    training: GaussianTraining = GaussianTraining()
-
-    @model_validator(mode="after")
-    def _check_generator(self) -> GaussianRun:
-        if self.model.generator != "gaussian":
-            raise ConfigError(
-                f"model.generator = {self.model.generator}, but method gaussian trains no network: set "
-                'model.generator = "gaussian".'
-            )
-        return self
+def dimensions(plan: RunPlan) -> int:
+    """Return the numbers of an image's vector of moments."""
+    model, drawn, symmetric = plan.config.model, plan.config.model.drawn, plan.config.method.symmetric
+    size, light = plan.shape.image_shape, drawn.light
+    return moments.count_moments(size, model.latent_dim, drawn.shape, symmetric=symmetric, light=light)
 
 
-class GaussianPlan(SumsPlan):
-    """The plan of a run of gaussian: a template where images are registered, and sums of moments, one cell a class."""
+def assumptions(plan: RunPlan) -> tuple[str, ...]:
+    """Return what a release of moments takes as public: the map of an image, and what public images have set of it."""
+    learned = ("center, scale and covariance, learned from public images",) if plan.shape.sizes.public else ()
+    fixed = "the vector of an image: its functions, center, scale and clip, fixed before any private image"
+    return (fixed, *learned, *assumed(plan.config.model), *people.capped(plan.config))
+
+
+def check(plan: RunPlan) -> None:
+    """Refuse what the data cannot give and the machine cannot hold for a release of moments; any image size will do."""
+    model, image_shape = plan.config.model, plan.shape.image_shape
+    needed = families.generator_bytes(model, image_shape, plan.classes) + 8 * 4 * plan.rows * dimensions(plan)
+    sums.check(plan)
+    check_moved(plan)
+    check_agreed(plan)
+    check_memory(needed, f"model.latent_dim = {model.latent_dim}", "Lower it.")
+    people.check_people(plan)
+
+
+class Plan(RunPlan):
+    """What a run of gaussian costs: a template where images are registered, and sums of moments, one cell a class."""
 
     reads_public = True
 
-    @property
-    def dimensions(self) -> int:
-        """Numbers of an image's vector."""
-        model, drawn = self.config.model, self.config.model.drawn
-        asked = {"symmetric": self.config.method.symmetric, "light": drawn.light}
-        return count_moments(self.shape.image_shape, model.latent_dim, drawn.shape, **asked)
-
     @functools.cached_property
-    def sums(self) -> CellSums:
-        """The release, with the least noise that keeps to [privacy]."""
-        return self.calibrated(self.rows, self.dimensions)
+    def release(self) -> sums.SumsRelease:
+        """All that is released."""
+        return sums.SumsRelease(self, dimensions(self))
+
+    @property
+    def start_events(self) -> tuple[Event, ...]:
+        """The price of the release, at which another method may start."""
+        return self.release.events
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The price of the release, with which the run ends."""
+        return self.start_events
+
+    @property
+    def signal(self) -> Signal:
+        """The figure of the sums."""
+        return people.signal_of(self, self.release.sums.noise_length, "the release")
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what was released, and where its noise came from."""
-        return f"{self.placed}one release of noisy sums of moments{self.taught(events)}; noise: {sources[0].name}"
+        return f"{self.release.reason('sums of moments', events)}; noise: {sources[0].name}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
-        """Name the map of an image to its vector, and which of its constants public images have set."""
-        learned = ("center, scale and covariance, learned from public images",) if self.shape.sizes.public else ()
-        fixed = "the vector of an image: its functions, center, scale and clip, fixed before any private image"
-        return (fixed, *learned, *assumed(self.config.model), *capped(self.config))
+        """See `assumptions`."""
+        return assumptions(self)
 
     def check(self) -> None:
-        """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
-        model, image_shape = self.config.model, self.shape.image_shape
-        needed = generator_bytes(model, image_shape, self.classes) + 8 * 4 * self.rows * self.dimensions
-        self.check_teacher()
-        self.check_template()
-        check_moved(self)
-        check_agreed(self)
-        check_memory(needed, f"model.latent_dim = {model.latent_dim}", "Lower it.")
-        check_people(self)
+        """See `check`."""
+        check(self)
 
 
-class GaussianMoments(ReleasedOnce, GivesGenerator):
+class Method(ReleasedOnce):
     """The method as the loop sees it, which has no steps; see `ReleasedOnce`. The sums are exact integers on the CPU.
+
+    Args:
+        generator: Of another method that starts at the moments, whose ``plan.release`` and budget these are; None =
+            one of the moments alone.
 
     Attributes:
         generator: In eval mode.
+        moments: Maps an image to its vector.
+        teacher: A private classifier that chooses among what the generator draws; None = none does.
 
     Raises:
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
@@ -161,79 +147,88 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
     took = "7 seconds on one core for 7,620 faces of 48 x 48, 4 minutes with a teacher"
     taught = "a small network 83.8 % at epsilon 1 and 86.6 % at 10, by aligned faces with a teacher: smiling or not"
 
+    plan: Plan
     generator: GaussianGenerator
+    teacher: LinearScattering | None = None
 
-    plan: GaussianPlan
-
-    def _set_up(self, split: Split) -> None:
+    def _set_up(self, split: Split, generator: GaussianGenerator | None = None) -> None:
         super()._set_up(split)
-        config = self.plan.config
-        self.generator = cast(GaussianGenerator, self._built(split)).to(self.device).eval()
+        model, method = self._run.model, self.config
+        product.check_public(split, model)
+        if generator is None:
+            seed, classes = self._run.training.seed, len(split.classes)
+            made = families.build_generator(model, split.image_shape, classes, seed=seed).requires_grad_(False)
+            generator = cast(GaussianGenerator, made)
+        self.generator = generator.to(self.device).eval()
         self.generator.classes = split.classes if self.generator.num_classes else ()
-        own = self.config
-        self.moments = MomentMap(
+        self.moments = moments.MomentMap(
             split.image_shape,
-            config.model.latent_dim,
-            shape=config.model.drawn.shape,
-            contrast=own.contrast,
-            clip=own.clip,
-            count_share=own.count_share,
-            symmetric=own.symmetric,
-            light=config.model.drawn.light,
+            model.latent_dim,
+            shape=model.drawn.shape,
+            contrast=method.contrast,
+            clip=method.clip,
+            count_share=method.count_share,
+            symmetric=method.symmetric,
+            light=model.drawn.light,
         )
-        self.teaching, self.candidates = self.plan.teaching, self.plan.candidates
 
-    def _built(self, split: Split) -> Generator:
-        """Return the generator before anything is released, its weights frozen."""
-        seed, classes = self._run.training.seed, len(split.classes)
-        return build_generator(self._run.model, split.image_shape, classes, seed=seed).requires_grad_(False)
+    @property
+    def release_events(self) -> tuple[Event, ...]:
+        """The price of the release."""
+        return self.plan.start_events
 
     def _release(self) -> dict[str, Tensor]:
         """Find the template, fix center and scale by public images, then sum the vectors of the private ones."""
-        private, cap = self._take_private(), self._run.privacy.cap
-        if self.plan.template is not None:
-            self.moments.set_template(release_template(self.plan.template, self.moments, private, cap, self.noise))
+        release, private, cap = self.plan.release, self._take_private(), people.cap_of(self._run.privacy)
+        if release.template is not None:
+            self.moments.set_template(release_template(release.template, self.moments, private, cap, self.noise))
         if len(self._public):
             self.moments.learn_public(self._public)
-        vectors = private_moments(private, self.moments, conditional=bool(self.generator.num_classes), cap=cap)
+        vectors = moments.private_moments(private, self.moments, conditional=bool(self.generator.num_classes), cap=cap)
         vectors = counted(vectors, self.progress, "features of images", len(private), lambda part: len(part[0]))
-        sums = self.sums.release(vectors, self.noise)
-        released = {"sums": sums, "center": self.moments.center, "variance": self.moments.variance}
+        noisy = release.sums.release(vectors, self.noise)
+        released = {"sums": noisy, "center": self.moments.center, "variance": self.moments.variance}
         if self.moments.covariance is not None:
             released["covariance"] = self.moments.covariance
         if self.moments.template is not None:
             released["template"] = self.moments.template
-        if self.teaching is not None:
-            asked: Any = {"device": self.device, "noise": self.noise, "progress": self.progress}
-            released[TEACHER] = fit_teacher(self.teaching, private, cap, **asked).cpu()
+        if release.teacher is not None:
+            weight = fit_teacher(
+                release.teacher, private, cap, device=self.device, noise=self.noise, progress=self.progress
+            )
+            released[TEACHER] = weight.cpu()
         return released
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
         """Make the generator of what was released."""
         super()._take_released(released)
+        if not released and not self.release_events:  # of a method that starts at other moments
+            return
         if "template" in released:
             self.moments.template = released["template"].view(-1, *self.generator.image_shape)
         self.moments.set_public(released["center"], released["variance"], released.get("covariance"))
-        normals = estimate_normals(released["sums"], self.moments, self.sums.noise_std)
+        normals = moments.estimate_normals(released["sums"], self.moments, self.plan.release.sums.noise_std)
         self.generator.set_moments(normals.mean, normals.factor)
         if TEACHER in released:
             shape, classes = self.generator.image_shape, self.generator.classes
             self.teacher = teacher_of(released[TEACHER], shape, classes).to(self.device)
 
-    @property
-    def sums(self) -> CellSums:
-        """The mechanism of the release."""
-        return self.plan.sums
-
-    @property
-    def normals_noise(self) -> NormalsNoise:
-        """See `GivesGenerator`."""
-        return noise_of_normals(self._released["sums"], self.moments, self.sums.noise_std)
-
-    @property
-    def template(self) -> Tensor | None:
-        """See `GivesGenerator`."""
-        return self.moments.template
+    def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
+        """Return the generator with public pictures that are moved onto its law or agreed with, and its teacher."""
+        noise = None
+        if self._run.model.moved:
+            noise = moments.noise_of_normals(self._released["sums"], self.moments, self.plan.release.sums.noise_std)
+        return product.artifact(
+            self.generator,
+            self._run,
+            config,
+            public=self._public,
+            noise=noise,
+            template=self.moments.template,
+            teacher=self.teacher,
+            candidates=self.plan.candidates,
+            progress=self.progress,
+        )
 
     @property
     def released_sums(self) -> ReleasedSums | None:
@@ -243,29 +238,25 @@ class GaussianMoments(ReleasedOnce, GivesGenerator):
 
         def vectors(images: Images) -> tuple[Tensor, Tensor]:
             conditional = bool(self.generator.num_classes)
-            found = private_moments(images, self.moments, conditional=conditional, cap=None)
-            of_each, rows, _ = zip(*found, strict=True)
-            return torch.cat(of_each), torch.cat(rows)
+            batches = moments.private_moments(images, self.moments, conditional=conditional, cap=None)
+            of_images, rows, _ = zip(*batches, strict=True)
+            return torch.cat(of_images), torch.cat(rows)
 
-        return ReleasedSums(self._released["sums"], self.sums.noise_std, vectors)
-
-
-Settings, Plan, Method = GaussianRun, GaussianPlan, GaussianMoments
+        return ReleasedSums(self._released["sums"], self.plan.release.sums.noise_std, vectors)
 
 
 # The audit: the sums of a small release, or those of a run -----------------------------------------------------------
 
 
 def _audit(request: Request) -> AuditCase:
-    dimensions = count_moments((1, 8, 8), 10)
-    sums = CellSums.calibrated(AUDITED_CLASSES, dimensions, "gaussian", **privacy_of(request).terms)
-    return sums_case("gaussian", sums, request)
+    terms = sums_audit.terms_of(request)
+    released = CellSums.calibrated(sums_audit.CLASSES, moments.count_moments((1, 8, 8), 10), "gaussian", **terms)
+    return sums_audit.sums_case("gaussian", released, request)
 
 
-def _audit_of_run(config: GaussianRun, facts: RunFacts) -> AuditCase:
-    plan = GaussianPlan(config, facts.shape)
-    parts: Any = {"template": plan.template_events, "teaching": plan.teaching}
-    return sums_case("gaussian", plan.sums, asked_of(config), facts.claimed, **parts)
+def _audit_of_run(config: Any, facts: RunFacts) -> AuditCase:
+    release = Plan(config, facts.shape).release
+    return sums_audit.sums_case("gaussian", release.sums, asked_of(config), facts.claimed, beside=release)
 
 
-AUDIT = Entry(_audit, SUMS_UNITS, SUMS_RELATIONS, delta=1e-5, of_run=_audit_of_run)
+AUDIT = Entry(_audit, sums_audit.UNITS, sums_audit.RELATIONS, delta=1e-5, of_run=_audit_of_run)

@@ -7,8 +7,7 @@ are played with canaries (`idpgan.audit.gradient_canaries`), and the attacker ad
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,25 +18,24 @@ from idpgan.audit.entry import Request
 from idpgan.audit.gradient_canaries import CanarySteps, canary_case
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import likelihood_ratio
-from idpgan.classify.scattering_linear import ScatteringLinearConfig, canaries
-from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
+from idpgan.classify import scattering_linear
+from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.private.people import AggregatePrivacy
-from idpgan.synthesis.teacher import TeacherSteps
+from idpgan.synthesis.sums import SumsRelease
+from idpgan.training.config import section_of
 
-SUMS_UNITS = (Unit.IMAGE, Unit.PERSON, Unit.PHOTO)  # of sums and of votes
-SUMS_RELATIONS = (Relation.ZERO_OUT, Relation.REPLACE_ONE)
-AUDITED_CLASSES = 10  # where no run says how many
+UNITS = (Unit.IMAGE, Unit.PERSON, Unit.PHOTO)  # of sums and of votes
+RELATIONS = (Relation.ZERO_OUT, Relation.REPLACE_ONE)
+CLASSES = 10  # where no run says how many
 
 
-def privacy_of(request: Request) -> AggregatePrivacy:
-    """Return the request as a section [privacy], with a cap of 20 images of one person."""
-    return AggregatePrivacy(
-        epsilon=request.epsilon,
-        delta=request.delta or 0.0,
-        unit=cast(Any, request.unit or Unit.IMAGE),
-        relation=request.relation or Relation.ZERO_OUT,
-    )
+def terms_of(request: Request) -> dict[str, Any]:
+    """Return what a request calibrates a release to, with a cap of 20 images of one person."""
+    unit, relation = request.unit or Unit.IMAGE, request.relation or Relation.ZERO_OUT
+    most = 20 if unit.of_images else 1
+    return {"epsilon": request.epsilon, "delta": request.delta or 0.0, "unit": unit, "relation": relation} | {
+        "most_per_unit": most
+    }
 
 
 def sums_case(
@@ -46,23 +44,24 @@ def sums_case(
     request: Request,
     claimed: Guarantee | None = None,
     *,
-    template: Sequence[Event] = (),
-    teaching: TeacherSteps | None = None,
+    beside: SumsRelease | None = None,
     steps: CanarySteps | None = None,
 ) -> AuditCase:
-    """Return the case of one release of cell sums and of what is released beside it; claim None = the request.
+    """Return the case of one release of cell sums, and of what is released beside it; claim None = the request.
 
     The target's vector is three times too long, so that the clip is tested too. Under replace-one it turns into its
     opposite (or, where no coordinate may be negative, into an orthogonal one in another cell). The rounds of a template
     are part of the proven guarantee, but not of the game; nor are a teacher's steps for a larger unit than image, whose
     canaries would be images: what the sums show holds for the whole release.
     """
-    taught = () if teaching is None else (teaching.event,)
+    template, teacher = ((), None) if beside is None else (beside.template_events, beside.teacher)
+    taught = () if teacher is None else (teacher.event,)
     played = [] if steps is None else [steps]
-    if teaching is not None and not sums.unit.of_images:
-        plan, count = teaching.plan(1), teaching.event.count
-        section = ScatteringLinearConfig(clip_norm=plan.clip_norm)
-        played.append(canaries(section, plan.sample_rate, plan.noise_multiplier, count, "the teacher"))
+    if teacher is not None and not sums.unit.of_images:
+        plan, count = teacher.plan(1), teacher.event.count
+        section = section_of(scattering_linear.Settings, "method")(clip_norm=plan.clip_norm)
+        rate, noise_multiplier = plan.sample_rate, plan.noise_multiplier
+        played.append(scattering_linear.canaries(section, rate, noise_multiplier, count, "the teacher"))
     pair, ratio = _neighbors(sums), likelihood_ratio(sums.mechanism, sums.grid)
 
     def release(totals: Tensor, noise: Noise) -> Tensor:

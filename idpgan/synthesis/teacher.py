@@ -6,7 +6,12 @@ trained once, on a share of the budget, is released with the generator, and labe
 another classifier on these labels is distillation (Hinton, Vinyals and Dean, "Distilling the knowledge in a neural
 network", 2015), and all of it is post-processing.
 
-Budget: a share of the squared signal (`idpgan.private.shares`).
+Budget: a share of the squared signal. Gaussian releases of noise multipliers ``m / sqrt(s_i)`` together are as private
+as one of m if the shares s_i add up to 1 (Dong, Roth and Su, "Gaussian differential privacy", 2022, corollary 3.3), and
+T releases of ``m sqrt(T / s)`` as one of ``m / sqrt(s)``. Steps that draw each record by a coin of chance q take
+``1 / sqrt(ln(1 + s / (q^2 T m^2)))``, which in the limit of many steps is as private (Bu, Dong, Long and Su, "Deep
+learning with Gaussian differential privacy", 2020, theorem 5). The ledger charges the events, not this rule, and m is
+the least with which all of them together stay within (epsilon, delta).
 
 Why more steps cost no noise: T steps of rate r and full batches move a weight by r T times a gradient and by noise of
 r sqrt(T) sigma C / N, and sigma grows with sqrt(T). So at the same r T there is the same noise, and shorter steps
@@ -19,19 +24,15 @@ share of the person (`DPSGDPlan.clipped_outer_sum`).
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from idpgan.classify.classifier import ClassifierPrivacy
-from idpgan.classify.scattering_linear import (
-    ScatteringLinear,
-    ScatteringLinearConfig,
-    ScatteringLinearRun,
-    ScatteringLinearTraining,
-)
+from idpgan.classify import scattering_linear
+from idpgan.config import Keys, key
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.models.config import Purpose
@@ -40,34 +41,64 @@ from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.private.people import shares as shares_of
-from idpgan.private.shares import noise_on
 from idpgan.progress import Progress, counted, renamed, silent
-from idpgan.training.config import MOST_STEPS, MethodConfig
+from idpgan.training.config import MOST_STEPS, section_of
 
 _NO_LIMIT = 1e6
 _BALANCED_ON, _ROUNDS = 2000, 100  # images, and steps of an iteration that halves the error in each
 _LOOKED_AT = 500  # images between two words on progress
 TEACHER = "teacher"  # of the names of what is released
-_SECTION, _TRAINING = ScatteringLinearConfig(), ScatteringLinearTraining()
+_SETTINGS: Any = scattering_linear.Settings
+_SECTION, _TRAINING = (section_of(_SETTINGS, name)() for name in ("method", "training"))
+
+KEYS: Keys = {
+    "teacher_share": key(
+        float,
+        0.0,
+        "Share of the budget that a private classifier gets, which chooses among what the generator draws; 0 = none. "
+        "See `idpgan.synthesis.teacher`.",
+        ge=0,
+        le=0.95,
+    ),
+    "candidates": key(
+        int,
+        4,
+        "Images that the released generator draws for each one that the classifier chooses.",
+        ge=1,
+        le=MOST_CANDIDATES,
+    ),
+    "teacher_steps": key(
+        int,
+        _TRAINING.steps,
+        "Steps of noisy gradient descent of that classifier. More cost no budget, but time: 400 where the package "
+        "proposes a config.",
+        ge=1,
+        le=MOST_STEPS,
+    ),
+    "teacher_batch_size": key(
+        int,
+        _TRAINING.batch_size,
+        "Expected number of images in such a step, each drawn by a coin; all of them up to so many, and always for a "
+        "larger unit than image. 5,000 where the package proposes a config.",
+        ge=1,
+        le=_TRAINING.batch_size,
+    ),
+}
+"""[method] of a method that may release a teacher."""
 
 
-class TaughtConfig(MethodConfig):
-    """[method] of a method that may release a teacher.
+def noise_on(share: float, multiplier: float, count: int = 1, rate: float = 1.0) -> float:
+    """Return the noise multiplier of each of so many equal releases on a share of the budget.
 
-    Attributes:
-        teacher_share: Share of the budget that a private classifier gets, which chooses among what the generator draws;
-            0 = none. See `idpgan.synthesis.teacher`.
-        candidates: Images that the released generator draws for each one that the classifier chooses.
-        teacher_steps: Steps of noisy gradient descent of that classifier. More cost no budget, but time: 400 where the
-            package proposes a config.
-        teacher_batch_size: Expected number of images in such a step, each drawn by a coin; all of them up to so many,
-            and always for a larger unit than image. 5,000 where the package proposes a config.
+    Args:
+        share: s in (0, 1], of all of them together.
+        multiplier: m, of everything together.
+        count: T.
+        rate: q, the chance of each record to be in a release.
     """
-
-    teacher_share: float = Field(0.0, ge=0, le=0.95)
-    candidates: int = Field(4, ge=1, le=MOST_CANDIDATES)
-    teacher_steps: int = Field(_TRAINING.steps, ge=1, le=MOST_STEPS)
-    teacher_batch_size: int = Field(_TRAINING.batch_size, ge=1, le=_TRAINING.batch_size)
+    if rate == 1:
+        return multiplier * math.sqrt(count / share)
+    return 1 / math.sqrt(math.log1p(share / (rate**2 * count * multiplier**2)))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +120,7 @@ class TeacherSteps:
     multiplier: float
 
     @classmethod
-    def of(cls, method: TaughtConfig, unit: Unit, num_private: int, multiplier: float) -> TeacherSteps:
+    def of(cls, method: Any, unit: Unit, num_private: int, multiplier: float) -> TeacherSteps:
         """Return those that a config asks for; the coins of one person's images would not be those of a person."""
         rate = min(1.0, method.teacher_batch_size / max(num_private, 1)) if unit is Unit.IMAGE else 1.0
         return cls(method.teacher_share, unit, method.teacher_steps, rate, multiplier)
@@ -125,12 +156,10 @@ def fit_teacher(
     kept, shares = shares_of(private, cap)
     private, shares = private.select(kept), None if shares is None else shares[kept]
     plan, nobody, steps = teaching.plan(len(private)), private.select(torch.arange(0)), teaching.steps
-    training = ScatteringLinearTraining(steps=steps, batch_size=min(plan.divisor, _TRAINING.batch_size))
-    privacy = ClassifierPrivacy(  # no limit here: the caller's ledger, not this one, limits the cost
-        epsilon=_NO_LIMIT, delta=0.5 / max(len(private), 1), noise_multiplier=plan.noise_multiplier
-    )
-    method = ScatteringLinear.of(
-        ScatteringLinearRun(method=_SECTION, privacy=privacy, training=training),
+    privacy = {"epsilon": _NO_LIMIT, "delta": 0.5 / max(len(private), 1), "noise_multiplier": plan.noise_multiplier}
+    batch_size = min(plan.divisor, _TRAINING.batch_size)
+    method = scattering_linear.Method.of(  # no limit here: the caller's ledger, not this one, limits the cost
+        _SETTINGS(method=_SECTION, privacy=privacy, training={"steps": steps, "batch_size": batch_size}),
         Split(nobody, private, nobody, nobody),
         ledger=Ledger(plan.unit, Relation.ZERO_OUT),
         device=device,

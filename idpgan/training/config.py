@@ -294,6 +294,11 @@ def settings(
     return made
 
 
+def section_of(config: Any, name: str) -> Any:
+    """Return the class of a section of a method's ``Settings``."""
+    return config.model_fields[name].annotation
+
+
 def load_method(name: str) -> Any:
     """Return the module of a method that `idpgan train` knows: its ``Settings``, ``Plan`` and ``Method``.
 

@@ -48,7 +48,7 @@ def aggregate(unit="image", relation="zero-out-one", law="gaussian", **method):
 
 def distance(left, right, method):
     """How far two releases lie apart, in grid steps: the noise is the same, so that the exact sums do."""
-    difference = (left._released["sums"] - right._released["sums"]) / method.sums.grid.step
+    difference = (left._released["sums"] - right._released["sums"]) / method.plan.release.sums.grid.step
     return torch.linalg.vector_norm(difference.flatten(), ord=2 if method.config.law == "gaussian" else 1).item()
 
 
@@ -64,10 +64,12 @@ def test_aggregate(folders, tmp_path, ratio, unit, relation, law):
     assert (after.private.null is not None) == (relation == "zero-out-one")
     for method in (left, right):
         method.prepare()
-    assert left.sums == right.sums  # sensitivity, grid and noise are functions of what is declared
+    assert (
+        left.plan.release.sums == right.plan.release.sums
+    )  # sensitivity, grid and noise are functions of what is declared
     assert left.ledger.events == right.ledger.events
     moved = distance(left, right, left)
-    assert 0.05 < ratio("idp-gan-aggregate", unit, moved, left.sums.mechanism.sensitivity) <= 1
+    assert 0.05 < ratio("idp-gan-aggregate", unit, moved, left.plan.release.sums.mechanism.sensitivity) <= 1
     others = (left._released["sums"] == right._released["sums"]).all(1)
     assert int((~others).sum()) <= (1 if unit == "image" else 2)  # cells of other records: equal to the last bit
 
@@ -94,10 +96,10 @@ def test_aggregate_of_a_metadata_file(folders, tmp_path, ratio, how, unit, split
     assert int(after.private.null.sum()) == len(change.names) == (1 if unit == "image" else PER_PERSON)
     for method in (left, right):
         method.prepare()
-    assert left.sums == right.sums
+    assert left.plan.release.sums == right.plan.release.sums
     assert left.ledger.events == right.ledger.events
     moved = distance(left, right, left)
-    assert 0.05 < ratio("idp-gan-aggregate", unit, moved, left.sums.mechanism.sensitivity) <= 1
+    assert 0.05 < ratio("idp-gan-aggregate", unit, moved, left.plan.release.sums.mechanism.sensitivity) <= 1
 
 
 @pytest.mark.parametrize("unit", ["image", "person"])
@@ -119,8 +121,8 @@ def test_the_teacher_of_an_aggregate(folders, tmp_path, monkeypatch, ratio, how,
     assert left.ledger.events == right.ledger.events
     assert len(left.ledger.events) == 2
     assert int(after.private.null.sum()) == len(change.names)
-    steps, plan = len(seen) // 2, left.teaching.plan(len(after.private))
-    assert plan == right.teaching.plan(len(after.private))
+    steps, plan = len(seen) // 2, left.plan.release.teacher.plan(len(after.private))
+    assert plan == right.plan.release.teacher.plan(len(after.private))
     moved = (seen[0] - seen[steps]).norm().item()
     assert 0.3 < ratio("teacher", unit, moved, plan.clip_norm) <= 1
 
@@ -134,7 +136,7 @@ def test_aggregate_of_a_metadata_file_control_a_deleted_row(folders, tmp_path, u
     (left, before), (right, after) = (method_of(d, table) for d in (data, neighbor(data, tmp_path, change)))
     for method in (left, right):
         method.prepare()
-    moved = distance(left, right, left) / left.sums.mechanism.sensitivity
+    moved = distance(left, right, left) / left.plan.release.sums.mechanism.sensitivity
     if unit == "person":
         assert moved > 2
     else:
@@ -154,7 +156,7 @@ def test_aggregate_control_a_deleted_file(folders, tmp_path, unit):
     assert moved > 5 * len(change.names)
     for method in (left, right):
         method.prepare()
-    assert distance(left, right, left) > 2 * left.sums.mechanism.sensitivity
+    assert distance(left, right, left) > 2 * left.plan.release.sums.mechanism.sensitivity
 
 
 # DP-SGD --------------------------------------------------------------------------------------------------------------
@@ -241,8 +243,8 @@ def test_diffusion(folders, tmp_path, monkeypatch, ratio):
     (left, _), (right, _) = (method_of(d, table) for d in (data, neighbor(data, tmp_path, change)))
     for method in (left, right):
         method.prepare()
-    moved = torch.linalg.vector_norm(left._released["sums"] - right._released["sums"]).item()
-    sums = left.plan.sums
+    moved = torch.linalg.vector_norm(left.start._released["sums"] - right.start._released["sums"]).item()
+    sums = left.plan.release.sums
     assert 0 < ratio("diffusion", "image", moved / sums.grid.step, sums.mechanism.sensitivity) <= 1
     right.load_state(left.state())  # from here on both know the same release
     seen = [recorded(method) for method in (left, right)]

@@ -80,7 +80,7 @@ CHANGES = {
 
 def sums_of(method):
     method.prepare()
-    return method._released["sums"] / method.sums.grid.step
+    return method._released["sums"] / method.plan.release.sums.grid.step
 
 
 @pytest.mark.parametrize("how", CHANGES)
@@ -98,7 +98,7 @@ def test_a_photo_moves_its_own_rows_and_the_sums_by_the_sensitivity(prepared, ho
     moved = torch.linalg.vector_norm(sums_of(left) - sums_of(right)).item()
     assert left.ledger.events == right.ledger.events
     assert {str(event.unit) for event in left.ledger.events} == {"photo"}
-    assert 0.05 < moved / left.sums.mechanism.sensitivity <= 1
+    assert 0.05 < moved / left.plan.release.sums.mechanism.sensitivity <= 1
 
 
 def test_control_unit_image_would_be_too_small(prepared, monkeypatch):
@@ -114,7 +114,7 @@ def test_control_unit_image_would_be_too_small(prepared, monkeypatch):
         data = {key: value for key, value in data.items() if key not in ("num_people", "split_by")}
         both.append(method_of(data, table("image"))[0])
     moved = torch.linalg.vector_norm(sums_of(both[0]) - sums_of(both[1])).item()
-    assert moved > 1.3 * both[0].sums.mechanism.sensitivity
+    assert moved > 1.3 * both[0].plan.release.sums.mechanism.sensitivity
 
 
 def refusal(data, unit="photo", **keys):

@@ -17,7 +17,7 @@ from idpgan.models.simulators import OwnSimulator, weights_of
 from idpgan.privacy.books import count
 from idpgan.privacy.ledger import Ledger
 from idpgan.synthesis.evolution import embedding
-from idpgan.synthesis.evolution.method import Evolution
+from idpgan.synthesis.evolution import method as evolution
 from idpgan.trainer import plan, resume
 from idpgan.training.config import build_config
 from tests.own import simulators
@@ -90,7 +90,7 @@ def test_a_forged_hash_is_refused(tmp_path):
 def test_every_image_of_the_release_was_drawn_and_voted_for():
     """What is released is what was voted for, also where two calls draw different images."""
     config = config_of("Painter")
-    method = Evolution.of(config, load(config.data), device=torch.device("cpu"))
+    method = evolution.Method.of(config, load(config.data), device=torch.device("cpu"))
     method.ledger.charge(method.step_event())
     method.step(1)
     voted, photos = method._members.flatten(0, 1), method.generator.simulator.photos
@@ -166,7 +166,7 @@ def test_votes_in_features_of_the_user(tmp_path):
 
 
 def test_a_resume_is_never_the_same_computation(tmp_path, monkeypatch):
-    step = Evolution.step
+    step = evolution.Method.step
 
     def breaking(self, number):
         if number == 2:
@@ -174,7 +174,7 @@ def test_a_resume_is_never_the_same_computation(tmp_path, monkeypatch):
         return step(self, number)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Evolution, "step", breaking)
+        patch.setattr(evolution.Method, "step", breaking)
         with pytest.raises(KeyboardInterrupt):
             trainer.start(config_of(), tmp_path / "run")
     run = resume(tmp_path / "run").run

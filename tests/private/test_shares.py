@@ -4,20 +4,31 @@ import math
 
 import pytest
 
+from idpgan.data.load import DataShape, Sizes
 from idpgan.errors import ConfigError
-from idpgan.private.shares import Shares, noise_on
+from idpgan.synthesis.sums import SumsRelease
+from idpgan.synthesis.teacher import noise_on
 from idpgan.training.config import build_config
+from idpgan.training.plan import plan_run
 
-SPLIT = Shares(template=0.04, teacher=0.3, steps=0.2)
+TEMPLATE, TEACHER, STEPS = 0.04, 0.3, 0.2
+
+
+def share_of_sums(teacher, steps, drawing="faces"):
+    method = {"name": "gaussian", "teacher_share": teacher, "template_share": TEMPLATE}
+    model = {"drawing": drawing, "generator": "gaussian"}
+    table = {"method": method, "model": model, "privacy": {"epsilon": 1.0, "delta": 1e-5}}
+    shape = DataShape(Sizes(0, 100, 0, 0), (1, 8, 8), ("a", "b"))
+    return SumsRelease(plan_run(build_config(table, "the test"), shape), 10, steps_share=steps).share
 
 
 def test_releases_on_all_shares_are_as_private_as_one():
     """Squared signals of Gaussian releases add up: 1 / m^2 of everything together."""
-    parts = [(SPLIT.template, 3), (SPLIT.sums, 1), (SPLIT.teacher, 80), (SPLIT.steps, 400)]
+    parts = [(TEMPLATE, 3), (share_of_sums(TEACHER, STEPS), 1), (TEACHER, 80), (STEPS, 400)]
     assert sum(share for share, _ in parts) == pytest.approx(1)
     signal = sum(count / noise_on(share, 2.5, count) ** 2 for share, count in parts)
     assert signal == pytest.approx(1 / 2.5**2)
-    assert Shares().sums == 1
+    assert share_of_sums(0.0, 0.0, drawing="plain") == 1
 
 
 def test_sampled_steps_have_the_signal_of_their_share_in_the_limit():

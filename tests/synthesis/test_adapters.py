@@ -20,8 +20,8 @@ from idpgan.origin import with_releases
 from idpgan.privacy import Noise, compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.removed import gone
+from idpgan.synthesis.diffusion import method as diffusion
 from idpgan.synthesis.diffusion.adapt import refuse_unmoved
-from idpgan.synthesis.diffusion.method import Diffusion
 from idpgan.synthesis.move import drawn_public
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
@@ -60,7 +60,7 @@ def config_of(base, trained, *, training=None, privacy=None, model=None, **metho
 
 
 def method_of(config):
-    return Diffusion.of(config, few(), device=CPU, noise=Noise.fixed(1))
+    return diffusion.Method.of(config, few(), device=CPU, noise=Noise.fixed(1))
 
 
 def network_of(*trained, classes=3):
@@ -340,7 +340,7 @@ def test_init_proposes_the_largest_part_and_a_clip_norm_that_its_own_images_meet
     assert f'trained = ["{expected[0]}"' in template.text
     assert any("public_disjoint = true is your word" in note for note in template.notes)
     assert (plan.draws, config.training.batch_size) == (4, 4096)
-    method = Diffusion.of(config, digits(), device=CPU)
+    method = diffusion.Method.of(config, digits(), device=CPU)
     found = method.usual_norms(100)
     assert 0.3 < (found > config.method.clip_norm).double().mean() < 0.7
 

@@ -19,8 +19,8 @@ from idpgan.models.gaussian import GaussianGenerator, low_spectrum
 from idpgan.privacy import Ledger, Noise, Relation, Unit, compose_epsilon, dpsgd
 from idpgan.privacy.dpsgd import SLACK, DPSGDPlan
 from idpgan.run import RunFolder
-from idpgan.synthesis.diffusion.edm import Edm
-from idpgan.synthesis.diffusion.method import Diffusion
+from idpgan.synthesis.diffusion import edm
+from idpgan.synthesis.diffusion.method import Method
 from idpgan.synthesis.template import ROUNDS
 from idpgan.training.config import build_config
 from idpgan.training.loop import train
@@ -53,12 +53,12 @@ def few():
     return dataclasses.replace(digits(), private=digits().private.select(torch.arange(200)))
 
 
-def method_of(config, *, kind=Diffusion, ledger=None):
+def method_of(config, *, kind=Method, ledger=None):
     ledger = ledger or Ledger(Unit.IMAGE, Relation.ZERO_OUT)
     return kind.of(config, few(), ledger=ledger, device=CPU, noise=Noise.fixed(1))
 
 
-def loop(path, config, *, kind=Diffusion):
+def loop(path, config, *, kind=Method):
     """Begin a run in the loop, or continue the one at `path`."""
     if path.exists():
         folder = RunFolder.open(path)
@@ -296,7 +296,7 @@ def test_a_whole_run_is_charged_as_planned(whole):
 
 @pytest.mark.parametrize("killed_at", [1, 4])
 def test_a_resumed_run_equals_the_uninterrupted_one_and_costs_the_same(killed_at, whole, tmp_path):
-    class Killed(Diffusion):
+    class Killed(Method):
         def step(self, step):
             if step == killed_at:
                 raise KeyboardInterrupt
@@ -316,7 +316,7 @@ def test_a_teacher_is_paid_by_its_share_and_given_away_with_the_generator():
     method = method_of(config)
     method.prepare()
     assert [event.kind for event in method.ledger.events] == ["gaussian", "poisson-gaussian"]
-    assert (method.teacher is not None, method.candidates) == (True, 2)
+    assert (method.start.teacher is not None, method.plan.candidates) == (True, 2)
     assert 0.99 * 4 <= compose_epsilon(method.plan.events, DELTA) <= 4
     assert len(method.plan.events) == 3
 
@@ -351,7 +351,7 @@ def test_edm_learns_and_proves_nothing():
     config = build_config(table, "test")
     plan = plan_run(config, few().shape)
     assert plan.price.epsilon == float("inf")
-    method = Edm.of(config, digits(), device=CPU)
+    method = edm.Method.of(config, digits(), device=CPU)
     others = digits().holdout
     first = method.generator.denoising_loss(to_float(others.images), others.labels).mean()
     for step in range(1, 61):
@@ -364,7 +364,7 @@ def test_edm_learns_and_proves_nothing():
 
 def test_edm_starts_at_the_moments_of_its_images_in_a_charged_step():
     table = {"model": MODEL, "method": {"name": "edm", "start": "moments"}, "training": {"steps": 1, "device": "cpu"}}
-    method = Edm.of(build_config(table, "test"), digits(), device=CPU)
+    method = edm.Method.of(build_config(table, "test"), digits(), device=CPU)
     assert not method.generator.mean.any()  # nothing is read before a step
     method.step(1)
     private, law = digits().private, method.generator

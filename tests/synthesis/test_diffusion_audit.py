@@ -14,12 +14,13 @@ from idpgan.audit.entry import Request
 from idpgan.data.images import Images
 from idpgan.methods import METHODS, load_audit
 from idpgan.privacy import Noise
-from idpgan.synthesis.diffusion.edm import Edm
-from idpgan.synthesis.diffusion.method import DiffusionConfig, canaries
-from idpgan.training.config import build_config
+from idpgan.synthesis.diffusion import edm
+from idpgan.synthesis.diffusion.method import Settings, canaries
+from idpgan.training.config import build_config, section_of
 from tests.training.toy import CPU, digits
 
-PLAN = canaries(DiffusionConfig(), draws=2, sample_rate=0.3, noise_multiplier=0.9, count=3)
+Section = section_of(Settings, "method")
+PLAN = canaries(Section(), draws=2, sample_rate=0.3, noise_multiplier=0.9, count=3)
 
 
 def drawn(present, sigma, runs=4000):
@@ -65,7 +66,7 @@ def test_the_case_holds_sums_and_steps():
 
 
 def test_the_steps_of_adapters_are_played_as_those_of_a_run_without_a_base():
-    adapting = canaries(DiffusionConfig(start_share=0.0), 2, PLAN.sample_rate, PLAN.noise_multiplier, PLAN.count)
+    adapting = canaries(Section(start_share=0.0), 2, PLAN.sample_rate, PLAN.noise_multiplier, PLAN.count)
     present = torch.arange(40) % 2 == 0
     found, expected = (plan.play(present, Noise.fixed(3)) for plan in (adapting, PLAN))
     assert torch.equal(found, expected)
@@ -80,7 +81,7 @@ def test_the_loss_finds_members_of_a_denoiser_that_learned_them_by_heart():
     table = {"model": model, "method": {"name": "edm"}, "training": {"steps": 150, "batch_size": 64, "device": "cpu"}}
     split = digits()
     few = dataclasses.replace(split, private=split.private.select(torch.arange(4)))
-    method = Edm.of(build_config(table, "test"), few, device=CPU)
+    method = edm.Method.of(build_config(table, "test"), few, device=CPU)
     for step in range(1, 151):
         method.step(step)
     members, others = few.private.images, split.holdout.images[:100]

@@ -17,7 +17,7 @@ from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.gaussian import GaussianMoments
+from idpgan.synthesis import gaussian
 from idpgan.synthesis.moments import MomentMap, estimate_normals, private_moments
 from idpgan.synthesis.shrinkage import beside_public, filled, shrunk
 from idpgan.trainer import train_on
@@ -297,7 +297,7 @@ def test_settings_that_cannot_be_are_refused(section, keys, words):
 
 def test_noise_of_a_fixed_seed_is_never_called_private(tmp_path):
     config = config_of()
-    method = GaussianMoments.of(config, load(config.data), device=torch.device("cpu"), noise=Noise.fixed(1))
+    method = gaussian.Method.of(config, load(config.data), device=torch.device("cpu"), noise=Noise.fixed(1))
     method.prepare()
     assert not method.privacy().private
     with pytest.raises(RuntimeError, match="dropped"):

@@ -14,7 +14,7 @@ from idpgan.data.load import load
 from idpgan.errors import ConfigError
 from idpgan.privacy import BudgetError, Noise, Relation, Unit, compose_epsilon
 from idpgan.private.people import shares
-from idpgan.synthesis.aggregate.method import IdpAggregate
+from idpgan.synthesis.aggregate import method as aggregate
 from idpgan.synthesis.aggregate.vectors import private_vectors
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
@@ -49,7 +49,7 @@ def splits():
 
 
 def method_of(config, split, seed=1):
-    return IdpAggregate.of(config, split, device=CPU, noise=Noise.fixed(seed))
+    return aggregate.Method.of(config, split, device=CPU, noise=Noise.fixed(seed))
 
 
 def run(method, first, last):
@@ -111,7 +111,7 @@ def test_what_cannot_be_paid_is_not_read_and_a_read_that_fails_releases_nothing(
         method.prepare()
     assert method.ledger.events == ()  # charge and result stand or fall together
     assert method.ledger.released() is None
-    method.ledger.charge(method.sums.event)
+    method.ledger.charge(method.plan.release.sums.event)
     with pytest.raises(BudgetError, match="Nothing was read"):
         method.prepare()
 
@@ -141,7 +141,7 @@ def test_a_second_prepare_takes_what_was_released(splits):
     sums, spent = method.state()["prepared"]["sums"], method.ledger.events
     method.prepare()
     assert torch.equal(method.state()["prepared"]["sums"], sums)
-    assert method.ledger.events == spent == (method.sums.event,)
+    assert method.ledger.events == spent == (method.plan.release.sums.event,)
 
 
 @pytest.mark.parametrize("relation", list(Relation))
@@ -155,7 +155,7 @@ def test_brute_force_sensitivity_from_images_to_sums(law, relation, splits):
 
     def query(images):
         vectors = private_vectors(images, method.features, Noise.fixed(3), conditional=True, motion=0.0, cap=None)
-        return sum(method.sums._exact_sum(*batch) for batch in vectors)
+        return sum(method.plan.release.sums._exact_sum(*batch) for batch in vectors)
 
     def with_last(image, label):
         images = torch.cat([base.images, image[None]])
@@ -165,9 +165,9 @@ def test_brute_force_sensitivity_from_images_to_sums(law, relation, splits):
     others = [query(base)] if relation is Relation.ZERO_OUT else neighbors
     order = 2 if law == "gaussian" else 1
     worst = max((a - b).flatten().norm(p=order).item() for a in neighbors for b in others)
-    assert worst <= method.sums.mechanism.sensitivity
-    assert worst > 0.5 * method.sums.mechanism.sensitivity  # the bound is of the right size
-    assert compose_epsilon([method.sums.event], config.privacy.delta) <= 2.0
+    assert worst <= method.plan.release.sums.mechanism.sensitivity
+    assert worst > 0.5 * method.plan.release.sums.mechanism.sensitivity  # the bound is of the right size
+    assert compose_epsilon([method.plan.release.sums.event], config.privacy.delta) <= 2.0
 
 
 @pytest.mark.parametrize(
@@ -378,7 +378,7 @@ def test_the_plan_is_the_very_event_that_the_run_charges(splits, public, law):
     features = "public" if public else "random"
     config = config_of(public=public, features=features, law=law, privacy={"delta": 1e-5 if law == "gaussian" else 0.0})
     split = splits[public]
-    method = IdpAggregate.of(config, split, device=CPU, noise=Noise.fixed(1))
-    assert method.sums.dimensions == method.features.dimensions
+    method = aggregate.Method.of(config, split, device=CPU, noise=Noise.fixed(1))
+    assert method.plan.release.sums.dimensions == method.features.dimensions
     method.prepare()
     assert method.ledger.events == plan_run(config, split.shape).events

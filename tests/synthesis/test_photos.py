@@ -17,10 +17,10 @@ from idpgan.models import load_generator
 from idpgan.models.gaussian import softly_clamped
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
+from idpgan.synthesis import gaussian
+from idpgan.synthesis.aggregate import method as aggregate
 from idpgan.synthesis.aggregate import vectors
-from idpgan.synthesis.aggregate.method import IdpAggregate
 from idpgan.synthesis.aggregate.vectors import PhotoFeatures, private_vectors
-from idpgan.synthesis.gaussian import GaussianMoments
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 
@@ -248,7 +248,7 @@ def method_of(config, split=None):
 
 
 def config_method(config):
-    return GaussianMoments if config.method.name == "gaussian" else IdpAggregate
+    return gaussian.Method if config.method.name == "gaussian" else aggregate.Method
 
 
 def test_before_the_first_step_it_is_the_gaussian_and_the_steps_leave_mean_and_factor():
@@ -273,7 +273,7 @@ def test_the_start_is_as_good_as_that_of_gaussian():
     table |= {"model": table["model"] | {"generator": "gaussian"}, "method": {"name": "gaussian"}}
     table["training"] = {"device": "cpu"}
     other = method_of(build_config(table, "a test"))
-    assert 1.03 < (own.sums.noise_std / 0.9**0.5) / other.sums.noise_std < 1.1
+    assert 1.03 < (own.plan.release.sums.noise_std / 0.9**0.5) / other.plan.release.sums.noise_std < 1.1
     assert torch.allclose(own.generator.mean, other.generator.mean, atol=0.1)
     assert (own.generator.mean - other.generator.mean).norm() < 0.05 * other.generator.mean.norm()
 
@@ -301,7 +301,7 @@ def test_a_resumed_run_of_registered_moments_goes_on_as_it_was():
     config = build_config(table_of(steps=4, model={"drawing": {"shape": 2}}, templates="class"), "a test")
     first = method_of(config)
     first.step(1)
-    second = IdpAggregate.of(config, load(config.data), device=torch.device("cpu"), noise=Noise.fixed(1))
+    second = aggregate.Method.of(config, load(config.data), device=torch.device("cpu"), noise=Noise.fixed(1))
     second.load_state(copy.deepcopy(first.state()))
     first.step(2), second.step(2)
     assert torch.equal(first.generator.sample(5, seed=0), second.generator.sample(5, seed=0))

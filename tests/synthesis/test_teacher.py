@@ -108,9 +108,11 @@ def test_drawing_costs_hardly_more_than_reading_everything():
     """The rule for the noise of drawn steps: m is nearly that of two Gaussian releases; half of that noise is not."""
     shape = load(config_of().data).shape
     whole, drawn = (plan_run(config_of(**kind), shape) for kind in ({}, DRAWN))
-    assert drawn.teaching.multiplier == pytest.approx(whole.teaching.multiplier, rel=0.03)
-    half = dataclasses.replace(drawn.teaching.event, noise_multiplier=drawn.teaching.event.noise_multiplier / 2)
-    assert compose_epsilon([drawn.sums.event, half], 1e-5) > 1.2 * 8
+    assert drawn.release.teacher.multiplier == pytest.approx(whole.release.teacher.multiplier, rel=0.03)
+    half = dataclasses.replace(
+        drawn.release.teacher.event, noise_multiplier=drawn.release.teacher.event.noise_multiplier / 2
+    )
+    assert compose_epsilon([drawn.release.sums.event, half], 1e-5) > 1.2 * 8
 
 
 def test_a_larger_unit_than_an_image_is_not_drawn_by_images():
@@ -130,11 +132,11 @@ def test_a_larger_share_leaves_the_sums_more_noise_and_the_teacher_less():
     for share in (0.0, 0.2, 0.8):
         config = config_of(share)
         plan = plan_run(config, split.shape)
-        sums, teaching = plan.sums, plan.teaching
+        sums, teaching = plan.release.sums, plan.release.teacher
         noises.append((sums.noise_std, teaching.plan(1).noise_multiplier if teaching else float("inf")))
     assert [sums for sums, _ in noises] == sorted(sums for sums, _ in noises)
     assert [steps for _, steps in noises] == sorted((steps for _, steps in noises), reverse=True)
-    assert plan_run(config_of(0.0), split.shape).teaching is None
+    assert plan_run(config_of(0.0), split.shape).release.teacher is None
 
 
 @pytest.mark.parametrize("images", [1, 2, 5])
@@ -327,7 +329,7 @@ def test_null_records_teach_nothing():
     network = LinearScattering(split.image_shape, split.classes)
     features = network.features(split.private.images[:50] / 127.5 - 1)
     labels = torch.nn.functional.one_hot(split.private.labels[:50], 10).float()
-    plan = plan_run(config, split.shape).teaching.plan(50)
+    plan = plan_run(config, split.shape).release.teacher.plan(50)
     sums = []
     for absent in (None, 7, 31):
         null = torch.zeros(50, dtype=torch.bool)

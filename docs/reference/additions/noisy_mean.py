@@ -7,23 +7,22 @@ moves by at most 255 sqrt(D) in L2. It is released once, with Gaussian noise rou
 
 import functools
 import math
-from typing import Literal
 
 import torch
-from pydantic import Field
 
 from idpgan.audit.cases import AuditCase, guarantees
 from idpgan.audit.entry import Entry
 from idpgan.audit.neighbors import Pair
 from idpgan.audit.statistics import Nearness
+from idpgan.config import key
 from idpgan.data.images import to_float
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.mechanisms import RoundedGaussian
 from idpgan.private.released_once import ReleasedOnce
+from idpgan.synthesis import product
 from idpgan.synthesis.networks import AdamSettings, Generators
-from idpgan.synthesis.product import GivesGenerator
-from idpgan.training.config import MethodConfig, PrivacyConfig, RunConfig
+from idpgan.training.config import settings
 from idpgan.training.plan import RunPlan
 
 ADJACENCY = (Unit.IMAGE, Relation.ZERO_OUT)
@@ -39,22 +38,19 @@ def noisy_sum(image_shape, epsilon, delta):
     return scaled(calibrate(lambda m: [scaled(m).event], epsilon, delta))
 
 
-class NoisyMeanConfig(MethodConfig):
-    name: Literal["noisy-mean"] = "noisy-mean"
-    learning_rate: float = Field(1e-3, gt=0)
+Settings = settings(
+    "noisy-mean",
+    method=[{"learning_rate": key(float, 1e-3, "Of Adam.", gt=0)}],
+    privacy=[
+        {
+            "epsilon": key(float, ..., "Of the one release.", gt=0),
+            "delta": key(float, ..., "Below 1/N for N private images, usually `min(1e-5, 1 / (10 N))`.", gt=0, lt=1),
+        }
+    ],
+)
 
 
-class NoisyMeanPrivacy(PrivacyConfig):
-    epsilon: float = Field(gt=0)
-    delta: float = Field(gt=0, lt=1)
-
-
-class NoisyMeanRun(RunConfig):
-    method: NoisyMeanConfig = NoisyMeanConfig()
-    privacy: NoisyMeanPrivacy
-
-
-class NoisyMeanPlan(RunPlan):
+class Plan(RunPlan):
     """What a run does and costs; `RunPlan` makes the ledger's terms, the dry run and the report of it."""
 
     @functools.cached_property
@@ -69,7 +65,7 @@ class NoisyMeanPlan(RunPlan):
         return "one noisy sum"
 
 
-class NoisyMean(ReleasedOnce, GivesGenerator):
+class Method(ReleasedOnce):
     """Its `prepare` charges the plan's events and keeps what `_release` returns; its steps read nothing else."""
 
     SAVED = ("networks", "noise")
@@ -93,8 +89,8 @@ class NoisyMean(ReleasedOnce, GivesGenerator):
         self.networks.step_generator(loss)
         return {"loss": loss.detach()}
 
-
-Settings, Plan, Method = NoisyMeanRun, NoisyMeanPlan, NoisyMean
+    def artifact(self, config):
+        return product.artifact(self.generator, self._run, config)
 
 
 def audit_case(request):

@@ -3,54 +3,111 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from collections.abc import Sequence
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
-
+from idpgan.config import key
 from idpgan.data.drawn import are_unlabeled
 from idpgan.errors import ConfigError
 from idpgan.models.features import DATALESS, PublicFeatures
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
-from idpgan.privacy.sums import CellSums
-from idpgan.private.people import AggregatePrivacy, capped, check_people
+from idpgan.private import people
+from idpgan.synthesis import sums
 from idpgan.synthesis.aggregate.vectors import PhotoFeatures
 from idpgan.synthesis.agreed import check_agreed
 from idpgan.synthesis.move import assumed, check_moved
-from idpgan.synthesis.sums_plan import SumsConfig, SumsPlan, SumsRun
-from idpgan.training.config import MOST_STEPS, TrainingConfig
+from idpgan.training.config import MOST_STEPS, settings
+from idpgan.training.plan import RunPlan, Signal
 
 
-class AggregateConfig(SumsConfig):
-    """[method] of idp-gan-aggregate.
+def _check_start(config: Any) -> None:
+    """Refuse 0 steps where steps are needed."""
+    if not config.training.steps and config.model.generator != "refined":
+        raise ConfigError(
+            "training.steps = 0 leaves the generator as it starts, and only a "
+            f'"refined" one starts at what was released; model.generator = "{config.model.generator}". Set '
+            "training.steps to 1 or more."
+        )
 
-    Attributes:
-        features: "public" (CNN and PCA learned on the public split), or of no data at all: "random" (Gabor moduli) or
-            "scattering" (two orders of wavelet moduli; about twice the time), all three for handwriting; or "photos":
-            the moments of model.latent_dim DCT coefficients, which a "refined" generator starts at, and wavelet moduli,
-            all in absolute units; public images then set center and scale.
-        moments: Principal components ("public") or DCT coefficients and projections ("random") whose second moments
-            are released: m (m + 1) / 2 numbers a class each. With "photos" projections, and coefficients whose moments
-            are matched (none where they are registered or symmetric: those only start the generator).
-        fourier: Random Fourier features of each kind.
-        level: Brightness that those of no data count from: 0 black, 1 white. A public statement, as on which ground
-            things are drawn.
-        law: "gaussian" (L2 norm, (epsilon, delta)) or "laplace" (L1 norm, pure).
-        augment: Strength of the random motion of every private image before phi; 1 is that of handwriting.
-        metric: What the critic whitens by: images of the "public" split, "fakes", or "none".
-        metric_steps: Steps after which the metric is taken anew from fakes.
-        metric_noise: How many images count as one direction when noise and variance are weighed.
-        average: Weight of the past in the critic's average of fake means.
-        embedding_steps: Steps of fitting the public CNN.
-        pretrain_steps: Steps of pre-training a "warp" generator on public images.
-        learning_rate: Peak, of Adam for the generator; warm-up 5 %, then cosine to zero.
-        beta1: Decay of Adam's first moment.
-        beta2: Decay of Adam's second moment.
-        ema_decay: Weight of the past in the averaged generator.
-    """
 
-    DROPPED: ClassVar[Mapping[str, Any]] = {
+_FEATURES = (
+    '"public" (CNN and PCA learned on the public split), or of no data at all: "random" (Gabor moduli) or "scattering" '
+    '(two orders of wavelet moduli; about twice the time), all three for handwriting; or "photos": the moments of '
+    'model.latent_dim DCT coefficients, which a "refined" generator starts at, and wavelet moduli, all in absolute '
+    "units; public images then set center and scale."
+)
+_MOMENTS = (
+    'Principal components ("public") or DCT coefficients and projections ("random") whose second moments are released: '
+    'm (m + 1) / 2 numbers a class each. With "photos" projections, and coefficients whose moments are matched (none '
+    "where they are registered or symmetric: those only start the generator)."
+)
+_LEVEL = (
+    "Brightness that those of no data count from: 0 black, 1 white. A public statement, as on which ground things are "
+    "drawn."
+)
+
+Settings = settings(
+    "idp-gan-aggregate",
+    method=[
+        sums.KEYS,
+        {
+            "features": key(Literal["public", "random", "scattering", "photos"], "random", _FEATURES),
+            "moments": key(int, 48, _MOMENTS, ge=1, le=1000),
+            "fourier": key(int, 500, "Random Fourier features of each kind.", ge=1, le=100_000),
+            "level": key(float, 0.5, _LEVEL, ge=0, le=1),
+            "law": key(
+                Literal["gaussian", "laplace"],
+                "gaussian",
+                '"gaussian" (L2 norm, (epsilon, delta)) or "laplace" (L1 norm, pure).',
+            ),
+            "augment": key(
+                float,
+                0.2,
+                "Strength of the random motion of every private image before phi; 1 is that of handwriting.",
+                ge=0,
+                le=3,
+            ),
+            "metric": key(
+                Literal["none", "public", "fakes"],
+                "fakes",
+                'What the critic whitens by: images of the "public" split, "fakes", or "none".',
+            ),
+            "metric_steps": key(
+                tuple[int, ...], (200, 500, 1500, 3000), "Steps after which the metric is taken anew from fakes."
+            ),
+            "metric_noise": key(
+                float,
+                300.0,
+                "How many images count as one direction when noise and variance are weighed.",
+                ge=0,
+            ),
+            "average": key(float, 0.95, "Weight of the past in the critic's average of fake means.", ge=0, lt=1),
+            "embedding_steps": key(int, 3500, "Steps of fitting the public CNN.", ge=0),
+            "pretrain_steps": key(int, 1500, 'Steps of pre-training a "warp" generator on public images.', ge=0),
+            "learning_rate": key(
+                float, 2e-3, "Peak, of Adam for the generator; warm-up 5 %, then cosine to zero.", gt=0
+            ),
+            "beta1": key(float, 0.8, "Decay of Adam's first moment.", ge=0, lt=1),
+            "beta2": key(float, 0.99, "Decay of Adam's second moment.", ge=0, lt=1),
+            "ema_decay": key(float, 0.99, "Weight of the past in the averaged generator.", ge=0, lt=1),
+        },
+    ],
+    privacy=[people.KEYS],
+    training=[
+        {
+            "steps": key(
+                int,
+                10_000,
+                'Generator steps, on released sums alone: they cost nothing. 0: a "refined" generator as it starts.',
+                ge=0,
+                le=MOST_STEPS,
+            )
+        }
+    ],
+    checks=[sums.check_shares, _check_start],
+    abilities={"move"},
+    dropped={
         "clusters": 1,
         "groups": 1,
         "critic": "linear",
@@ -67,58 +124,12 @@ class AggregateConfig(SumsConfig):
             "codes": 200,
             "images": 6000,
         },
-    }
-
-    name: Literal["idp-gan-aggregate"] = "idp-gan-aggregate"
-    features: Literal["public", "random", "scattering", "photos"] = "random"
-    moments: int = Field(48, ge=1, le=1000)
-    fourier: int = Field(500, ge=1, le=100_000)
-    level: float = Field(0.5, ge=0, le=1)
-    law: Literal["gaussian", "laplace"] = "gaussian"
-    augment: float = Field(0.2, ge=0, le=3)
-    metric: Literal["none", "public", "fakes"] = "fakes"
-    metric_steps: tuple[int, ...] = (200, 500, 1500, 3000)
-    metric_noise: float = Field(300.0, ge=0)
-    average: float = Field(0.95, ge=0, lt=1)
-    embedding_steps: int = Field(3500, ge=0)
-    pretrain_steps: int = Field(1500, ge=0)
-    learning_rate: float = Field(2e-3, gt=0)
-    beta1: float = Field(0.8, ge=0, lt=1)
-    beta2: float = Field(0.99, ge=0, lt=1)
-    ema_decay: float = Field(0.99, ge=0, lt=1)
+    },
+)
 
 
-class AggregateTraining(TrainingConfig):
-    """[training] of idp-gan-aggregate.
-
-    Attributes:
-        steps: Generator steps, on released sums alone: they cost nothing. 0: a "refined" generator as it starts.
-    """
-
-    steps: int = Field(10_000, ge=0, le=MOST_STEPS)
-
-
-class AggregateRun(SumsRun):
-    """A whole config file of idp-gan-aggregate."""
-
-    method: AggregateConfig = AggregateConfig()
-    privacy: AggregatePrivacy
-    training: AggregateTraining = AggregateTraining()
-
-    @model_validator(mode="after")
-    def _check_start(self) -> AggregateRun:
-        """Refuse 0 steps where steps are needed."""
-        if not self.training.steps and self.model.generator != "refined":
-            raise ConfigError(
-                "training.steps = 0 leaves the generator as it starts, and only a "
-                f'"refined" one starts at what was released; model.generator = "{self.model.generator}". Set '
-                "training.steps to 1 or more."
-            )
-        return self
-
-
-class AggregatePlan(SumsPlan):
-    """The plan of a run of idp-gan-aggregate: one release of sums, perhaps with a teacher beside it."""
+class Plan(RunPlan):
+    """What a run of idp-gan-aggregate costs: one release of sums, perhaps with a teacher beside it."""
 
     @property
     def reads_public(self) -> bool:  # type: ignore[override]  # it follows from the settings
@@ -130,8 +141,8 @@ class AggregatePlan(SumsPlan):
         return "public" in (method.features, method.metric) or method.features == "photos" or bool(pretrains)
 
     @functools.cached_property
-    def sums(self) -> CellSums:
-        """The release of sums; raises a `ConfigError` if Gaussian noise is asked for at delta = 0."""
+    def release(self) -> sums.SumsRelease:
+        """All that is released; raises a `ConfigError` if Gaussian noise is asked for at delta = 0."""
         method, image_shape = self.config.method, self.shape.image_shape
         if method.features == "public":
             dimensions = PublicFeatures.count_dimensions(
@@ -142,7 +153,7 @@ class AggregatePlan(SumsPlan):
             dimensions = PhotoFeatures.count_dimensions(image_shape, latent_dim, **self.feature_sizes)
         else:
             dimensions = DATALESS[method.features].count_dimensions(image_shape, **self.feature_sizes)
-        return self.of_cells(self.rows, dimensions)
+        return self.of_dimensions(dimensions)
 
     @property
     def feature_sizes(self) -> dict[str, Any]:
@@ -152,19 +163,29 @@ class AggregatePlan(SumsPlan):
         photos = {"shape": self.config.model.drawn.shape, "symmetric": method.symmetric}
         return sizes | (photos if method.features == "photos" else {})
 
-    def of_cells(self, cells: int, dimensions: int) -> CellSums:
-        """Return the release of so many sums of so many numbers; raise as `sums`."""
+    def of_dimensions(self, dimensions: int) -> sums.SumsRelease:
+        """Return the release of sums of so many numbers; raise as `release`."""
         law = self.config.method.law
         if law == "gaussian" and self.config.privacy.delta == 0:
             raise ConfigError(
                 "privacy.delta = 0, but Gaussian noise has no pure guarantee. Set privacy.delta above 0, or "
                 'method.law = "laplace".'
             )
-        return self.calibrated(cells, dimensions, law)
+        return sums.SumsRelease(self, dimensions, law)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The price of the release."""
+        return self.release.events
+
+    @property
+    def signal(self) -> Signal:
+        """The figure of the sums."""
+        return people.signal_of(self, self.release.sums.noise_length, "the release")
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what was released, and where its noise came from."""
-        return f"{self.placed}one release of noisy sums{self.taught(events)}; noise: {sources[0].name}"
+        return f"{self.release.reason('sums', events)}; noise: {sources[0].name}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the feature map, and what else was fixed or learned before a private image was read."""
@@ -172,7 +193,7 @@ class AggregatePlan(SumsPlan):
         assumptions = [f"the feature map ({features} features), fixed before any private image was read"]
         if self.shape.sizes.public:
             assumptions.append("what was learned from public images; the generator may reproduce them")
-        return (*assumptions, *assumed(self.config.model), *capped(self.config))
+        return (*assumptions, *assumed(self.config.model), *people.capped(self.config))
 
     def check(self) -> None:
         """Refuse data that networks, features, cells or teacher cannot use."""
@@ -184,9 +205,8 @@ class AggregatePlan(SumsPlan):
                 f"{self.rows} classes for {self.shape.num_private} private images: most sums would hold noise only. "
                 "Take more images, or set model.conditional = false."
             )
-        check_people(self)
-        self.check_teacher()
-        self.check_template()
+        people.check_people(self)
+        sums.check(self)
         check_moved(self)
         check_agreed(self)
         if batch_size % self.rows:

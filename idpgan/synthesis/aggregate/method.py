@@ -35,23 +35,27 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.models.features import DATALESS, EmbeddingNet, FeatureMap, PublicFeatures
 from idpgan.models.gaussian import GaussianGenerator
+from idpgan.models.private_classifier import LinearScattering
 from idpgan.models.warp import WarpGenerator, augment
 from idpgan.privacy.sums import NORMS, CellSums, Law
+from idpgan.private import people
 from idpgan.private.released_once import ReleasedOnce
 from idpgan.progress import counted
 from idpgan.ranks import Ranks
-from idpgan.synthesis.aggregate.config import AggregatePlan, AggregateRun
+from idpgan.release.generator import GeneratorArtifact
+from idpgan.synthesis import product, sums_audit
+from idpgan.synthesis.aggregate.config import Plan, Settings
 from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
 from idpgan.synthesis.aggregate.vectors import PhotoFeatures, private_vectors
-from idpgan.synthesis.moments import NormalsNoise
 from idpgan.synthesis.networks import AdamSettings, Generators
-from idpgan.synthesis.product import GivesGenerator
-from idpgan.synthesis.sums_audit import AUDITED_CLASSES, SUMS_RELATIONS, SUMS_UNITS, privacy_of, sums_case
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
 from idpgan.synthesis.template import release_template
+from idpgan.training.config import ReleaseConfig
 from idpgan.training.distributed import sum_over_ranks
 from idpgan.training.fit import set_rate
 from idpgan.training.method import CriticScores, ReleasedSums, Stats, refuse_small_shares
+
+__all__ = ["AUDIT", "Method", "Plan", "Settings"]
 
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 _METRIC_IMAGES = 6000
@@ -61,14 +65,14 @@ _FLOOR = 1e-5  # of the metric, so that directions without variance do not blow 
 _FEATURES = "features."  # prefix of the names of released tensors
 
 
-class IdpAggregate(ReleasedOnce, GivesGenerator):
+class Method(ReleasedOnce):
     """The method as the loop sees it; see `ReleasedOnce`.
 
     Attributes:
         generator: The averaged generator, in eval mode.
         newest: The generator that is trained.
         networks: Both with their optimizer and random numbers.
-        sums: The mechanism of the release.
+        teacher: A private classifier that chooses among what the generator draws; None = none does.
 
     Raises:
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
@@ -79,26 +83,27 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
 
     SAVED = ("critic", "networks")
 
-    plan: AggregatePlan
+    plan: Plan
+    teacher: LinearScattering | None = None
 
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
-        config, own, self.training = self.plan.config, self.config, self.plan.config.training
+        product.check_public(split, self._run.model)
+        config, method, self.training = self._run, self.config, self._run.training
         self.shape = split.image_shape
         self.networks = Generators(
             config,
             split.shape,
             device=self.device,
-            adam=AdamSettings(own.learning_rate, own.beta1, own.beta2),
-            ema_decay=own.ema_decay,
+            adam=AdamSettings(method.learning_rate, method.beta1, method.beta2),
+            ema_decay=method.ema_decay,
             stream=_RNG_STREAM,
         )
         self.newest, self.generator = self.networks.newest, self.networks.average
         self.newest.train(not self._pretrained)  # the batch statistics of the pre-training stay
         self.classes = self.newest.num_classes  # 0: unconditional
         self.rows = max(self.classes, 1)
-        self.sums, self.teaching, self.candidates = self.plan.sums, self.plan.teaching, self.plan.candidates
-        self.noise_std = self.sums.noise_std
+        self.noise_std = self.plan.release.sums.noise_std
 
     def share_steps(self, ranks: Ranks) -> None:
         """Let each rank generate its share of every class; `prepare` is rank 0's."""
@@ -124,11 +129,22 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
             self.newest.eval()
             self.networks.start_from(self.newest)
 
-    @property
-    def normals_noise(self) -> NormalsNoise:
-        """See `GivesGenerator`; `AggregatePlan.check` refuses other features where it is asked for."""
-        features = cast(PhotoFeatures, self.features)
-        return features.noise_of_normals(self._released["sums"], self.noise_std)
+    def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
+        """Return the generator with public pictures that are moved onto its law or agreed with, and its teacher."""
+        noise = None
+        if self._run.model.moved:  # `Plan.check` refuses other features then
+            features = cast(PhotoFeatures, self.features)
+            noise = features.noise_of_normals(self._released["sums"], self.noise_std)
+        return product.artifact(
+            self.generator,
+            self._run,
+            config,
+            public=self._public,
+            noise=noise,
+            teacher=self.teacher,
+            candidates=self.plan.candidates,
+            progress=self.progress,
+        )
 
     @property
     def _pretrained(self) -> bool:
@@ -136,24 +152,26 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
 
     def _release(self) -> dict[str, Tensor]:
         """Fix the feature map by public images, then read the private images; return noisy sums and feature map."""
-        config = self.config
+        config, release = self.config, self.plan.release
         if config.features == "public":
             self.features = self._public_features(fit=True)
-        private, cap = self._take_private(), self._run.privacy.cap
+        private, cap = self._take_private(), people.cap_of(self._run.privacy)
         if isinstance(self.features, PhotoFeatures):
-            if (template := self.plan.template) is not None:
-                found = release_template(template, self.features.moments, private, cap, self.noise)
-                self.features.set_template(found)
+            if release.template is not None:
+                template = release_template(release.template, self.features.moments, private, cap, self.noise)
+                self.features.set_template(template)
             if len(self._public):
                 self.features.learn_public(self._public)
         vectors = private_vectors(
             private, self.features, self.noise, conditional=self.rows > 1, motion=config.augment, cap=cap
         )
         vectors = counted(vectors, self.progress, "features of images", len(private), lambda part: len(part[0]))
-        released = {"sums": self.sums.release(vectors, self.noise)}
-        if self.teaching is not None:
-            asked: Any = {"device": self.device, "noise": self.noise, "progress": self.progress}
-            released[TEACHER] = fit_teacher(self.teaching, private, cap, **asked).cpu()
+        released = {"sums": release.sums.release(vectors, self.noise)}
+        if release.teacher is not None:
+            weight = fit_teacher(
+                release.teacher, private, cap, device=self.device, noise=self.noise, progress=self.progress
+            )
+            released[TEACHER] = weight.cpu()
         return released | {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
 
     # The feature map --------------------------------------------------------------------------------------------
@@ -165,7 +183,7 @@ class IdpAggregate(ReleasedOnce, GivesGenerator):
         if self.config.features == "public":
             return self._public_features(fit=False)
         if self.config.features == "photos":
-            templates, latent_dim = self.plan.num_templates, self._run.model.latent_dim
+            templates, latent_dim = self.plan.release.num_templates, self._run.model.latent_dim
             photos = PhotoFeatures(self.shape, latent_dim, seed=seed, templates=templates, **self.plan.feature_sizes)
             return photos.to(self.device)
         norm, level = NORMS[self.config.law], self.config.level
@@ -346,28 +364,26 @@ class LinearCritic:
         self.steps = state["steps"]
 
 
-Settings, Plan, Method = AggregateRun, AggregatePlan, IdpAggregate
-
-
 # The audit: the sums of a small release, or those of a run -----------------------------------------------------------
 
 
 def _audit(request: Request) -> AuditCase:
-    sums = CellSums.calibrated(AUDITED_CLASSES, _AUDITED_NUMBERS, cast(Law, request.law), **privacy_of(request).terms)
-    return sums_case("idp-gan-aggregate", sums, request)
+    terms = sums_audit.terms_of(request)
+    sums = CellSums.calibrated(sums_audit.CLASSES, _AUDITED_NUMBERS, cast(Law, request.law), **terms)
+    return sums_audit.sums_case("idp-gan-aggregate", sums, request)
 
 
-def _audit_of_run(config: AggregateRun, facts: RunFacts) -> AuditCase:
-    plan = AggregatePlan(config, facts.shape)
-    plan.sums = plan.of_cells(*facts.prepared_shape("sums"))  # how many public features there are is not in the facts
-    parts: Any = {"template": plan.template_events, "teaching": plan.teaching}
-    return sums_case("idp-gan-aggregate", plan.sums, asked_of(config), facts.claimed, **parts)
+def _audit_of_run(config: Any, facts: RunFacts) -> AuditCase:
+    plan = Plan(config, facts.shape)
+    _, dimensions = facts.prepared_shape("sums")  # how many public features there are is not in the facts
+    release = plan.of_dimensions(dimensions)
+    return sums_audit.sums_case("idp-gan-aggregate", release.sums, asked_of(config), facts.claimed, beside=release)
 
 
 AUDIT = Entry(
     _audit,
-    SUMS_UNITS,
-    SUMS_RELATIONS,
+    sums_audit.UNITS,
+    sums_audit.RELATIONS,
     delta=1e-5,
     options={"law": ("gaussian", "laplace")},
     pure=("laplace",),

@@ -7,11 +7,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
-from pydantic import Field, model_validator
 from torch import nn
 
+from idpgan.config import Keys, key
 from idpgan.errors import ConfigError
 from idpgan.models import families
 from idpgan.models.adapters import LABELS, adapt, refuse_gone, trained_weights
@@ -22,14 +22,12 @@ from idpgan.privacy import Event, Relation, Unit, calibrate
 from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, least_noise
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget
-from idpgan.privacy.sums import CellSums
-from idpgan.private.people import GaussianPrivacy
-from idpgan.private.shares import noise_on
-from idpgan.private.steps import SETTINGS, StepsPlan
-from idpgan.synthesis.gaussian import GaussianPlan, MomentsConfig
-from idpgan.synthesis.sums_plan import SumsRun
-from idpgan.training.config import RunConfig, TrainingConfig
-from idpgan.training.plan import Signal
+from idpgan.private import people
+from idpgan.private.steps import SETTINGS, check_gradients, reason_of_steps
+from idpgan.synthesis import gaussian, moments, sums
+from idpgan.synthesis.teacher import noise_on
+from idpgan.training.config import settings
+from idpgan.training.plan import RunPlan, Signal
 
 BETAS = 0.9, 0.99  # of Adam
 _RATE = 2e-3  # of Adam, where noise is no matter
@@ -41,67 +39,68 @@ _DRAWS = ((20_000, 1), (5_000, 2), (0, 4))  # by least number of private images:
 MODEL = ModelConfig(generator="diffusion", latent_dim=160, width=32)
 
 
-class DiffusionConfig(MomentsConfig):
-    """[method] of diffusion.
+_START = (
+    "Share of the budget for the sums of moments at which the diffusion starts, as with `gaussian`; the teacher has "
+    "its own, and the steps get the rest. 0, with `model.trained`: those of the public denoiser stay."
+)
+_COPIES = (
+    "K, noisy copies of an image inside its one clipped gradient. None = 1 from 20,000 private images on, 2 from 5,000 "
+    "on, else 4: where images are few, copies cost little time."
+)
+_LEARNING = (
+    "Of Adam. None = 2e-3, less in proportion where the noise of all steps together is longer than 0.03 clip norms."
+)
+_PHYSICAL = (
+    "Images whose gradients are in memory at once, halved by itself where that is too many; a GPU takes 2,048 unless "
+    "another number is set."
+)
+_KEYS: Keys = {
+    "start_share": key(float, 0.5, _START, ge=0, lt=1),
+    "draws": key(int | None, None, _COPIES, ge=1, le=1000),
+    "clip_norm": key(
+        ClipNorm, 0.2, "C, bound on one image's gradient; a constant, never taken from private gradients."
+    ),
+    "learning_rate": key(float | None, None, _LEARNING, gt=0),
+    "cooldown": key(
+        float,
+        0.5,
+        "Share of the steps at the end over which the learning rate falls linearly to zero.",
+        ge=0,
+        le=1,
+    ),
+    "ema_decay": key(float, 0.98, "Weight of the past in the averaged network, which is released.", ge=0, lt=1),
+    "max_physical_batch": key(int, 128, _PHYSICAL, ge=1),
+}
+_PRIVACY: Keys = {
+    "epsilon": key(float, ..., "Of everything together.", gt=0),
+    "unit": key(Literal[Unit.IMAGE], Unit.IMAGE, "DP-SGD protects one image."),
+    "relation": key(
+        Literal[Relation.ZERO_OUT],
+        Relation.ZERO_OUT,
+        "How neighbors differ; Poisson sampling is accounted under this one.",
+    ),
+    "most_per_person": key(int, 20, "Without effect.", ge=1, le=1_000_000),
+    "without_noise": key(
+        bool,
+        False,
+        "Steps with a noise of 2^-30 clip norms, clipped and rounded as else, to see what the noise costs: nothing is "
+        "proven of them.",
+    ),
+}
+_TRAINING: Keys = {
+    "steps": key(int, 400, "Steps of the network.", ge=1, le=1_000_000),
+    "batch_size": key(
+        int,
+        2048,
+        "Expected number of images in a step, each drawn by a coin; all of them up to so many.",
+        ge=1,
+        le=1_000_000,
+    ),
+    "tick_steps": key(int, 50, "Steps between two ticks: save, statistics, epsilon, sample grid, metrics.", ge=1),
+}
 
-    Attributes:
-        start_share: Share of the budget for the sums of moments at which the diffusion starts, as with `gaussian`; the
-            teacher has its own, and the steps get the rest. 0, with ``model.trained``: those of the public denoiser
-            stay.
-        draws: K, noisy copies of an image inside its one clipped gradient. None = 1 from 20,000 private images on, 2
-            from 5,000 on, else 4: where images are few, copies cost little time.
-        clip_norm: C, bound on one image's gradient; a constant, never taken from private gradients.
-        learning_rate: Of Adam. None = 2e-3, less in proportion where the noise of all steps together is longer than
-            0.03 clip norms.
-        cooldown: Share of the steps at the end over which the learning rate falls linearly to zero.
-        ema_decay: Weight of the past in the averaged network, which is released.
-        max_physical_batch: Images whose gradients are in memory at once, halved by itself where that is too many; a GPU
-            takes 2,048 unless another number is set.
-    """
 
-    name: Literal["diffusion"] = "diffusion"
-    start_share: float = Field(0.5, ge=0, lt=1)
-    draws: int | None = Field(None, ge=1, le=1000)
-    clip_norm: ClipNorm = 0.2
-    learning_rate: float | None = Field(None, gt=0)
-    cooldown: float = Field(0.5, ge=0, le=1)
-    ema_decay: float = Field(0.98, ge=0, lt=1)
-    max_physical_batch: int = Field(128, ge=1)
-
-
-class DiffusionPrivacy(GaussianPrivacy):
-    """[privacy] of diffusion; unit image, zero-out-one.
-
-    Attributes:
-        epsilon: Of everything together.
-        delta: Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as the noise is Gaussian.
-        unit: DP-SGD protects one image.
-        relation: How neighbors differ; Poisson sampling is accounted under this one.
-        most_per_person: Without effect.
-        without_noise: Steps with a noise of 2^-30 clip norms, clipped and rounded as else, to see what the noise costs:
-            nothing is proven of them.
-    """
-
-    epsilon: float = Field(gt=0)
-    unit: Literal[Unit.IMAGE] = Unit.IMAGE
-    relation: Literal[Relation.ZERO_OUT] = Relation.ZERO_OUT
-    without_noise: bool = False
-
-
-class DiffusionTraining(TrainingConfig):
-    """[training] of diffusion.
-
-    Attributes:
-        steps: Steps of the network.
-        batch_size: Expected number of images in a step, each drawn by a coin; all of them up to so many.
-    """
-
-    steps: int = Field(400, ge=1, le=1_000_000)
-    batch_size: int = Field(2048, ge=1, le=1_000_000)
-    tick_steps: int = Field(50, ge=1)
-
-
-def refuse_other_generators(config: RunConfig) -> None:
+def refuse_other_generators(config: Any) -> None:
     """Refuse a generator that does not draw by diffusion."""
     if config.model.generator != "diffusion":
         raise ConfigError(
@@ -110,70 +109,74 @@ def refuse_other_generators(config: RunConfig) -> None:
         )
 
 
-class DiffusionRun(SumsRun):
-    """A whole config file of diffusion."""
-
-    ABILITIES = frozenset({"move", "adapt", "record-gradients"})
-
-    model: ModelConfig = MODEL
-    method: DiffusionConfig = DiffusionConfig()
-    privacy: DiffusionPrivacy
-    training: DiffusionTraining = DiffusionTraining()
-
-    @model_validator(mode="after")
-    def _check_parts(self) -> DiffusionRun:
-        if self.model.pipeline is None:
-            refuse_other_generators(self)
-        else:
-            self._check_pipeline()
-        shares = ["start_share", "teacher_share", *(["template_share"] if self.model.drawn.shape else [])]
-        if sum(getattr(self.method, share) for share in shares) >= 1:
-            given = ", ".join(f"method.{share} = {getattr(self.method, share):g}" for share in shares)
-            raise ConfigError(
-                f"{given} leave nothing of the budget for the steps. Lower one of them, or take method gaussian, which "
-                "has no steps."
-            )
-        if not self.method.start_share:
-            self._check_start()
-        return self
-
-    def _check_pipeline(self) -> None:
-        """Refuse a release of moments, which no pipeline starts at, and a pipeline that may know private images."""
-        if self.method.start_share:
-            raise ConfigError(
-                f"method.start_share = {self.method.start_share:g} releases moments, and a pipeline starts at none. "
-                "Set method.start_share = 0."
-            )
-        if not self.data.public_disjoint:
-            raise ConfigError(
-                "nothing says what the pipeline of data.public_generator learned from. If nobody of the private images "
-                "is among that, declare it with data.public_disjoint = true."
-            )
-
-    def _check_start(self) -> None:
-        """Refuse to start at nothing, and what needs a release of moments."""
-        if not self.model.trained or self.model.drawn.shape or self.method.teacher_share:
-            raise ConfigError(
-                "method.start_share = 0 leaves the moments of a public denoiser as they are: name it as "
-                "data.public_generator with model.trained, no model.drawing and method.teacher_share = 0, or set "
-                "method.start_share above 0."
-            )
-        if self.model.origin is not None and self.model.latent_dim != self.model.origin.model.latent_dim:
-            raise ConfigError(
-                f"model.latent_dim = {self.model.latent_dim}, and the denoiser whose moments stay has "
-                f"{self.model.origin.model.latent_dim}. Leave model.latent_dim out, or set method.start_share above 0."
-            )
+def _check_parts(config: Any) -> None:
+    """Refuse another generator, shares that leave nothing for the steps, and a start that is none."""
+    if config.model.pipeline is None:
+        refuse_other_generators(config)
+    else:
+        _check_pipeline(config)
+    shares = ["start_share", "teacher_share", *(["template_share"] if config.model.drawn.shape else [])]
+    if sum(getattr(config.method, share) for share in shares) >= 1:
+        given = ", ".join(f"method.{share} = {getattr(config.method, share):g}" for share in shares)
+        raise ConfigError(
+            f"{given} leave nothing of the budget for the steps. Lower one of them, or take method gaussian, which "
+            "has no steps."
+        )
+    if not config.method.start_share:
+        _check_start(config)
 
 
-class DiffusionPlan(StepsPlan, GaussianPlan):
-    r"""The plan of a run of diffusion: perhaps a template, sums of moments, perhaps a teacher, and T steps of DP-SGD.
+def _check_pipeline(config: Any) -> None:
+    """Refuse a release of moments, which no pipeline starts at, and a pipeline that may know private images."""
+    if config.method.start_share:
+        raise ConfigError(
+            f"method.start_share = {config.method.start_share:g} releases moments, and a pipeline starts at none. "
+            "Set method.start_share = 0."
+        )
+    if not config.data.public_disjoint:
+        raise ConfigError(
+            "nothing says what the pipeline of data.public_generator learned from. If nobody of the private images "
+            "is among that, declare it with data.public_disjoint = true."
+        )
+
+
+def _check_start(config: Any) -> None:
+    """Refuse to start at nothing, and what needs a release of moments."""
+    model = config.model
+    if not model.trained or model.drawn.shape or config.method.teacher_share:
+        raise ConfigError(
+            "method.start_share = 0 leaves the moments of a public denoiser as they are: name it as "
+            "data.public_generator with model.trained, no model.drawing and method.teacher_share = 0, or set "
+            "method.start_share above 0."
+        )
+    if model.origin is not None and model.latent_dim != model.origin.model.latent_dim:
+        raise ConfigError(
+            f"model.latent_dim = {model.latent_dim}, and the denoiser whose moments stay has "
+            f"{model.origin.model.latent_dim}. Leave model.latent_dim out, or set method.start_share above 0."
+        )
+
+
+Settings = settings(
+    "diffusion",
+    method=[sums.KEYS, moments.KEYS, _KEYS],
+    privacy=[people.KEYS, people.ABOVE_ZERO, _PRIVACY],
+    training=[_TRAINING],
+    model=MODEL,
+    checks=[sums.check_shares, _check_parts],
+    abilities={"move", "adapt", "record-gradients"},
+)
+
+
+class Plan(RunPlan):
+    r"""What a run of diffusion costs: perhaps a template, sums of moments, perhaps a teacher, and T steps of DP-SGD.
 
     All of them are calibrated together: at a noise multiplier m of everything, the sums have ``m / sqrt(start_share)``,
-    and the steps the noise that `idpgan.private.shares` derives for a share of the squared signal. The ledger
+    and the steps the noise that `teacher.noise_on` derives for a share of the squared signal. The ledger
     charges the events themselves, and m is the least with which they stay within (epsilon, delta).
     """
 
     SOURCES = 2
+    reads_public = True
 
     @property
     def starts_at_moments(self) -> bool:
@@ -181,11 +184,11 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         return bool(self.config.method.start_share)
 
     @functools.cached_property
-    def sums(self) -> CellSums:
+    def release(self) -> sums.SumsRelease:
         """The release of moments; the run has none where it does not start at them."""
         if not self.starts_at_moments:
             raise TypeError("a run that starts at the moments of a public denoiser releases none.")
-        return super().sums
+        return sums.SumsRelease(self, gaussian.dimensions(self), steps_share=self.steps_share, steps=self._all_steps)
 
     @property
     def budget(self) -> Budget | None:
@@ -193,12 +196,12 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         return None if self.config.privacy.without_noise else super().budget
 
     @property
-    def other_share(self) -> float:
+    def steps_share(self) -> float:
         """Share of the budget for the steps."""
         method = self.config.method
-        return float(1 - method.start_share - method.teacher_share - self.template_share)
+        return float(1 - method.start_share - method.teacher_share - sums.template_share(self.config))
 
-    def others(self, multiplier: float) -> tuple[Event, ...]:
+    def _all_steps(self, multiplier: float) -> tuple[Event, ...]:
         """Return the charge of all steps."""
         return (self._steps(multiplier).event.repeated(self.config.training.steps),)
 
@@ -206,8 +209,8 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
     def multiplier(self) -> float:
         """Noise multiplier of everything together."""
         if self.starts_at_moments:
-            return super().multiplier
-        return calibrate(self.others, self.config.privacy.epsilon, self.delta)
+            return self.release.multiplier
+        return calibrate(self._all_steps, self.config.privacy.epsilon, self.delta)
 
     @property
     def sample_rate(self) -> float:
@@ -215,12 +218,12 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         return min(1.0, self.config.training.batch_size / max(self.shape.num_private, 1))
 
     def _steps(self, multiplier: float) -> DPSGDPlan:
-        noise = noise_on(self.other_share, multiplier, self.config.training.steps, self.sample_rate)
+        noise = noise_on(self.steps_share, multiplier, self.config.training.steps, self.sample_rate)
         divisor = max(1, round(self.sample_rate * max(self.shape.num_private, 1)))
         return DPSGDPlan(self.sample_rate, self.config.method.clip_norm, divisor, noise)
 
     @functools.cached_property
-    def dpsgd(self) -> DPSGDPlan:  # type: ignore[override]  # found when it is asked for
+    def dpsgd(self) -> DPSGDPlan:
         """The steps."""
         privacy, steps = self.config.privacy, self.config.training.steps
         if privacy.without_noise:
@@ -240,10 +243,7 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
     @property
     def start_events(self) -> tuple[Event, ...]:
         """The price of the template, of the sums and of the teacher; nothing where none are released."""
-        if not self.starts_at_moments:
-            return ()
-        teacher = () if self.teaching is None else (self.teaching.event,)
-        return (*self.template_events, self.sums.event, *teacher)
+        return self.release.events if self.starts_at_moments else ()
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -254,7 +254,7 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
     def signal(self) -> Signal:
         """The figure of the release; without one that of all steps together, as with dp-gan."""
         if self.starts_at_moments:
-            return super().signal
+            return people.signal_of(self, self.release.sums.noise_length, "the release")
         num, part, own = self.shape.num_private, self.largest_part, self._signal_of(self.num_weights)
         advice = (
             f"The part that is trained has {self.num_weights:,} weights, N mu / sqrt(weights) = {own:.2g}. The largest "
@@ -316,16 +316,18 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name both parts, and where their noise came from."""
-        first = f"{super().reason(events, sources[:1])}; then " if self.starts_at_moments else ""
+        first = ""
+        if self.starts_at_moments:
+            first = f"{self.release.reason('sums of moments', events)}; noise: {sources[0].name}; then "
         what = "adapters of a public denoiser" if self.config.model.trained else "the denoiser"
         noise = ", WITHOUT NOISE" if self.config.privacy.without_noise else ""
-        return self.reason_of(f"{first}DP-SGD on {what}, Poisson sampling{noise}", events, sources[1])
+        return reason_of_steps(self, f"{first}DP-SGD on {what}, Poisson sampling{noise}", events, sources[1])
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name what both parts take as public."""
         plan = self.dpsgd
         return (
-            *(super().assumptions(sources[:1]) if self.starts_at_moments else ()),
+            *(gaussian.assumptions(self) if self.starts_at_moments else ()),
             f"the sampling rate {plan.sample_rate:g} and the divisor {plan.divisor}",
             SETTINGS,
         )
@@ -335,11 +337,11 @@ class DiffusionPlan(StepsPlan, GaussianPlan):
         refuse_gone(self.config.model.trained)
         self.check_precision()
         if self.starts_at_moments:
-            super().check()
+            gaussian.check(self)
         if self.config.model.origin is not None:
             families.build_origin(self.config.model.origin, self.shape.image_shape)
         each = 4 * self.num_weights + self.draws * families.batch_bytes(self.config.model, self.shape.image_shape, 1)
-        self.check_gradients(each, "Lower it, or model.width.")
+        check_gradients(self, each, "Lower it, or model.width.")
 
 
 def _count(network: nn.Module) -> int:

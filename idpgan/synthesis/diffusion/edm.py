@@ -9,75 +9,65 @@ base should whose moments private ones will replace: its network then learns wha
 
 from __future__ import annotations
 
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
-from pydantic import Field, model_validator
 
+from idpgan.config import key
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
 from idpgan.errors import ConfigError
 from idpgan.models import diffusion, gaussian
-from idpgan.models.config import ModelConfig
 from idpgan.privacy import Event
-from idpgan.synthesis import moments, networks
+from idpgan.release.generator import GeneratorArtifact
+from idpgan.synthesis import moments, networks, product
 from idpgan.synthesis.diffusion.config import BETAS, MODEL, refuse_other_generators
-from idpgan.synthesis.product import GivesGenerator
-from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
+from idpgan.training import method
+from idpgan.training.config import MOST_STEPS, ReleaseConfig, settings
 from idpgan.training.method import Stats
-from idpgan.training.plan import RunPlan
+from idpgan.training.plan import RunPlan as Plan
 
 _RNG_STREAM = 12  # of training.seed; 0 and 1 are the initial weights
 
 
-class EdmConfig(MethodConfig):
-    """[method] of edm.
-
-    Attributes:
-        learning_rate: Of Adam.
-        ema_decay: Weight of the past in the averaged network, which is released.
-        start: What the closed form is of: the "spectrum" of photographs, or the "moments" of the images, read in the
-            first step.
-    """
-
-    name: Literal["edm"] = "edm"
-    learning_rate: float = Field(2e-3, gt=0)
-    ema_decay: float = Field(0.995, ge=0, lt=1)
-    start: Literal["spectrum", "moments"] = "spectrum"
+def _check_generator(config: Any) -> None:
+    refuse_other_generators(config)
+    if config.model.drawn.shape:
+        raise ConfigError(
+            f'model.drawing = "{config.model.drawing}" brings images into place on a released template, and method '
+            "edm releases none. Leave it out, or take method diffusion."
+        )
 
 
-class EdmTraining(TrainingConfig):
-    """[training] of edm.
-
-    Attributes:
-        steps: Steps of the network, on raw images.
-        batch_size: Images in a step, exactly so many.
-    """
-
-    steps: int = Field(4000, ge=1, le=MOST_STEPS)
-    batch_size: int = Field(128, ge=1, le=1_000_000)
-    tick_steps: int = Field(50, ge=1)
-
-
-class EdmRun(RunConfig):
-    """A whole config file of edm."""
-
-    model: ModelConfig = MODEL
-    method: EdmConfig = EdmConfig()
-    training: EdmTraining = EdmTraining()
-
-    @model_validator(mode="after")
-    def _check_generator(self) -> EdmRun:
-        refuse_other_generators(self)
-        if self.model.drawn.shape:
-            raise ConfigError(
-                f'model.drawing = "{self.model.drawing}" brings images into place on a released template, and method '
-                "edm releases none. Leave it out, or take method diffusion."
-            )
-        return self
+Settings = settings(
+    "edm",
+    method=[
+        {
+            "learning_rate": key(float, 2e-3, "Of Adam.", gt=0),
+            "ema_decay": key(
+                float, 0.995, "Weight of the past in the averaged network, which is released.", ge=0, lt=1
+            ),
+            "start": key(
+                Literal["spectrum", "moments"],
+                "spectrum",
+                'What the closed form is of: the "spectrum" of photographs, or the "moments" of the images, read in '
+                "the first step.",
+            ),
+        }
+    ],
+    training=[
+        {
+            "steps": key(int, 4000, "Steps of the network, on raw images.", ge=1, le=MOST_STEPS),
+            "batch_size": key(int, 128, "Images in a step, exactly so many.", ge=1, le=1_000_000),
+            "tick_steps": key(int, 50, "Steps between two ticks: save, statistics, sample grid, metrics.", ge=1),
+        }
+    ],
+    model=MODEL,
+    checks=[_check_generator],
+)
 
 
-class Edm(GivesGenerator):
+class Method(method.Method):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
@@ -91,17 +81,17 @@ class Edm(GivesGenerator):
 
     SAVED = ("networks",)
 
-    plan: RunPlan
+    plan: Plan
 
     def _set_up(self, split: Split) -> None:
-        config, own = self.plan.config, self.config
+        config, section = self._run, self.config
         self._images = place(split.private.existing(least=1), self.device)
         self.networks = networks.Generators(
             config,
             split.shape,
             device=self.device,
-            adam=networks.AdamSettings(own.learning_rate, *BETAS),
-            ema_decay=own.ema_decay,
+            adam=networks.AdamSettings(section.learning_rate, *BETAS),
+            ema_decay=section.ema_decay,
             stream=_RNG_STREAM,
         )
         self.newest = cast(diffusion.DiffusionGenerator, self.networks.newest)
@@ -110,6 +100,10 @@ class Edm(GivesGenerator):
         self.newest.set_moments(torch.zeros_like(self.newest.mean), spread.diag().expand(len(self.newest.mean), -1, -1))
         self.networks.start_from(self.newest)
         self.generator = self.networks.average
+
+    def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
+        """Return the averaged generator."""
+        return product.artifact(self.generator, self._run, config)
 
     def step_event(self) -> Event:
         """Every step reads raw images."""
@@ -142,6 +136,3 @@ class Edm(GivesGenerator):
         normals = moments.estimate_normals(sums, map_of, 0.0)
         self.newest.set_moments(normals.mean.to(self.device), normals.factor.to(self.device))
         self.networks.start_from(self.newest)
-
-
-Settings, Plan, Method = EdmRun, RunPlan, Edm

@@ -44,40 +44,32 @@ from idpgan.audit.gradient_canaries import (
 )
 from idpgan.data.images import to_float
 from idpgan.data.load import DataShape, Sizes, Split, place
-from idpgan.models import ema, optimizers
+from idpgan.models import ema, families, optimizers
 from idpgan.models.adapters import merged, trained_weights
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, ResidualNetwork, training_levels
-from idpgan.models.generator import Generator
 from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan, Weights, full_precision
 from idpgan.privacy.noise import Source, box_muller
-from idpgan.privacy.sums import CellSums
 from idpgan.privacy.tiles import random_like, tiled
 from idpgan.private.steps import PrivateSteps
 from idpgan.progress import counted
 from idpgan.ranks import Ranks
 from idpgan.release.generator import GeneratorArtifact
-from idpgan.synthesis import moments, networks
+from idpgan.synthesis import gaussian, moments, networks
 from idpgan.synthesis.diffusion.adapt import public_pipeline, refuse_unmoved, refuse_unreached, start_at_public
-from idpgan.synthesis.diffusion.config import (
-    BETAS,
-    DiffusionConfig,
-    DiffusionPlan,
-    DiffusionPrivacy,
-    DiffusionRun,
-    DiffusionTraining,
-)
-from idpgan.synthesis.gaussian import GaussianMoments
+from idpgan.synthesis.diffusion.config import BETAS, Plan, Settings
 from idpgan.synthesis.sums_audit import sums_case
 from idpgan.training.config import ReleaseConfig
 from idpgan.training.fit import set_rate
-from idpgan.training.method import Stats, refuse_small_shares
+from idpgan.training.method import ReleasedSums, Stats, refuse_small_shares
+
+__all__ = ["AUDIT", "Method", "Plan", "Settings"]
 
 _COPIES = 2  # of a canary, at most: all are alike
 
 
-class Diffusion(PrivateSteps, GaussianMoments):
+class Method(PrivateSteps):
     """The method as the loop sees it; see `PrivateSteps`.
 
     Args:
@@ -87,6 +79,7 @@ class Diffusion(PrivateSteps, GaussianMoments):
     Attributes:
         generator: With the averaged network, in eval mode.
         newest: With the network that is trained.
+        start: The method gaussian on the same plan, ledger and noise: it releases the moments that the steps start at.
     """
 
     took = "49 minutes for 54,000 digits of 28 x 28"
@@ -94,28 +87,35 @@ class Diffusion(PrivateSteps, GaussianMoments):
 
     SAVED = ("newest", "average", "optimizer", "noise")
 
-    plan: DiffusionPlan
+    plan: Plan
     generator: DiffusionGenerator
 
-    def _set_up(self, split: Split) -> None:
-        super()._set_up(split)
+    def _set_up(self, split: Split, canaries: nn.Module | None = None) -> None:
+        """Make the networks; the steps of an audit train ``canaries`` in the place of the generator."""
+        self.newest = self._built(split)
+        self.start = gaussian.Method(
+            cast(Any, self.plan), split, ledger=self.ledger, device=self.device, noise=self.noise, generator=self.newest
+        )
         self._images = place(split.private, self.device)
-        self.newest = self.generator
         self._adapts = bool(self._run.model.trained)
         trained = trained_weights(self.newest.network)
-        self._start = {name: weight.detach().clone() for name, weight in trained.items()} if self._adapts else {}
+        self._before = {name: weight.detach().clone() for name, weight in trained.items()} if self._adapts else {}
         self._average = ema.Ema(self.newest, self.config.ema_decay)
-        self.generator = self._average.module  # type: ignore[assignment]  # a copy
+        self.start.generator = self.generator = cast(DiffusionGenerator, self._average.module)  # a copy
         self.draws = self.plan.draws
         self._optimizer = networks.AdamSettings(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
+        if canaries is not None:
+            self.newest = cast(DiffusionGenerator, canaries.to(self.device))
+            self._optimizer = optimizers.SGD(self.newest.network.parameters(), STILL)
         self.train_privately(self.newest.network, self._optimizer)
 
-    def _built(self, split: Split) -> Generator:
-        """See `GaussianMoments`; what the steps move is not frozen."""
-        model = self._run.model
+    def _built(self, split: Split) -> DiffusionGenerator:
+        """Return the generator before anything is released; what the steps move is not frozen."""
+        model, seed = self._run.model, self._run.training.seed
         if model.pipeline is not None:
-            return public_pipeline(self._run, split)
-        generator = super()._built(split)
+            return cast(DiffusionGenerator, public_pipeline(self._run, split))
+        made = families.build_generator(model, split.image_shape, len(split.classes), seed=seed)
+        generator = cast(DiffusionGenerator, made.requires_grad_(False))
         if model.trained:
             start_at_public(generator, self._run, split.classes)
         else:
@@ -127,10 +127,10 @@ class Diffusion(PrivateSteps, GaussianMoments):
         if self._adapts:
             record = [part[0] for part in self.prepared(*_random_like(self.example()))]
             refuse_unreached(self.newest.network, lambda weights: self.record_loss(weights, *record))
-        if self.release_events:
-            super().prepare()
-        else:
-            self._take_released({})
+        self.start.progress = self.progress
+        if self.plan.starts_at_moments:
+            self.start.prepare()
+        self._start_at_moments()
 
     def usual_norm(self, num: int) -> float:
         """Return the median of `usual_norms`."""
@@ -147,20 +147,29 @@ class Diffusion(PrivateSteps, GaussianMoments):
         weights, rows = trained_weights(self.newest.network), self.tiles.rows
         return self.dpsgd.clipped_sum(self.record_loss, weights, tiled(records, rows), self.tiles).norms
 
-    def _take_released(self, released: dict[str, Tensor]) -> None:
+    def _start_at_moments(self) -> None:
+        """Put what was released into both networks, if the run starts there."""
         if not self.plan.starts_at_moments:
-            self._released, self._private = released, None
             return
-        super()._take_released(released)
-        if self.generator.template is not None:
-            self.generator.template.data.copy_(released["template"])
-        for name in ("mean", "factor", *(["template"] if self.plan.template_share else [])):
+        if self.generator.template is not None and self.start.moments.template is not None:
+            self.generator.template.data.copy_(self.start.moments.template)
+        for name in ("mean", "factor", *(["template"] if self.generator.template is not None else [])):
             getattr(self.newest, name).data.copy_(getattr(self.generator, name))
 
+    def state(self) -> dict[str, Any]:
+        """Return what `SAVED` names, what was released, and the tiles."""
+        return {**super().state(), **self.start.state()}
+
+    def load_state(self, state: dict[str, Any]) -> None:
+        """Restore what `state` returned."""
+        self.start.load_state(state)
+        self._start_at_moments()
+        super().load_state(state)
+
     @property
-    def release_events(self) -> tuple[Event, ...]:
-        """The price of all that the steps start from."""
-        return self.plan.start_events
+    def released_sums(self) -> ReleasedSums | None:
+        """The sums of moments, one row a class; None where none were released."""
+        return self.start.released_sums
 
     @property
     def sources(self) -> tuple[Source, ...]:
@@ -178,7 +187,7 @@ class Diffusion(PrivateSteps, GaussianMoments):
         found = self.private_step()
         self._average.update(self.newest)
         if self._adapts and step == 1:
-            refuse_unmoved(self.newest.network, self._start)
+            refuse_unmoved(self.newest.network, self._before)
         return found
 
     def step_event(self) -> Event:
@@ -187,10 +196,10 @@ class Diffusion(PrivateSteps, GaussianMoments):
 
     def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
         """Return the generator; what was learned beside its layers is in their weights."""
-        made = super().artifact(config)
+        made = self.start.artifact(config)
         if self._adapts:
             generator = cast(DiffusionGenerator, made.generator)
-            refuse_unmoved(generator.network, self._start)
+            refuse_unmoved(generator.network, self._before)
             made.generator = generator = copy.deepcopy(generator)
             if generator.config.pipeline is None:  # of a pipeline the adapters alone are given away
                 generator.network = cast(ResidualNetwork, merged(generator.network))
@@ -265,9 +274,6 @@ class _Known:
         return self._generator.known(images.to(device), rows.to(device)).to(images.device)
 
 
-Settings, Plan, Method = DiffusionRun, DiffusionPlan, Diffusion
-
-
 # The audit: a denoiser whose loss of a record is the record's canary -------------------------------------------------
 
 
@@ -296,29 +302,20 @@ class _Canaries(nn.Module):
         return scores.mean()
 
 
-class _CanaryDiffusion(Diffusion):
-    def _set_up(self, split: Split) -> None:
-        super()._set_up(split)
-        self.newest = _Canaries(len(self._images), SLOPE * self.config.clip_norm).to(self.device)  # type: ignore[assignment]
-        self.train_privately(self.newest.network, optimizers.SGD(self.newest.network.parameters(), STILL))
-
-
-def canaries(
-    section: DiffusionConfig, draws: int, sample_rate: float, noise_multiplier: float, count: int
-) -> CanarySteps:
+def canaries(section: Any, draws: int, sample_rate: float, noise_multiplier: float, count: int) -> CanarySteps:
     """Return the denoiser's steps as an audit plays them: by a section's clip norm, with two copies of an image."""
 
     def make(split: Split, dpsgd: DPSGDPlan, steps: int, noise: Noise, device: torch.device) -> Training:
         copies = {"draws": min(draws, _COPIES), "max_physical_batch": 512, "learning_rate": STILL}
         start = {"start_share": 0.5, "teacher_share": 0.0}  # as of a run without a base, whatever is audited
-        config = DiffusionRun(
+        config = Settings(
             model=ModelConfig(generator="diffusion", latent_dim=1, width=1, conditional=False),
             method=section.model_copy(update=copies | start),
-            privacy=DiffusionPrivacy(epsilon=NO_LIMIT, delta=0.5 / len(split.private)),
-            training=DiffusionTraining(steps=steps, batch_size=dpsgd.divisor),
+            privacy={"epsilon": NO_LIMIT, "delta": 0.5 / len(split.private)},
+            training={"steps": steps, "batch_size": dpsgd.divisor},
         )
-        sums = CellSums(1, 1, "gaussian", 1.0, Unit.IMAGE, Relation.ZERO_OUT)  # never released
-        return _CanaryDiffusion.of_canaries(config, split, dpsgd, noise, device, sums=sums).seen_gradients()
+        network = _Canaries(len(split.private), SLOPE * section.clip_norm)
+        return Method.of_canaries(config, split, dpsgd, noise, device, canaries=network).seen_gradients()
 
     code = (
         "played through the steps of diffusion, with a denoiser whose gradient is the canary; left out were the "
@@ -328,23 +325,22 @@ def canaries(
     return CanarySteps(code, make, sample_rate, noise_multiplier, count, section.clip_norm)
 
 
-def _case(config: DiffusionRun, shape: DataShape, request: Request, claimed: Guarantee | None = None) -> AuditCase:
-    plan = DiffusionPlan(config, shape)
+def _case(config: Any, shape: DataShape, request: Request, claimed: Guarantee | None = None) -> AuditCase:
+    plan = Plan(config, shape)
     steps = canaries(
         config.method, plan.draws, plan.dpsgd.sample_rate, plan.dpsgd.noise_multiplier, config.training.steps
     )
     if not plan.starts_at_moments:
         return canary_case("diffusion", steps, request, claimed)
-    parts: Any = {"template": plan.template_events, "teaching": plan.teaching, "steps": steps}
-    return sums_case("diffusion", plan.sums, request, claimed, **parts)
+    return sums_case("diffusion", plan.release.sums, request, claimed, beside=plan.release, steps=steps)
 
 
 def _build(request: Request) -> AuditCase:
     """Return the case of a short run that stands for all, with the least noise that keeps to a request."""
-    config = DiffusionRun(
+    config = Settings(
         model=ModelConfig(generator="diffusion", latent_dim=10, width=4),
-        privacy=DiffusionPrivacy(epsilon=request.epsilon, delta=request.delta or 0.0),
-        training=DiffusionTraining(steps=50, batch_size=30),
+        privacy={"epsilon": request.epsilon, "delta": request.delta or 0.0},
+        training={"steps": 50, "batch_size": 30},
     )
     return _case(config, DataShape(Sizes(0, 100, 0, 0), SHAPE, tuple(map(str, range(10)))), request)
 

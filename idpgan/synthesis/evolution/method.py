@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, cast
+from collections.abc import Sequence
+from typing import Annotated, Any, cast
 
 import torch
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator
 from torch import Tensor
 
 from idpgan.audit.cases import AuditCase, asked_of
 from idpgan.audit.entry import Entry, Request, RunFacts
+from idpgan.config import key
 from idpgan.data.drawn import PAPERS
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
@@ -48,13 +49,14 @@ from idpgan.privacy.noise import Source
 from idpgan.private import people
 from idpgan.progress import counted
 from idpgan.ranks import ALONE, Ranks
+from idpgan.release.generator import GeneratorArtifact
 from idpgan.removed import gone
+from idpgan.synthesis import product, sums_audit
 from idpgan.synthesis.evolution.embedding import DRAWN, LEAST_SIDE, MOST_DIMENSIONS, Embedding, nearest, private_vectors
 from idpgan.synthesis.evolution.population import first_candidates, next_candidates, thresholded
 from idpgan.synthesis.evolution.votes import Votes, steps_of, votes_case
-from idpgan.synthesis.product import GivesGenerator
-from idpgan.synthesis.sums_audit import AUDITED_CLASSES, SUMS_RELATIONS, SUMS_UNITS, privacy_of
-from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
+from idpgan.training import method
+from idpgan.training.config import MOST_STEPS, ReleaseConfig, settings
 from idpgan.training.method import Stats
 from idpgan.training.plan import RunPlan, Signal
 
@@ -63,80 +65,83 @@ _DRAWN_AT_ONCE = 512  # images of a call of the simulator
 _AUDITED_CANDIDATES, _AUDITED_STEPS = 200, 8  # where no run says how many
 
 
-class EvolutionConfig(MethodConfig):
-    """[method] of evolution. The number of candidates of a class is ``model.codes``.
-
-    Attributes:
-        threshold: Standard deviations of the noise below which a noisy count is set to 0.
-        first_variation: How much children differ from their parents after the first iteration; see `model.variation`.
-        last_variation: The same after the last iteration but one; in between the strength falls by equal factors.
-        looks: What the simulator shall begin a class with, for example ``{happiness = "smiling", neutral = "not
-            smiling"}``: a look that it knows, or "not" and one. A class that bears the name of a look begins with it;
-            any other begins with all kinds of images, and the votes choose.
-        embedding: Where images are compared: "scattering", or your own features of images, "package.module:Class".
-    """
-
-    DROPPED: ClassVar[Mapping[str, Any]] = {"lookahead": 0}
-
-    name: Literal["evolution"] = "evolution"
-    threshold: float = Field(2.0, ge=0, le=100)
-    first_variation: float = Field(0.6, gt=0, le=1)
-    last_variation: float = Field(0.2, gt=0, le=1)
-    looks: dict[str, str] | None = None
-    embedding: Annotated[str, BeforeValidator(path_of), or_own("scattering"), shown_or_own("scattering")] = "scattering"
+_LOOKS = (
+    'What the simulator shall begin a class with, for example `{happiness = "smiling", neutral = "not smiling"}`: a '
+    'look that it knows, or "not" and one. A class that bears the name of a look begins with it; any other begins with '
+    "all kinds of images, and the votes choose."
+)
 
 
-class EvolutionTraining(TrainingConfig):
-    """[training] of evolution; it has no batches.
-
-    Attributes:
-        steps: Iterations, each of which is a vote: fewer have less noise.
-        tick_steps: Iterations between two ticks.
-    """
-
-    steps: int = Field(8, ge=1, le=MOST_STEPS)
-    tick_steps: int = Field(1, ge=1, le=MOST_STEPS)
-
-
-class EvolutionRun(RunConfig):
-    """A whole config file of evolution."""
-
-    model: ModelConfig = ModelConfig(generator="population", codes=200)
-    method: EvolutionConfig = EvolutionConfig()
-    privacy: people.GaussianPrivacy
-    training: EvolutionTraining = EvolutionTraining()
-
-    @model_validator(mode="after")
-    def _check_generator(self) -> EvolutionRun:
-        people.refuse_shared_people(self)
-        if self.model.generator != "population":
+def _check_simulator(config: Any) -> None:
+    """Refuse another generator, and looks that the simulator does not know."""
+    people.refuse_shared_people(config)
+    if config.model.generator != "population":
+        raise ConfigError(
+            f"model.generator = {config.model.generator}, but method evolution trains no network: set "
+            'model.generator = "population".'
+        )
+    for name, look in (config.method.looks or {}).items():
+        if config.model.simulator == "public":
             raise ConfigError(
-                f"model.generator = {self.model.generator}, but method evolution trains no network: set "
-                'model.generator = "population".'
+                'method.looks are for what is drawn; with model.simulator = "public" the labels of the public '
+                "images say what a class looks like. Leave looks out."
             )
-        for name, look in (self.method.looks or {}).items():
-            if self.model.simulator == "public":
-                raise ConfigError(
-                    'method.looks are for what is drawn; with model.simulator = "public" the labels of the public '
-                    "images say what a class looks like. Leave looks out."
-                )
-            known = looks_known(self.model)
-            if look.removeprefix("not ") not in known and self.model.simulator != "people":
-                raise ConfigError(
-                    f"method.looks: '{look}' (of '{name}') is nothing that model.simulator = "
-                    f'"{self.model.simulator}" knows. Known: {", ".join(known) or "none"}.'
-                )
-        return self
-
-    @property
-    def own_code(self) -> tuple[str, ...]:
-        """Paths of the user's code that the run uses."""
-        embedding = self.method.embedding
-        return (*super().own_code, *([embedding] if is_own_code(embedding) else []))
+        known = looks_known(config.model)
+        if look.removeprefix("not ") not in known and config.model.simulator != "people":
+            raise ConfigError(
+                f"method.looks: '{look}' (of '{name}') is nothing that model.simulator = "
+                f'"{config.model.simulator}" knows. Known: {", ".join(known) or "none"}.'
+            )
 
 
-class EvolutionPlan(RunPlan):
-    """The plan of a run of evolution: a histogram of votes in each iteration."""
+Settings = settings(
+    "evolution",
+    method=[
+        {
+            "threshold": key(
+                float,
+                2.0,
+                "Standard deviations of the noise below which a noisy count is set to 0.",
+                ge=0,
+                le=100,
+            ),
+            "first_variation": key(
+                float,
+                0.6,
+                "How much children differ from their parents after the first iteration; see `model.variation`.",
+                gt=0,
+                le=1,
+            ),
+            "last_variation": key(
+                float,
+                0.2,
+                "The same after the last iteration but one; in between the strength falls by equal factors.",
+                gt=0,
+                le=1,
+            ),
+            "looks": key(dict[str, str] | None, None, _LOOKS),
+            "embedding": key(
+                Annotated[str, BeforeValidator(path_of), or_own("scattering"), shown_or_own("scattering")],
+                "scattering",
+                'Where images are compared: "scattering", or your own features of images, "package.module:Class".',
+            ),
+        }
+    ],
+    privacy=[people.KEYS, people.ABOVE_ZERO],
+    training=[
+        {
+            "steps": key(int, 8, "Iterations, each of which is a vote: fewer have less noise.", ge=1, le=MOST_STEPS),
+            "tick_steps": key(int, 1, "Iterations between two ticks.", ge=1, le=MOST_STEPS),
+        }
+    ],
+    model=ModelConfig(generator="population", codes=200),  # codes: candidates of a class
+    checks=[_check_simulator],
+    dropped={"lookahead": 0},
+)
+
+
+class Plan(RunPlan):
+    """What a run of evolution costs: a histogram of votes in each iteration."""
 
     @property
     def reads_public(self) -> bool:  # type: ignore[override]  # it follows from the settings
@@ -147,7 +152,7 @@ class EvolutionPlan(RunPlan):
     def votes(self) -> Votes:
         """One iteration's release, with the least noise that keeps all of them to [privacy]."""
         config = self.config
-        return Votes.calibrated(self.rows, config.model.codes, config.training.steps, **config.privacy.terms)
+        return Votes.calibrated(self.rows, config.model.codes, config.training.steps, **people.terms(config.privacy))
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -214,7 +219,7 @@ class EvolutionPlan(RunPlan):
         check_memory(needed, f"model.codes = {model.codes:,} of {shape.num_private:,} images", "Lower it.")
 
 
-class Evolution(GivesGenerator):
+class Method(method.Method):
     """The method as the loop sees it; see `idpgan.training.method.Method`. A step is an iteration.
 
     Args:
@@ -238,7 +243,7 @@ class Evolution(GivesGenerator):
 
     generator: PopulationGenerator
 
-    plan: EvolutionPlan
+    plan: Plan
 
     def _set_up(self, split: Split) -> None:
         config, self._private, self._public = self.plan.config, split.private, split.public
@@ -278,6 +283,10 @@ class Evolution(GivesGenerator):
         self.generator.proposer = simulator.weights if isinstance(simulator, OwnSimulator) else None
         self._give(torch.ones(self._members.shape[:2]))
 
+    def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
+        """Return the candidates of the last vote, and what draws them."""
+        return product.artifact(self.generator, self._run, config)
+
     def share_steps(self, ranks: Ranks) -> None:
         """See `SharesSteps`: each rank embeds the private images of its share and counts their votes."""
         if self._run.own_code and not ranks.alone:
@@ -312,7 +321,7 @@ class Evolution(GivesGenerator):
         for row in range(rows):
             own = torch.nonzero(labels == row)[:, 0]
             chosen[own] = nearest(self._records[own.to(self.device)], vectors[row].to(self.device)).cpu()
-        cap, counts = self._run.privacy.cap, None
+        cap, counts = people.cap_of(self._run.privacy), None
         if cap is not None:  # number of counted images of each record's person
             kept, of_person = people.shares(private, cap)
             counts = torch.zeros(len(private), dtype=torch.int64)
@@ -392,19 +401,17 @@ class Evolution(GivesGenerator):
         self._give(self._shares)
 
 
-Settings, Plan, Method = EvolutionRun, EvolutionPlan, Evolution
-
-
 # The audit: the votes of a small run, or those of a run ---------------------------------------------------------------
 
 
 def _audit(request: Request) -> AuditCase:
-    votes = Votes.calibrated(AUDITED_CLASSES, _AUDITED_CANDIDATES, _AUDITED_STEPS, **privacy_of(request).terms)
+    terms = sums_audit.terms_of(request)
+    votes = Votes.calibrated(sums_audit.CLASSES, _AUDITED_CANDIDATES, _AUDITED_STEPS, **terms)
     return votes_case(votes, _AUDITED_STEPS, request)
 
 
-def _audit_of_run(config: EvolutionRun, facts: RunFacts) -> AuditCase:
-    return votes_case(EvolutionPlan(config, facts.shape).votes, config.training.steps, asked_of(config), facts.claimed)
+def _audit_of_run(config: Any, facts: RunFacts) -> AuditCase:
+    return votes_case(Plan(config, facts.shape).votes, config.training.steps, asked_of(config), facts.claimed)
 
 
-AUDIT = Entry(_audit, SUMS_UNITS, SUMS_RELATIONS, delta=1e-5, of_run=_audit_of_run)
+AUDIT = Entry(_audit, sums_audit.UNITS, sums_audit.RELATIONS, delta=1e-5, of_run=_audit_of_run)

@@ -16,7 +16,7 @@ from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.privacy import Noise
 from idpgan.removed import gone
-from idpgan.synthesis.evolution.method import Evolution
+from idpgan.synthesis.evolution import method as evolution
 from idpgan.trainer import load_config
 from idpgan.trainer import plan as price
 from idpgan.training.config import build_config
@@ -99,7 +99,7 @@ def test_labels_of_public_images_say_where_a_class_begins():
     data["public_labels"] = dict(zip(names, looks.values(), strict=True))
     config = config_of(data=data, model={"simulator": "public", "codes": 8})
     split = load(config.data)
-    method = Evolution.of(config, split, device=torch.device("cpu"))
+    method = evolution.Method.of(config, split, device=torch.device("cpu"))
     for row in range(2):
         assert (split.public.labels[method._simulator.chosen(method._members[row])] == row).all()
 
@@ -122,7 +122,7 @@ def ink_above_the_start(split, epsilon, seed):
     """Median ink of what four iterations end with, above that of all but a third of what they begin with."""
     training = {"steps": 4, "seed": seed}
     config = config_of(data=FONTS, model={"codes": 16}, privacy={"epsilon": epsilon}, training=training)
-    method = Evolution.of(config, split, device=torch.device("cpu"), noise=Noise.fixed(seed))
+    method = evolution.Method.of(config, split, device=torch.device("cpu"), noise=Noise.fixed(seed))
 
     def ink():
         return method.generator.sample(200, seed=0).add(1).mul(127.5).mean((1, 2, 3))
@@ -136,7 +136,7 @@ def ink_above_the_start(split, epsilon, seed):
 def test_a_class_begins_with_its_look_and_the_charge_comes_before_the_read():
     config = config_of(data=FACES, model={"simulator": "faces", "codes": 8}, method={"looks": {"smiling": "smiling"}})
     split = load(config.data)
-    method = Evolution.of(config, split, device=torch.device("cpu"))
+    method = evolution.Method.of(config, split, device=torch.device("cpu"))
     assert method._simulator.has_look(method._members[1], "smiling").all()
     assert method._records is None  # nothing private was read by making it
     method.prepare()
@@ -156,7 +156,7 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened():
     split = load(config.data)
 
     def new():
-        return Evolution.of(config, split, device=torch.device("cpu"), noise=Noise.fixed(5))
+        return evolution.Method.of(config, split, device=torch.device("cpu"), noise=Noise.fixed(5))
 
     whole, first, second = new(), new(), new()
     for step in range(1, 5):
@@ -172,7 +172,7 @@ def test_a_resumed_run_goes_on_as_if_nothing_had_happened():
 
 def test_noise_of_a_fixed_seed_is_never_called_private():
     config = config_of()
-    method = Evolution.of(config, load(config.data), device=torch.device("cpu"), noise=Noise.fixed(1))
+    method = evolution.Method.of(config, load(config.data), device=torch.device("cpu"), noise=Noise.fixed(1))
     method.ledger.charge(method.step_event())
     method.step(1)
     assert not method.privacy().private
