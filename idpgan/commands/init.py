@@ -250,7 +250,7 @@ def _adapted(facts: Facts, base: Path, data: Mapping[str, object]) -> dict[str, 
     from idpgan.data.load import Split
     from idpgan.device import resolve_device
     from idpgan.models.pipeline_folder import is_pipeline
-    from idpgan.synthesis.diffusion import method as diffusion
+    from idpgan.synthesis import diffusion
     from idpgan.synthesis.starter import starter_for
     from idpgan.training.plan import plan_run
 

@@ -16,8 +16,7 @@ from idpgan.kinds import verify
 from idpgan.models.simulators import OwnSimulator, weights_of
 from idpgan.privacy.books import count
 from idpgan.privacy.ledger import Ledger
-from idpgan.synthesis.evolution import embedding
-from idpgan.synthesis.evolution import method as evolution
+from idpgan.synthesis import embedding, evolution
 from idpgan.trainer import plan, resume
 from idpgan.training.config import build_config
 from tests.own import simulators

@@ -20,8 +20,8 @@ from idpgan.origin import with_releases
 from idpgan.privacy import Noise, compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.removed import gone
-from idpgan.synthesis.diffusion import method as diffusion
-from idpgan.synthesis.diffusion.adapt import refuse_unmoved
+from idpgan.synthesis import diffusion
+from idpgan.synthesis.diffusion import refuse_unmoved
 from idpgan.synthesis.move import drawn_public
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run

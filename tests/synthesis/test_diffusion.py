@@ -19,8 +19,8 @@ from idpgan.models.gaussian import GaussianGenerator, low_spectrum
 from idpgan.privacy import Ledger, Noise, Relation, Unit, compose_epsilon, dpsgd
 from idpgan.privacy.dpsgd import SLACK, DPSGDPlan
 from idpgan.run import RunFolder
-from idpgan.synthesis.diffusion import edm
-from idpgan.synthesis.diffusion.method import Method
+from idpgan.synthesis import edm
+from idpgan.synthesis.diffusion import Method
 from idpgan.synthesis.template import ROUNDS
 from idpgan.training.config import build_config
 from idpgan.training.loop import train

@@ -14,8 +14,8 @@ from idpgan.audit.entry import Request
 from idpgan.data.images import Images
 from idpgan.methods import METHODS, load_audit
 from idpgan.privacy import Noise
-from idpgan.synthesis.diffusion import edm
-from idpgan.synthesis.diffusion.method import Settings, canaries
+from idpgan.synthesis import edm
+from idpgan.synthesis.diffusion import Settings, canaries
 from idpgan.training.config import build_config, section_of
 from tests.training.toy import CPU, digits
 

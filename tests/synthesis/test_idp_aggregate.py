@@ -14,8 +14,8 @@ from idpgan.data.load import load
 from idpgan.errors import ConfigError
 from idpgan.privacy import BudgetError, Noise, Relation, Unit, compose_epsilon
 from idpgan.private.people import shares
-from idpgan.synthesis.aggregate import method as aggregate
-from idpgan.synthesis.aggregate.vectors import private_vectors
+from idpgan.synthesis import aggregate
+from idpgan.synthesis.feature_sums import private_vectors
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 from tests.training.toy import digits

@@ -17,10 +17,8 @@ from idpgan.models import load_generator
 from idpgan.models.gaussian import softly_clamped
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis import gaussian
-from idpgan.synthesis.aggregate import method as aggregate
-from idpgan.synthesis.aggregate import vectors
-from idpgan.synthesis.aggregate.vectors import PhotoFeatures, private_vectors
+from idpgan.synthesis import aggregate, feature_sums, gaussian
+from idpgan.synthesis.feature_sums import PhotoFeatures, private_vectors
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 
@@ -45,7 +43,7 @@ def features_of(image_shape=SHAPE, size=SIZE, **keys):
 @pytest.fixture
 def small_tiles(monkeypatch):
     """Calls of the feature map of 48 rows in the place of 1,000, which would be padded rows of these few images."""
-    monkeypatch.setattr(vectors, "_TILE", 48)
+    monkeypatch.setattr(feature_sums, "_TILE", 48)
 
 
 def extremes(shape=SHAPE):

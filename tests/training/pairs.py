@@ -19,7 +19,7 @@ from idpgan.models.optimizers import SGD
 from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit
 from idpgan.privacy.tiles import Tiles
 from idpgan.ranks import ALONE, Ranks
-from idpgan.synthesis.evolution.votes import Votes, steps_of
+from idpgan.synthesis.votes import Votes, steps_of
 from idpgan.training import distributed
 from idpgan.training.config import build_config
 from idpgan.training.distributed import joined, sum_over_ranks

@@ -2,7 +2,7 @@
 
 import pytest
 
-from idpgan.synthesis.evolution import embedding
+from idpgan.synthesis import embedding
 
 
 @pytest.fixture(autouse=True)

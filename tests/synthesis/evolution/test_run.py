@@ -16,7 +16,7 @@ from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.privacy import Noise
 from idpgan.removed import gone
-from idpgan.synthesis.evolution import method as evolution
+from idpgan.synthesis import evolution
 from idpgan.trainer import load_config
 from idpgan.trainer import plan as price
 from idpgan.training.config import build_config

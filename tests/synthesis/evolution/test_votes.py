@@ -9,7 +9,7 @@ from idpgan.audit.entry import Request
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.synthesis.evolution.votes import STEPS, Votes, steps_of, votes_case
+from idpgan.synthesis.votes import STEPS, Votes, steps_of, votes_case
 
 CELLS = list(itertools.product(range(2), range(3)))  # class, candidate
 

@@ -52,9 +52,9 @@ from idpgan.ranks import ALONE, Ranks
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.removed import gone
 from idpgan.synthesis import product, sums_audit
-from idpgan.synthesis.evolution.embedding import DRAWN, LEAST_SIDE, MOST_DIMENSIONS, Embedding, nearest, private_vectors
-from idpgan.synthesis.evolution.population import first_candidates, next_candidates, thresholded
-from idpgan.synthesis.evolution.votes import Votes, steps_of, votes_case
+from idpgan.synthesis.embedding import DRAWN, LEAST_SIDE, MOST_DIMENSIONS, Embedding, nearest, private_vectors
+from idpgan.synthesis.population import first_candidates, next_candidates, thresholded
+from idpgan.synthesis.votes import Votes, steps_of, votes_case
 from idpgan.training import method
 from idpgan.training.config import MOST_STEPS, ReleaseConfig, settings
 from idpgan.training.method import Stats

@@ -44,10 +44,10 @@ from idpgan.progress import counted
 from idpgan.ranks import Ranks
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis import product, sums_audit
-from idpgan.synthesis.aggregate.config import Plan, Settings
-from idpgan.synthesis.aggregate.pretrain import fit_embedding, pretrain_codes
-from idpgan.synthesis.aggregate.vectors import PhotoFeatures, private_vectors
+from idpgan.synthesis.aggregate_plan import Plan, Settings
+from idpgan.synthesis.feature_sums import PhotoFeatures, private_vectors
 from idpgan.synthesis.networks import AdamSettings, Generators
+from idpgan.synthesis.pretrain import fit_embedding, pretrain_codes
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
 from idpgan.synthesis.template import release_template
 from idpgan.training.config import ReleaseConfig

@@ -14,8 +14,8 @@ from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.private import people
 from idpgan.synthesis import sums
-from idpgan.synthesis.aggregate.vectors import PhotoFeatures
 from idpgan.synthesis.agreed import check_agreed
+from idpgan.synthesis.feature_sums import PhotoFeatures
 from idpgan.synthesis.move import assumed, check_moved
 from idpgan.training.config import MOST_STEPS, settings
 from idpgan.training.plan import RunPlan, Signal

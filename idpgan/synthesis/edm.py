@@ -1,6 +1,6 @@
 """EDM without any privacy: the reference that `diffusion` is compared with.
 
-The same generator and the same loss (Karras et al. 2022) as `synthesis.diffusion.method`, trained on raw images. It
+The same generator and the same loss (Karras et al. 2022) as `synthesis.diffusion`, trained on raw images. It
 starts at the spectrum of photographs in the place of released sums. Only the charged steps read images. Beside
 EDM itself the denoiser has a closed form in the place of a skip connection, and images are drawn by Heun's method in
 coordinates in which that form is exact. With ``method.start = "moments"`` that form has the moments of the images, as a
@@ -21,7 +21,7 @@ from idpgan.models import diffusion, gaussian
 from idpgan.privacy import Event
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis import moments, networks, product
-from idpgan.synthesis.diffusion.config import BETAS, MODEL, refuse_other_generators
+from idpgan.synthesis.diffusion_plan import BETAS, MODEL, refuse_other_generators
 from idpgan.training import method
 from idpgan.training.config import MOST_STEPS, ReleaseConfig, settings
 from idpgan.training.method import Stats

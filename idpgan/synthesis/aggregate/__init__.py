@@ -1,1 +1,0 @@
-"""IDP-GAN, aggregate form: one noisy release of sums of features."""

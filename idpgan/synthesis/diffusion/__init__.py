@@ -1,1 +1,0 @@
-"""Diffusion that starts at a release of moments."""
