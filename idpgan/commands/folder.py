@@ -295,10 +295,10 @@ def with_landmarks(options: FolderOptions, paths: Sequence[Path], images: Images
         landmarks = torch.tensor(read_landmarks(options.folder, paths))
     except DataError as error:
         raise DataError(f"{error} Nothing was written, but the charge stands on {options.ledger_path}.") from error
-    wrong = ~landmarks.isfinite().flatten(1).all(1)
-    unmarked = [paths[index] for index in wrong.nonzero()[:, 0].tolist()]
+    unusable = ~landmarks.isfinite().flatten(1).all(1)
+    unmarked = [paths[index] for index in unusable.nonzero()[:, 0].tolist()]
     warn_of_null([Refused(path, f"A landmark of {path} is not a number of px.") for path in unmarked], len(paths))
-    images = images.zeroed_out(wrong)
+    images = images.zeroed_out(unusable)
     return images, landmarks.masked_fill(images.is_null[:, None, None], 0)
 
 

@@ -205,8 +205,8 @@ def publish(
         return Answer(quoted, lambda: print(*_describe(quoted), sep="\n"))
     if options.accept_unsound and options.method in METHODS and not METHODS[options.method].sound:
         folder.ask_before_marking(options, options.method)
-    done = publish_folder(options, progress)
-    return Answer(done, lambda: print(*_describe(done.quote), *_next(done), sep="\n"))
+    published = publish_folder(options, progress)
+    return Answer(published, lambda: print(*_describe(published.quote), *_next(published), sep="\n"))
 
 
 def _describe(quoted: Quote) -> list[str]:
@@ -234,8 +234,10 @@ def _person(quoted: Quote) -> str:
     most, unit = quoted.largest_folder, quoted.report.proven.unit
     price = quoted.person(most)
     delta = f", delta = {price.delta:.3g}" if price.delta else ""
-    each = "" if unit == "image" else f", for the same {unit} of each"
-    return f"k images of one person cost k epsilon; the {most} of the largest folder: {price.epsilon:.4g}{delta}{each}"
+    suffix = "" if unit == "image" else f", for the same {unit} of each"
+    return (
+        f"k images of one person cost k epsilon; the {most} of the largest folder: {price.epsilon:.4g}{delta}{suffix}"
+    )
 
 
 def _total(quoted: Quote) -> str:
@@ -252,16 +254,16 @@ def _total(quoted: Quote) -> str:
     return text
 
 
-def _next(done: Published) -> list[str]:
+def _next(published: Published) -> list[str]:
     """Say where everything lies, how far it is from the originals, what is proven of it, and what comes next."""
-    means = [f"  {name.replace('_', ' '):<19} {value:.4g}" for name, value in done.means.items()]
-    out = done.release.parent
+    means = [f"  {name.replace('_', ' '):<19} {value:.4g}" for name, value in published.means.items()]
+    out, release = published.release.parent, pasted(published.release)
     return [
-        f"To give away: {done.release}   Curator only: {done.curator}",
+        f"To give away: {published.release}   Curator only: {published.curator}",
         "Curator only, means over the images:",
         *means,
-        f"Look at: {done.curator / 'contact.png'}",
-        f"Proven: {done.quote.report.proven}. Next: idpgan verify {pasted(done.release)}, idpgan report {pasted(out)}",
+        f"Look at: {published.curator / 'contact.png'}",
+        f"Proven: {published.quote.report.proven}. Next: idpgan verify {release}, idpgan report {pasted(out)}",
     ]
 
 
@@ -305,7 +307,7 @@ def quote(options: PublishOptions) -> Quote:
         network = folder.obfuscator_for(method, shape, labels, options.fitted, settings)
         settings = network.config.to_json()
     names = _names(options, files)
-    made = plan.offer(
+    planned = plan.offer(
         method,
         len(files),
         shape if options.color else shape[1:],
@@ -317,10 +319,10 @@ def quote(options: PublishOptions) -> Quote:
     folder.check_room(options, ImagesArtifact(len(files), shape, names=names))  # refuses what no release can hold
     pixels = len(files) * math.prod(shape)
     check_memory(_BYTES_PER_PIXEL * pixels, f"publishing {len(files):,} images", "Publish a part of the folder.")
-    row = folder.expense(options, made.method, len(files), made.price.events, made.epsilon, made.delta)
+    row = folder.expense(options, planned.method, len(files), planned.price.events, planned.epsilon, planned.delta)
     ledger = FolderLedger.read(options.ledger_path, options.name).charged(row)
     refuse_beyond(options.folder, chains(options.folder, ledger), [row])
-    return Quote(options, made, files, names, shape, ledger, *_together(made, options, ledger), network, labels)
+    return Quote(options, planned, files, names, shape, ledger, *_together(planned, options, ledger), network, labels)
 
 
 def _named(options: PublishOptions, channels: int) -> str:
@@ -338,14 +340,14 @@ def _named(options: PublishOptions, channels: int) -> str:
 
 
 def _together(
-    made: PublicationPlan, options: PublishOptions, ledger: FolderLedger
+    planned: PublicationPlan, options: PublishOptions, ledger: FolderLedger
 ) -> tuple[tuple[FolderLedger, ...], Total]:
     """Return the nested ledgers as they stand now, and the total of the charged ledger with them."""
     from idpgan.privacy.folder_ledger import chains, total
 
     ledgers = chains(options.folder, ledger)
     nested = {other.path: other for chain in ledgers for other in chain[1:]}
-    return tuple(nested.values()), total(ledgers, made.price.unit)
+    return tuple(nested.values()), total(ledgers, planned.price.unit)
 
 
 def _names(options: PublishOptions, files: Sequence[Path]) -> tuple[str, ...]:
@@ -392,19 +394,19 @@ def publish_folder(options: PublishOptions, progress: Progress = silent) -> Publ
     with folder.charged(options, quoted.ledger.publications[-1]) as (ledger, part):
         # Nested ledgers are read after the charge: of two concurrent publications the later one's total has both.
         nested, together = _together(quoted.plan, options, ledger)
-        done = dataclasses.replace(quoted, ledger=ledger, nested=nested, total=together)
-        images, landmarks = folder.read_images(done.files, done.shape, progress), None
-        if done.network is not None and done.network.landmarked:
-            images, landmarks = folder.with_landmarks(options, done.files, images)
+        charged = dataclasses.replace(quoted, ledger=ledger, nested=nested, total=together)
+        images, landmarks = folder.read_images(charged.files, charged.shape, progress), None
+        if charged.network is not None and charged.network.landmarked:
+            images, landmarks = folder.with_landmarks(options, charged.files, images)
         originals = images.images
-        released = _release(done, images, landmarks, device, progress)
+        released = _release(charged, images, landmarks, device, progress)
         name = options.name if options.keep_names else "images"
-        released.write(part / "release", data=name, names=done.names, mark=not options.no_mark)
-        report = _report(done, originals, released)
+        released.write(part / "release", data=name, names=charged.names, mark=not options.no_mark)
+        report = _report(charged, originals, released)
         folder.write_curator(part / "curator", originals, released.to_uint8().reshape(originals.shape), report)
-        if done.network is not None:
-            done.network.save(part / "curator")
-    return Published(done, options.out / "release", options.out / "curator", report["mean"])
+        if charged.network is not None:
+            charged.network.save(part / "curator")
+    return Published(charged, options.out / "release", options.out / "curator", report["mean"])
 
 
 def _release(
@@ -442,7 +444,7 @@ def _report(quoted: Quote, originals: Tensor, released: Release) -> dict[str, An
     }
     if min(originals.shape[-2:]) >= _SSIM_LEAST:
         columns["ssim"] = errors.ssim(pixels, originals)
-    rows = [
+    records = [
         {
             "original": path.relative_to(quoted.options.folder).as_posix(),
             "released": name,
@@ -450,16 +452,16 @@ def _report(quoted: Quote, originals: Tensor, released: Release) -> dict[str, An
         }
         for index, (path, name) in enumerate(zip(quoted.files, quoted.names, strict=True))
     ]
-    kept = () if quoted.network is None else ("the weights or the key beside this file undo what was done",)
+    secrets = () if quoted.network is None else ("the weights or the key beside this file undo what was done",)
     return {
         "format": FORMAT,
         "curator_only": "computed from the private images without noise: covered by no epsilon",
         "mean": {name: float(values.mean()) for name, values in columns.items()},
-        "notes": [*released.notes, *kept],
+        "notes": [*released.notes, *secrets],
         "ledger": {
             "path": str(quoted.ledger.path),
             "publications": [publication.to_json() for publication in quoted.ledger.publications],
             "total": quoted.total.to_json(),
         },
-        "images": rows,
+        "images": records,
     }

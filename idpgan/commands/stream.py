@@ -68,9 +68,14 @@ def stream(options: StreamOptions, as_json: AsJson = False) -> Answer:
         if not as_json:
             print("\n".join(map(repr, answers)), flush=True)
 
-    done = answer_lines(sys.stdin, options, show)
-    facts = {"count": done.counter.count, "new": done.new, "repeated": done.repeated, "answers": list(done.answers)}
-    return Answer({**facts, "privacy": done.counter.privacy.to_json()}, lambda: None)
+    answered = answer_lines(sys.stdin, options, show)
+    facts = {
+        "count": answered.counter.count,
+        "new": answered.new,
+        "repeated": answered.repeated,
+        "answers": list(answered.answers),
+    }
+    return Answer({**facts, "privacy": answered.counter.privacy.to_json()}, lambda: None)
 
 
 def answer_lines(lines: Iterable[str], options: StreamOptions, emit: Callable[[list[float]], None]) -> Streamed:
@@ -102,27 +107,27 @@ def answer_lines(lines: Iterable[str], options: StreamOptions, emit: Callable[[l
         check_name(options.data)
     if isinstance(block, bool) or not isinstance(block, int) or block < 1:
         raise InputError(f"--block {block} must be a whole number of at least 1.")
-    with opened(options.state, (options.epsilon, options.horizon, not options.real)) as found:
-        counter = found.counter
+    with opened(options.state, (options.epsilon, options.horizon, not options.real)) as state:
+        counter = state.counter
         index = counter.count + 1 if options.first is None else options.first
         if not 1 <= index <= counter.count + 1:
             raise InputError(
                 f"--first {index}: the stream stands at {counter.count} values, so the first line is value 1 to "
                 f"{counter.count + 1}. A gap cannot be filled later."
             )
-        shown: list[float] = []
+        emitted: list[float] = []
         new = repeated = 0
         numbers = _numbers(lines, not options.real)
         while values := list(itertools.islice(numbers, block)):
             old = min(len(values), max(0, counter.count + 1 - index))
-            answers = found.answers[index - 1 : index - 1 + old]
-            answers += found.add(values[old:])
+            answers = state.answers[index - 1 : index - 1 + old]
+            answers += state.add(values[old:])
             index, new, repeated = index + len(values), new + len(values) - old, repeated + old
-            shown += answers
+            emitted += answers
             emit(answers)
         if out is not None:
-            counter.write(out, found.to_tensor(), options.data)
-        return Streamed(new, repeated, counter, tuple(shown))
+            counter.write(out, state.to_tensor(), options.data)
+        return Streamed(new, repeated, counter, tuple(emitted))
 
 
 def _numbers(lines: Iterable[str], integer: bool) -> Iterator[float]:

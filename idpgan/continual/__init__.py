@@ -12,7 +12,7 @@ from idpgan.lazy import lazy_names
 
 if TYPE_CHECKING:
     from idpgan.continual.fenwick import fast_diagonal as fast_diagonal
-    from idpgan.continual.refinement import isotonic as isotonic
+    from idpgan.continual.fenwick import isotonic as isotonic
     from idpgan.continual.stream import ContinualCounter as ContinualCounter
 
 __getattr__ = lazy_names(
@@ -20,6 +20,6 @@ __getattr__ = lazy_names(
     {
         "ContinualCounter": "stream",
         "fast_diagonal": "fenwick",
-        "isotonic": "refinement",
+        "isotonic": "fenwick",
     },
 )

@@ -26,6 +26,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import torch
@@ -210,25 +211,25 @@ def shares(first: int, last: int, n: int, budget: int | float = 1.0, norm: int =
         raise InputError(f"a budget of {budget} must be above 0 and at most 2^52.")
     least = _complete(n.bit_length(), exponent)
     result = torch.empty(last - first + 1, dtype=torch.float64)
-    # Trees of 2 size - 1 nodes side by side, the last one incomplete; left[j] is the budget of tree lowest + j.
-    left, lowest = torch.full((1,), float(budget), dtype=torch.float64), 0
+    # Trees of 2 size - 1 nodes side by side, the last one incomplete; budgets[j] is that of tree lowest + j.
+    budgets, lowest = torch.full((1,), float(budget), dtype=torch.float64), 0
     for level in reversed(range(n.bit_length())):
         size = 1 << level
-        middle = left * _middle(least[level], size, exponent)
+        middle = budgets * _middle(least[level], size, exponent)
         edge = (n >> (level + 1)) - lowest  # the incomplete tree; its middle node exists if n has this bit
-        if edge < len(left):
+        if edge < len(budgets):
             count = (n & (size - 1)) + 1 + later
-            middle[edge] = left[edge] * _middle(least[level], count, exponent) if n & size else 0.0
+            middle[edge] = budgets[edge] * _middle(least[level], count, exponent) if n & size else 0.0
         middle = middle.floor_() if whole else middle  # below 2^53, so float64 holds it exactly
         start = (size - first) % (2 * size)  # the first node of this level
         if start < len(result):
             wanted = result[start :: 2 * size]
             skip = ((first + start) >> (level + 1)) - lowest
             wanted.copy_(middle[skip : skip + len(wanted)])
-        below = torch.stack([left - middle, left], -1).flatten()
+        below = torch.stack([budgets - middle, budgets], -1).flatten()
         skip = (first >> level) - 2 * lowest
         lowest = first >> level
-        left = below[skip : (last >> level) - lowest + skip + 1]
+        budgets = below[skip : (last >> level) - lowest + skip + 1]
     if not whole:
         return result
     if result.min() < 1:
@@ -306,3 +307,35 @@ def pure_event(epsilon: float) -> Event:
     while 1 / multiplier > epsilon:  # corrects rounding
         multiplier = math.nextafter(multiplier, math.inf)
     return Event("discrete-laplace", *ADJACENCY, multiplier, sensitivity=1)
+
+
+# Counts that never decrease -----------------------------------------------------------------------------------------
+
+
+@own_state()
+def isotonic(answers: Any, *, nonnegative: bool = True, weights: Tensor | None = None) -> Tensor:
+    """Return the nearest non-decreasing series, for counts that never decrease.
+
+    Least squares (pool adjacent violators). Every number of the result depends on the whole series, so apply the
+    function to a finished series.
+
+    Args:
+        answers: Noisy running counts (..., T).
+        nonnegative: Whether to raise numbers below 0 to 0, which keeps the order.
+        weights: (T,), positive: 1 / `ContinualCounter.variance`; None = equal.
+
+    Returns:
+        float64 (..., T), on the device of ``answers``.
+
+    Example:
+        >>> isotonic([-3, 10, 14, 9]).tolist()
+        [0.0, 10.0, 11.5, 11.5]
+    """
+    from scipy.optimize import isotonic_regression  # half a second to import
+
+    answers = torch.as_tensor(answers)
+    series = answers.double().cpu().reshape(-1, answers.shape[-1]).numpy()
+    weight = None if weights is None else weights.double().cpu().numpy()
+    fitted = np.stack([isotonic_regression(counts, weights=weight).x for counts in series])
+    result = torch.from_numpy(fitted).reshape(answers.shape).to(answers.device)
+    return result.clamp_(min=0) if nonnegative else result

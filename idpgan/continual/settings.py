@@ -72,9 +72,9 @@ class StreamTable(Section):
     @classmethod
     def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Settings:
         """Return the settings in a config.json; see `idpgan.release.artifact.Kind`."""
-        said = build(cls, table, "config.json")
-        check_name(said.data)
-        return said.settings(described["values"] * described["series"])
+        stated = build(cls, table, "config.json")
+        check_name(stated.data)
+        return stated.settings(described["values"] * described["series"])
 
     def settings(self, values: int) -> Settings:
         """Return the settings of a stream; the total number of values of all series is public."""

@@ -275,8 +275,8 @@ class ContinualCounter:
             )
         self._rekey()
         self._pay()
-        done = self._count - self._before
-        divisors = self._divisors(done + 1, min(done + min(done + 64, _AHEAD), self._length))
+        answered = self._count - self._before
+        divisors = self._divisors(answered + 1, min(answered + min(answered + 64, _AHEAD), self._length))
         self._ahead = self._law.draw(divisors, self._noise).tolist()[::-1]
 
     def _rekey(self) -> None:
@@ -412,10 +412,10 @@ class ContinualCounter:
         names = {"format", "epsilon", "horizon", "integer", "count", "series", "prefixes", "kept", "keep", "private"}
         if not isinstance(state, dict) or state.get("format") != FORMAT or set(state) != names:
             raise InputError(f"not the state of a stream (format {FORMAT!r}).")
-        for name, asked in (("epsilon", float(epsilon)), ("horizon", horizon), ("integer", bool(integer))):
-            if state[name] != asked:
+        for name, expected in (("epsilon", float(epsilon)), ("horizon", horizon), ("integer", bool(integer))):
+            if state[name] != expected:
                 raise InputError(
-                    f"the state is of a stream with {name} = {state[name]}, not {asked}: it cannot go on otherwise. "
+                    f"the state is of a stream with {name} = {state[name]}, not {expected}: it cannot go on otherwise. "
                     "Give the stream's own, or start a new stream, which is a new release."
                 )
         counter = cls(state["epsilon"], horizon, integer, keep=state["keep"], ledger=ledger, noise=noise)
@@ -437,13 +437,13 @@ class ContinualCounter:
             self._before = self._length - 1
         self._count, self._private = count, self._private and private is True
         self._indices = fenwick.chain(count - self._before)
-        rows = state["prefixes"]
+        prefixes = state["prefixes"]
         shape = tuple(series) if isinstance(series, list) else None
-        whole = isinstance(rows, list) and all(isinstance(row, list) and len(row) == 3 for row in rows)
-        if not whole or [row[0] for row in rows] != self._indices or (count > 0) != (shape is not None):
+        whole = isinstance(prefixes, list) and all(isinstance(row, list) and len(row) == 3 for row in prefixes)
+        if not whole or [row[0] for row in prefixes] != self._indices or (count > 0) != (shape is not None):
             raise InputError("the state is damaged: its prefixes do not fit its number of values.")
         self._shape = shape
-        self._true, self._noisy = ([_number(row[column], shape) for row in rows] for column in (1, 2))
+        self._true, self._noisy = ([_number(row[column], shape) for row in prefixes] for column in (1, 2))
         self._kept.extend(_number(answer, shape) for answer in state["kept"])
 
 

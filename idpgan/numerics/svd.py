@@ -286,9 +286,9 @@ def _ritz_round(A: Tensor, X: Tensor, works: Tensor, rank: int) -> tuple[Factors
     S = squares.clamp_min(0).sqrt()
     limit = 16 * torch.finfo(A.dtype).eps * S * S[:, :1]
     miss = (residual / limit).amax(1)
-    found = works & (S[:, -1] * _SAFE_CONDITION > S[:, 0])
+    usable = works & (S[:, -1] * _SAFE_CONDITION > S[:, 0])
     U = B / S.unsqueeze(1)
-    return (U.to(A.dtype), S.to(A.dtype), V.to(A.dtype)), X, torch.where(found, miss, torch.inf)
+    return (U.to(A.dtype), S.to(A.dtype), V.to(A.dtype)), X, torch.where(usable, miss, torch.inf)
 
 
 def _chebyshev(times: Callable[[Tensor], Tensor], X: Tensor, degree: int) -> Tensor:

@@ -247,8 +247,8 @@ class PublicationPlan(Plan):
             return PrivacyReport(claimed, nothing, None, reason, False, public)
         basis = f"accountant, {self.recipe.law}"
         sentence = reason if private else f"{reason}; the noise is of a FIXED SEED, so it can be subtracted"
-        shown = Guarantee(proven.epsilon, self.delta, *pair, basis)
-        return PrivacyReport(claimed, shown, None, sentence, private, public)
+        stated = Guarantee(proven.epsilon, self.delta, *pair, basis)
+        return PrivacyReport(claimed, stated, None, sentence, private, public)
 
     def report(self, source: Source = SYSTEM) -> PrivacyReport:
         """Return the privacy report of a release with noise from a source."""
@@ -266,8 +266,8 @@ def plan_release(
     """
     publisher, (*channels, height, width) = load_publisher(method), shape
     share = (1 - 2.0**-39) / channels[0] if channels else 1  # leaves room for the accountant's rounding
-    asked = math.inf if epsilon is None else epsilon * share
-    recipe = publisher.plan((height, width), unit, asked, delta * share, options)
+    channel_epsilon = math.inf if epsilon is None else epsilon * share
+    recipe = publisher.plan((height, width), unit, channel_epsilon, delta * share, options)
     if not channels or recipe.whole:
         return PublicationPlan(method, recipe, epsilon, delta, options)
 

@@ -82,8 +82,8 @@ class ImagesArtifact:
     def files(self) -> Mapping[str, int]:
         """Return one PNG file per image, and the picture of the first ones, each with the most bytes it can have."""
         most = most_png_bytes(self.image_shape)
-        shown = min(self.num, _SHOWN)
-        rows, columns = -(-shown // _COLUMNS), min(shown, _COLUMNS)
+        num_shown = min(self.num, _SHOWN)
+        rows, columns = -(-num_shown // _COLUMNS), min(num_shown, _COLUMNS)
         channels, height, width = self.image_shape
         grid = most_png_bytes((channels, rows * (height + 2), columns * (width + 2)))
         return {**{self._name(index): most for index in range(self.num)}, SAMPLES: grid}
@@ -128,10 +128,10 @@ class ImagesArtifact:
                 name = self._name(index)
                 images[index] = decode_png(files[name], self.image_shape)
             self.images, expected, name = images, self._grid(images), SAMPLES
-            found = decode_png(files[name], (expected.shape[0], expected.shape[1], expected.shape[2]))
+            picture = decode_png(files[name], (expected.shape[0], expected.shape[1], expected.shape[2]))
         except ValueError as error:
             return [f"{name} {error}."]
-        return [] if torch.equal(found, expected) else [f"{SAMPLES} does not show the images of the release."]
+        return [] if torch.equal(picture, expected) else [f"{SAMPLES} does not show the images of the release."]
 
 
 def _check_names(names: Sequence[str], num: int) -> None:
@@ -141,14 +141,14 @@ def _check_names(names: Sequence[str], num: int) -> None:
     folders: set[str] = set()
     for name in names:
         parts = name.split("/")
-        shown = printable(name) and "\\" not in name and name.endswith(".png") and len(parts) <= _MOST_FOLDERS
-        if not shown or not all(part and part[0] != "." and len(part.encode()) <= _LONGEST_NAME for part in parts):
+        plain = printable(name) and "\\" not in name and name.endswith(".png") and len(parts) <= _MOST_FOLDERS
+        if not plain or not all(part and part[0] != "." and len(part.encode()) <= _LONGEST_NAME for part in parts):
             raise InputError(
                 f"{name[:80]!a} is not a name for a file of a release: FOLDER/NAME.png, one printable line."
             )
         folders.update(str(parent) for parent in PurePosixPath(name).parents)
-    both = folders & set(names)
-    if both:
-        raise InputError(f"{min(both)!a} would be a file and a folder. Rename one of them.")
+    clashes = folders & set(names)
+    if clashes:
+        raise InputError(f"{min(clashes)!a} would be a file and a folder. Rename one of them.")
     if sum(len(json.dumps(name)) + _BYTES_PER_NAME for name in names) > MOST_TEXT_BYTES:
         raise InputError(f"the names of {num:,} files do not fit into a release. Make them shorter, or leave them out.")

@@ -62,7 +62,7 @@ class AdversarialEncoder(TrainedObfuscator):
         code = self.whiten(self.network(images * 2 - 1)).view_as(images)
         return (code / _REACH).clamp(-1, 1)
 
-    def _fit(self, images: Tensor, shown: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
+    def _fit(self, images: Tensor, inputs: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         config, shape = self.config, self.image_shape
         spy = build_classifier("cnn", shape, self.num_identities, seed=config.seed).to(images.device)
         keeper = build_classifier("cnn", shape, self.num_utilities, seed=config.seed + 1).to(images.device)
@@ -124,7 +124,7 @@ class GameObfuscator(TrainedObfuscator):
     def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
         return self(images)
 
-    def _fit(self, images: Tensor, shown: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
+    def _fit(self, images: Tensor, inputs: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         config = self.config
         attacker = build_classifier("cnn", self.image_shape, self.num_identities, seed=config.seed).to(images.device)
         for attacked, optimizer, index in self._turns(len(images), attacker, nn.Identity(), progress):
@@ -136,12 +136,12 @@ class GameObfuscator(TrainedObfuscator):
                 continue
             logits, people = attacker(hidden * 2 - 1), identities[index, None]
             if config.towards is not None:
-                found = -logits.log_softmax(1)[:, config.towards].mean()
+                fooling_loss = -logits.log_softmax(1)[:, config.towards].mean()
             else:  # -log(1 - A), as 1 - A = sigmoid(others - right)
                 others = logits.scatter(1, people, -torch.inf).logsumexp(1, keepdim=True)
-                found = softplus(logits.gather(1, people) - others).mean()
+                fooling_loss = softplus(logits.gather(1, people) - others).mean()
             changed = (hidden - images[index]).abs().mean()
-            update(optimizer, config.weight * found + (1 - config.weight) * changed)
+            update(optimizer, config.weight * fooling_loss + (1 - config.weight) * changed)
 
 
 class CensoredConfig(Training):
@@ -202,7 +202,7 @@ class Censored(TrainedObfuscator):
         censored: Tensor = self.painter(self.code(self.trunk(images * 2 - 1)))
         return censored
 
-    def _fit(self, images: Tensor, shown: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
+    def _fit(self, images: Tensor, inputs: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         config, device = self.config, images.device
         adversary = build_classifier("cnn", self.image_shape, self.num_identities, seed=config.seed).to(device)
         predictor = build_classifier("cnn", self.image_shape, self.num_utilities, seed=config.seed + 1).to(device)
@@ -215,12 +215,12 @@ class Censored(TrainedObfuscator):
             cost = (censored - (images[index] * 2 - 1)).square().mean()
             log_shares = adversary(censored).log_softmax(1)
             if config.towards is None:
-                told = -log_shares.mean()
+                adversary_loss = -log_shares.mean()
             else:
                 others = (identities[index] != config.towards).to(log_shares)  # only these need a change
-                told = -(log_shares[:, config.towards] * others).mean()
+                adversary_loss = -(log_shares[:, config.towards] * others).mean()
             missed = cross_entropy(predictor(censored), utilities[index])
-            update(optimizer, config.alpha * cost + config.beta * told + config.gamma * missed)
+            update(optimizer, config.alpha * cost + config.beta * adversary_loss + config.gamma * missed)
 
 
 def _check_towards(towards: int | None, num: int) -> None:

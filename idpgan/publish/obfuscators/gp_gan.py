@@ -71,7 +71,7 @@ class GpGan(TrainedObfuscator):
         faces: Tensor = self.generator(heat_map(landmarks, self.image_shape[1:], self.config.sigma))
         return faces
 
-    def _fit(self, images: Tensor, shown: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
+    def _fit(self, images: Tensor, inputs: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         config, pixels = self.config, images * 2 - 1
         classifier = build_classifier("cnn", self.image_shape, self.num_utilities, seed=config.seed).to(pixels.device)
         fit = FitConfig(epochs=config.classifier_epochs, batch_size=32, learning_rate=3e-3, seed=config.seed)
@@ -79,15 +79,17 @@ class GpGan(TrainedObfuscator):
         classifier.eval().requires_grad_(False)  # C is fixed after its training
         features = nn.Sequential(*list(classifier.body.children())[:_SEEN])
         judge = patch_discriminator(self.image_shape[0], config.width).to(images.device)
-        own = Adam(self.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
-        other = Adam(judge.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
-        falls = LambdaLR(own, lambda step: min(1.0, 2 - 2 * step / config.steps))  # decays to 0 in the second half
+        generator_optimizer = Adam(self.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
+        judge_optimizer = Adam(judge.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
+        falls = LambdaLR(
+            generator_optimizer, lambda step: min(1.0, 2 - 2 * step / config.steps)
+        )  # decays to 0 in the second half
         draw = batches(len(images), config.batch_size, images.device)
         for _ in self._steps(progress, judge, classifier):
             index = next(draw)
             real = pixels[index]
-            faces = self(shown[index])
-            update(other, softplus(-judge(real)).mean() + softplus(judge(faces.detach())).mean())
+            faces = self(inputs[index])
+            update(judge_optimizer, softplus(-judge(real)).mean() + softplus(judge(faces.detach())).mean())
             with torch.no_grad():
                 wanted, target = features(real), classifier(real).softmax(1)
             loss = (
@@ -96,7 +98,7 @@ class GpGan(TrainedObfuscator):
                 + config.attribute * cross_entropy(classifier(_shaken(faces)), target)
                 + config.pixels * l1_loss(faces, real)
             )
-            update(own, loss)
+            update(generator_optimizer, loss)
             falls.step()
 
 

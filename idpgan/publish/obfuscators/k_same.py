@@ -46,12 +46,12 @@ class KSame(Obfuscator):
     def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
         pixels, k = images.flatten(1), self.config.k
         surrogates = torch.empty_like(pixels)
-        left = torch.randperm(len(pixels), generator=rng).to(pixels.device)
-        while len(left):
-            size = k if len(left) >= 2 * k else len(left)
-            nearest = torch.cdist(pixels[left[:1]], pixels[left])[0].topk(size, largest=False).indices
-            surrogates[left[nearest]] = pixels[left[nearest]].mean(0)
-            left = left[torch.ones_like(left, dtype=torch.bool).index_fill(0, nearest, False)]
+        remaining = torch.randperm(len(pixels), generator=rng).to(pixels.device)
+        while len(remaining):
+            size = k if len(remaining) >= 2 * k else len(remaining)
+            nearest = torch.cdist(pixels[remaining[:1]], pixels[remaining])[0].topk(size, largest=False).indices
+            surrogates[remaining[nearest]] = pixels[remaining[nearest]].mean(0)
+            remaining = remaining[torch.ones_like(remaining, dtype=torch.bool).index_fill(0, nearest, False)]
         return surrogates.view_as(images).clamp(0, 1)
 
 

@@ -87,13 +87,13 @@ class TrainedObfuscator(Obfuscator):
             helpers: Networks that are trained with the obfuscator's own.
         """
         config, device = self.config, next(self.parameters()).device
-        own = Adam([*self.parameters(), *helpers.parameters()], lr=config.learning_rate, fused=True)
-        others = Adam(adversaries.parameters(), lr=config.learning_rate, fused=True)
+        optimizer = Adam([*self.parameters(), *helpers.parameters()], lr=config.learning_rate, fused=True)
+        adversary_optimizer = Adam(adversaries.parameters(), lr=config.learning_rate, fused=True)
         draw = batches(num, config.batch_size, device)
         for _ in self._steps(progress, adversaries, helpers):
             for _ in range(config.adversary_steps):
-                yield True, others, next(draw)
-            yield False, own, next(draw)
+                yield True, adversary_optimizer, next(draw)
+            yield False, optimizer, next(draw)
 
 
 def update(optimizer: Optimizer, loss: Tensor) -> None:

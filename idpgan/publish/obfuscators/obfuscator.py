@@ -102,8 +102,8 @@ class Obfuscator(nn.Module, ABC):
         self.to(device)
         with own_random_state(device):
             torch.manual_seed(torch_seed(self.config.seed, 1))
-            shown = images if landmarks is None else landmarks
-            self._fit(images.to(device), shown.to(device), utilities.to(device), identities.to(device), progress)
+            inputs = images if landmarks is None else landmarks
+            self._fit(images.to(device), inputs.to(device), utilities.to(device), identities.to(device), progress)
         self.eval()
         if any(
             not bool(tensor.isfinite().all()) for tensor in self.state_dict().values() if tensor.is_floating_point()
@@ -130,9 +130,11 @@ class Obfuscator(nn.Module, ABC):
         first = next((tensor.device for tensor in self.state_dict().values()), images.device)
         rng = torch.Generator().manual_seed(torch_seed(secrets.randbits(62) if seed is None else seed, 2))
         with torch.inference_mode():
-            shown = images if landmarks is None else landmarks
-            batch = _BATCH if self.config.together == 1 else len(shown)
-            changed = torch.cat([self._transform(part.to(first), rng).to(images.device) for part in shown.split(batch)])
+            inputs = images if landmarks is None else landmarks
+            batch = _BATCH if self.config.together == 1 else len(inputs)
+            changed = torch.cat(
+                [self._transform(part.to(first), rng).to(images.device) for part in inputs.split(batch)]
+            )
         return changed.clone()  # a clone made outside inference mode works with autograd
 
     @property
@@ -158,8 +160,8 @@ class Obfuscator(nn.Module, ABC):
     def _transform(self, images: Tensor, rng: torch.Generator) -> Tensor:
         """Change one batch of images (or landmarks, if landmarked) on the module's device; ``rng`` is on the CPU."""
 
-    def _fit(self, images: Tensor, shown: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
-        """Train; ``shown`` is what `_transform` gets. Torch's random state is seeded."""
+    def _fit(self, images: Tensor, inputs: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
+        """Train; ``inputs`` is what `_transform` gets. Torch's random state is seeded."""
 
     def _check(self, images: Tensor, landmarks: Tensor | None) -> None:
         if images.dtype != torch.float32 or images.shape[1:] != self.image_shape or len(images) == 0:

@@ -67,11 +67,11 @@ class PprlVgan(TrainedObfuscator):
         people = torch.randint(self.num_identities, (len(images),), generator=rng).to(images.device)
         return (self.draw(self.encode(images * 2 - 1)[0], people) + 1) / 2
 
-    def _fit(self, images: Tensor, shown: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
+    def _fit(self, images: Tensor, inputs: Tensor, utilities: Tensor, identities: Tensor, progress: Progress) -> None:
         config, device = self.config, images.device
         judges = _Judges(self.image_shape, config.width, self.num_identities, self.num_utilities).to(device)
-        own = Adam(self.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
-        others = Adam(judges.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
+        generator_optimizer = Adam(self.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
+        judge_optimizer = Adam(judges.parameters(), lr=config.learning_rate, betas=(0.5, 0.999), fused=True)
         draw = batches(len(images), config.batch_size, device)
         for _ in self._steps(progress, judges):
             index = next(draw)
@@ -81,13 +81,16 @@ class PprlVgan(TrainedObfuscator):
             drawn = self.draw(mean + torch.randn_like(mean) * (log_variance / 2).exp(), others_to_be)
 
             truth, who, mood = judges(real)
-            told = _true(truth, 1.0) + _true(judges(drawn.detach())[0], 0.0)
-            update(others, _weighted(_DISCRIMINATOR, told, cross_entropy(who, people), cross_entropy(mood, moods)))
+            truth_loss = _true(truth, 1.0) + _true(judges(drawn.detach())[0], 0.0)
+            update(
+                judge_optimizer,
+                _weighted(_DISCRIMINATOR, truth_loss, cross_entropy(who, people), cross_entropy(mood, moods)),
+            )
 
             truth, who, mood = judges(drawn)
             divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(1).mean()
             fooled = (_true(truth, 1.0), cross_entropy(who, others_to_be), cross_entropy(mood, moods))
-            update(own, _weighted(_GENERATOR, *fooled, divergence))
+            update(generator_optimizer, _weighted(_GENERATOR, *fooled, divergence))
 
 
 def _weighted(weights: Sequence[float], *losses: Tensor) -> Tensor:

@@ -321,8 +321,8 @@ def calibrate_pixels(shape: Sequence[int], unit: Unit, law: Law, *, epsilon: flo
     Raises:
         InputError: If the budget is impossible; see `calibrate_numbers`.
     """
-    found = calibrate_numbers(pixel_sensitivity(shape, unit), unit, law, epsilon=epsilon, delta=delta)
-    return NoisyPixels(found.mechanism, found.grid, found.count)
+    calibrated = calibrate_numbers(pixel_sensitivity(shape, unit), unit, law, epsilon=epsilon, delta=delta)
+    return NoisyPixels(calibrated.mechanism, calibrated.grid, calibrated.count)
 
 
 def least_error(

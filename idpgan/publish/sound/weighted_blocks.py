@@ -127,9 +127,9 @@ class WeightedSums:
         residual = ((noisy - mean) @ vectors / (values + variance)) @ vectors.mT
         sizes, model = [weights.numel() for _, weights in self.parts], face_prior(self.shape)
         back = noisy.new_zeros(1, *self.shape)
-        for (query, weights), own in zip(self.parts, residual.split(sizes, 1), strict=True):
+        for (query, weights), weighted in zip(self.parts, residual.split(sizes, 1), strict=True):
             A, B, w = (part.to(noisy.device) for part in (query.A, query.B, weights))
-            back = back + A.mT @ (own.unflatten(1, w.shape) * w) @ B
+            back = back + A.mT @ (weighted.unflatten(1, w.shape) * w) @ B
         rows, columns, center = (part.to(noisy.device) for part in (model.rows, model.columns, model.mean))
         return center + rows @ back @ columns
 
