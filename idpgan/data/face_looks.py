@@ -6,7 +6,9 @@ All numbers are drawn on the CPU before anything is painted, so that they depend
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -26,96 +28,9 @@ ATTRIBUTES = (
     "light_from_left",
     "facing_left",
 )
-# Uniform ranges, in the units of `face_drawing`.
-PERSON: Mapping[str, tuple[float, float]] = {
-    "head_width": (0.43, 0.55),
-    "head_height": (0.60, 0.70),
-    "jaw": (-0.28, -0.02),
-    "shoulders": (0.80, 1.15),
-    "shoulder_height": (0.58, 0.75),
-    "neck": (0.20, 0.32),
-    "ear": (0.09, 0.15),
-    "eye_x": (0.165, 0.235),
-    "eye_y": (-0.12, 0.0),
-    "eye_width": (0.065, 0.105),
-    "eye_height": (0.030, 0.056),
-    "iris": (0.028, 0.044),
-    "slant": (-0.20, 0.20),
-    "brow_height": (0.095, 0.165),
-    "brow_thickness": (0.010, 0.034),
-    "brow_length": (0.085, 0.135),
-    "brow_tilt": (-0.30, 0.25),
-    "brow_arch": (0.0, 0.45),
-    "nose_y": (0.10, 0.21),
-    "nose_width": (0.055, 0.105),
-    "nostril": (0.012, 0.024),
-    "mouth_y": (0.29, 0.385),
-    "mouth_width": (0.115, 0.205),
-    "lips": (0.018, 0.050),
-    "blush": (0.0, 0.35),
-    "hairline": (-0.50, -0.26),
-    "hairline_bow": (-0.10, 0.38),
-    "parting": (-0.16, 0.16),
-    "hair_volume": (0.04, 0.24),
-    "strands": (14.0, 34.0),
-    "lens_width": (0.115, 0.165),
-    "lens_height": (0.075, 0.125),
-    "lens_square": (0.0, 1.0),
-    "rim": (0.006, 0.020),
-    "tint": (0.0, 0.30),
-    "beard_top": (0.24, 0.36),
-    "hat_height": (0.42, 0.62),
-    "brim": (0.95, 1.45),
-    "collar": (0.10, 0.28),
-    # Palettes and habits, [0, 1].
-    "skin_tone": (0, 1),
-    "skin_warmth": (-1, 1),
-    "hair_tone": (0, 1),
-    "iris_tone": (0, 1),
-    "lip_tone": (0, 1),
-    "rim_tone": (0, 1),
-    "long": (0, 1),
-    "length": (0, 1),
-    "balding": (0, 1),
-    "bearded": (0, 1),
-    "shaven": (0, 1),
-    "spectacles": (0, 1),
-    "hatted": (0, 1),
-    "cheerful": (0, 1),
-    "wardrobe_r": (0, 1),
-    "wardrobe_g": (0, 1),
-    "wardrobe_b": (0, 1),
-    "room": (0, 1),
-}
-PICTURE: Mapping[str, tuple[float, float]] = {
-    "tilt": (-0.08, 0.08),
-    "yaw": (-0.20, 0.20),
-    "nod": (-0.08, 0.08),
-    "shift_x": (-0.032, 0.032),
-    "shift_y": (-0.028, 0.028),
-    "scale": (0.95, 1.03),
-    "gaze": (-0.03, 0.03),
-    "eye_open": (0.70, 1.15),
-    "brow_lift": (-0.012, 0.025),
-    "light_y": (-0.55, 0.05),
-    "ambient": (0.42, 0.72),
-    "contrast": (0.88, 1.10),
-    "exposure": (-0.05, 0.05),
-    "background_slope": (-0.15, 0.15),
-    "strand_phase": (0.0, 6.3),
-    # [0, 1]: what `_expressed` turns into expression, light and colors.
-    "light": (0, 1),
-    "mood": (0, 1),
-    "talk": (0, 1),
-    "puts_on": (0, 1),
-    "dressed": (0, 1),
-    "cover": (0, 1),
-    "red": (0, 1),
-    "green": (0, 1),
-    "blue": (0, 1),
-    "wall": (0, 1),
-    "grain": (0, 1),
-}
+_RANGES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+PERSON: Mapping[str, tuple[float, float]] = _RANGES["person"]
+PICTURE: Mapping[str, tuple[float, float]] = _RANGES["picture"]
 NUMBERS = len(PERSON) + len(PICTURE)
 _SKIN = (
     (0.98, 0.86, 0.77),
