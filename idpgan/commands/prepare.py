@@ -313,7 +313,7 @@ class _Making(NamedTuple):
         from PIL import Image
 
         try:
-            pixels, found, placed_by = self._pixels(photo.source, photo.face)
+            pixels, reduction, placed_by = self._pixels(photo.source, photo.face)
         except DataError as error:
             return _Made(refused=str(error))
         # Two names may be one file on this disk.
@@ -321,7 +321,7 @@ class _Making(NamedTuple):
         with os.fdopen(os.open(self.part / photo.file_name, flags, files.PRIVATE_FILE), "wb") as file:
             Image.fromarray(pixels).save(file, format="PNG")
         grey = self.shape[0] == 1 or bool((pixels == pixels[..., :1]).all())
-        return _Made(hashlib.sha256(pixels.tobytes()).digest(), found < 1, grey, placed_by=placed_by)
+        return _Made(hashlib.sha256(pixels.tobytes()).digest(), reduction < 1, grey, placed_by=placed_by)
 
     def _pixels(self, path: Path, number: int) -> tuple[np.ndarray, float, str]:
         """Return the pixels, how many px of the photo make the side of one, and what they were placed by."""

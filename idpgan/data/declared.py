@@ -64,35 +64,35 @@ def declared_shape(
         )
     if "classes" in counted:
         _warn_of_classes(config.classes or (), counted["classes"], root, of_table=bool(config.label))
-    for key, found in counted.items():
+    for key, actual in counted.items():
         declared = getattr(config, key)
         if key == "classes":
             continue
-        if declared < found:
+        if declared < actual:
             raise DataError(
-                f"data.{key} = {declared}, but {root} holds {found}. If files were added, take them out again; if "
-                f"{found} is right, set data.{key} to it."
+                f"data.{key} = {declared}, but {root} holds {actual}. If files were added, take them out again; if "
+                f"{actual} is right, set data.{key} to it."
             )
-        if declared > found:
+        if declared > actual:
             raise DataError(
-                f"data.{key} = {declared}, but {root} holds {found}. If files were lost, put them back, or empty files "
-                "of their names, which keep their positions as null records. "
-                f"Set data.{key} = {found} only if there never were more: a file less moves all files behind it."
+                f"data.{key} = {declared}, but {root} holds {actual}. If files were lost, put them back, or empty "
+                "files of their names, which keep their positions as null records. "
+                f"Set data.{key} = {actual} only if there never were more: a file less moves all files behind it."
             )
     _warn_of_size(config.sides, shapes, root)
     return config.channels, *config.sides
 
 
-def _warn_of_classes(declared: Sequence[str], found: Sequence[str], root: Path, *, of_table: bool) -> None:
+def _warn_of_classes(declared: Sequence[str], actual: Sequence[str], root: Path, *, of_table: bool) -> None:
     """Warn of class names that are only declared or only found: a misspelled class makes all its files null records.
 
     Rows of a table whose value is not declared are counted where it is read.
     """
-    meant = places(found, declared)
+    meant = places(actual, declared)
     present = set(meant)
     empty = sorted(name for place, name in enumerate(declared) if place not in present)
-    unwanted = sorted(name for place, name in zip(meant, found, strict=True) if place == NONE and not of_table)
-    if declared and found and (empty or unwanted):  # without classes, folder names do not matter
+    unwanted = sorted(name for place, name in zip(meant, actual, strict=True) if place == NONE and not of_table)
+    if declared and actual and (empty or unwanted):  # without classes, folder names do not matter
         warn_once(
             f"data.classes and what {root} holds do not meet. Declared, but not there: {', '.join(empty) or 'none'}. "
             "There, but not declared, so that all images of it stand as null records: "
@@ -163,18 +163,18 @@ def _written(height: int, width: int) -> int | list[int]:
 def shown(value: Any) -> str:
     """Return a value in TOML notation, or "?" if it is unknown."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{shown(key)} = {shown(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{shown(key)} = {shown(item)}' for key, item in value.items())}}}"
     return "?" if value is None else json.dumps(value, ensure_ascii=False)
 
 
 def warn_of_spellings(people: Iterable[str], where: str) -> None:
     """Warn of people who may be one, written in several ways, or nobody: each spelling is a person of its own."""
     people = list(people)
-    found = [" = ".join(map(shown, group)) for group in spellings(people)]
-    found += [shown(name) for name in sorted(BLANKS & set(people) - {""})]
-    if found:
+    doubtful = [" = ".join(map(shown, group)) for group in spellings(people)]
+    doubtful += [shown(name) for name in sorted(BLANKS & set(people) - {""})]
+    if doubtful:
         warn_once(
-            f"{where}: people written {'; '.join(found[:10])}{'; ...' * (len(found) > 10)} are taken as they are "
+            f"{where}: people written {'; '.join(doubtful[:10])}{'; ...' * (len(doubtful) > 10)} are taken as they are "
             "written, each spelling as a person of its own. If some are one person, write the name in one way; if one "
             "stands for nobody known, name a person of its own in each row."
         )
@@ -193,8 +193,8 @@ def _warn(text: str) -> None:
 
 def warn_of_leftovers(root: Path) -> None:
     """Name the folders whose images are left out, because systems make folders of such names."""
-    if found := leftovers(root):
+    if counts := leftovers(root):
         warn_once(
-            f"Left out of {root}, in hidden folders and what systems leave behind: {in_folders(found)} image files. If "
-            "they are yours, move them into a folder of another name."
+            f"Left out of {root}, in hidden folders and what systems leave behind: {in_folders(counts)} image files. "
+            "If they are yours, move them into a folder of another name."
         )

@@ -116,10 +116,10 @@ def _read(path: Path, tags: list[str] | None = None) -> Dataset:
     pydicom = _pydicom()
     with warnings.catch_warnings(action="ignore"):  # of values that the standard forbids and everybody writes
         try:
-            found: Dataset = pydicom.dcmread(path, specific_tags=tags, stop_before_pixels=tags is not None)
+            data_set: Dataset = pydicom.dcmread(path, specific_tags=tags, stop_before_pixels=tags is not None)
         except (pydicom.errors.InvalidDicomError, *DAMAGE) as error:
             raise DataError("is not a DICOM file that can be read; replace it") from error
-    return found
+    return data_set
 
 
 def _decoded(data: Dataset, frame: int) -> np.ndarray:
@@ -220,8 +220,8 @@ def _directions(data: Dataset) -> tuple[tuple[int, int], tuple[int, int]] | None
     cosines = data.get("ImageOrientationPatient")
     if cosines is not None and len(cosines) == 6:
         axes = np.array(cosines, dtype=float).reshape(2, 3) @ _PATIENT
-        found = [(int(np.abs(axis).argmax()), 1 if axis[np.abs(axis).argmax()] > 0 else -1) for axis in axes]
+        directions = [(int(np.abs(axis).argmax()), 1 if axis[np.abs(axis).argmax()] > 0 else -1) for axis in axes]
     else:
-        letters = [str(each)[:1] for each in data.get("PatientOrientation") or ()]
-        found = [_AXES[letter] for letter in letters if letter in _AXES]
-    return (found[0], found[1]) if len(found) == 2 and found[0][0] != found[1][0] else None
+        letters = [str(letter)[:1] for letter in data.get("PatientOrientation") or ()]
+        directions = [_AXES[letter] for letter in letters if letter in _AXES]
+    return (directions[0], directions[1]) if len(directions) == 2 and directions[0][0] != directions[1][0] else None

@@ -88,15 +88,15 @@ def face_finder() -> Iterator[Finder]:
             f"--align eyes needs OpenCV below version 5, and {cv2.__version__} is installed: "
             'pip install "idpgan[faces]"'
         )
-    own = threading.local()  # a cascade keeps the picture that it searches
+    local = threading.local()  # a cascade keeps the picture that it searches
     threads, open_cl = cv2.getNumThreads(), cv2.ocl.useOpenCL()
 
     def find(grey: np.ndarray, most: int) -> list[Face]:
-        if not hasattr(own, "cascades"):
+        if not hasattr(local, "cascades"):
             names = {"frontalface_default", *(search.cascade for search in _SEARCHES)}
             paths = {name: f"{cv2.data.haarcascades}haarcascade_{name}.xml" for name in names}
-            own.cascades = {name: cv2.CascadeClassifier(path) for name, path in paths.items()}
-        return _faces(grey, most, own.cascades)
+            local.cascades = {name: cv2.CascadeClassifier(path) for name, path in paths.items()}
+        return _faces(grey, most, local.cascades)
 
     cv2.setNumThreads(1)
     cv2.ocl.setUseOpenCL(False)
@@ -113,12 +113,12 @@ def _faces(grey: np.ndarray, most: int, cascades: Mapping[str, Any]) -> list[Fac
     margin = round(_MARGIN * shorter)
     photo = Image.fromarray(np.pad(grey, margin, mode="edge"))
     first = _boxes(photo, _LARGE_PX / (_LARGE * shorter), _LARGE_PX, 1.2, 2, cascades)
-    found = _weighed(photo, first, cascades)
-    if sum(face.seen for _, face in found) < most:  # else no smaller face comes before these
+    weighed = _weighed(photo, first, cascades)
+    if sum(face.seen for _, face in weighed) < most:  # else no smaller face comes before these
         scale = min(max(shorter, SEARCHED[0]), SEARCHED[1]) / shorter
         least = round(scale * shorter * _SMALLEST / min(most, 4))
-        found = _weighed(photo, _boxes(photo, scale, least, 1.1, 3, cascades), cascades) or found
-    faces = [face for _, face in found[:most]]
+        weighed = _weighed(photo, _boxes(photo, scale, least, 1.1, 3, cascades), cascades) or weighed
+    faces = [face for _, face in weighed[:most]]
     return [face._replace(left=_shifted(face.left, -margin), right=_shifted(face.right, -margin)) for face in faces]
 
 
@@ -138,15 +138,15 @@ def _boxes(
 
 def _weighed(photo: Image.Image, boxes: np.ndarray, cascades: Mapping[str, Any]) -> list[tuple[float, Face]]:
     """Return the faces of some boxes, eyes in px of the photo, with their weights; the heaviest first."""
-    found = []
+    weighed = []
     for x, y, side in boxes.tolist():
         box = x, y, min(x + side, photo.width), min(y + side, photo.height)
         enlarged = np.asarray(photo.resize((_FACE_PX, _FACE_PX), Image.Resampling.BICUBIC, box=box))
         pairs = (pair for search in _SEARCHES if (pair := _eyes(enlarged, search, cascades[search.cascade])))
         pair = next(pairs, None)
         left, right = ((x + side * u, y + side * v) for u, v in pair or _USUAL)
-        found.append((side * (1.0 if pair else _UNSEEN), -y, -x, Face(left, right, pair is not None)))
-    return [(weight, face) for weight, *_, face in sorted(found, reverse=True)]
+        weighed.append((side * (1.0 if pair else _UNSEEN), -y, -x, Face(left, right, pair is not None)))
+    return [(weight, face) for weight, *_, face in sorted(weighed, reverse=True)]
 
 
 def _eyes(face: np.ndarray, search: _Search, cascade: Any) -> tuple[Point, Point] | None:

@@ -120,8 +120,8 @@ def _skeletons() -> tuple[Tensor, Tensor, Tensor]:
     curves, pen = torch.zeros(10, STYLES, most, MOST_POINTS), torch.zeros(10, STYLES, most - 1, dtype=torch.bool)
     for digit, styles in enumerate(skeletons):
         for style in range(STYLES):
-            own = style % len(styles)
-            places, (weights, drawn) = torch.tensor(styles[own]["points"]), made[digit][own]
+            variant = style % len(styles)
+            places, (weights, drawn) = torch.tensor(styles[variant]["points"]), made[digit][variant]
             points[digit, style, : len(places)] = places
             curves[digit, style, : len(weights)] = weights
             curves[digit, style, len(weights) :] = weights[-1]
@@ -132,7 +132,7 @@ def _skeletons() -> tuple[Tensor, Tensor, Tensor]:
 def _curve(strokes: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     """Return the vertices of all strokes one after the other, as weights of the points, and which pieces are drawn."""
     steps = torch.arange(_PIECES) / _PIECES
-    rows, drawn = [], []
+    weights, drawn = [], []
     for names in strokes:
         for at in range(len(names) - 1):
             around = [names[max(at - 1, 0)], names[at], names[at + 1], names[min(at + 2, len(names) - 1)]]
@@ -141,13 +141,13 @@ def _curve(strokes: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
                 row = torch.zeros(MOST_POINTS)
                 for name, weight in zip(around, basis, strict=True):
                     row[name] += weight / 2
-                rows.append(row)
+                weights.append(row)
                 drawn.append(True)
         end = torch.zeros(MOST_POINTS)
         end[names[-1]] = 1
-        rows.append(end)
+        weights.append(end)
         drawn.append(False)  # the pen is lifted
-    return torch.stack(rows), torch.tensor(drawn[:-1])
+    return torch.stack(weights), torch.tensor(drawn[:-1])
 
 
 def _write(uniform: Tensor, height: int, width: int) -> Tensor:

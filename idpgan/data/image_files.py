@@ -132,9 +132,9 @@ def leftovers(root: Path, suffixes: Sequence[str] = EXTENSIONS) -> dict[str, int
     for place, folders, _ in os.walk(root):
         for name in itertools.filterfalse(_is_visible, folders):
             inside = (file for _, _, files in os.walk(os.path.join(place, name)) for file in files)
-            found = sum(os.path.splitext(file)[1].lower() in suffixes for file in inside)
-            if found:
-                counts[name] = counts.get(name, 0) + found
+            count = sum(os.path.splitext(file)[1].lower() in suffixes for file in inside)
+            if count:
+                counts[name] = counts.get(name, 0) + count
         folders[:] = filter(_is_visible, folders)
     return counts
 
@@ -146,8 +146,8 @@ def in_folders(counts: Mapping[str, int]) -> str:
 
 def entries(folder: Path) -> list[Path]:
     """List a folder, sorted by name, without hidden entries and without the ledgers of its folders."""
-    found = [folder / name for name in sorted(os.listdir(folder)) if _is_visible(name)]
-    return [path for path in found if not path.name.endswith(LEDGER) or path.is_dir()]
+    members = [folder / name for name in sorted(os.listdir(folder)) if _is_visible(name)]
+    return [path for path in members if not path.name.endswith(LEDGER) or path.is_dir()]
 
 
 def _is_visible(name: str) -> bool:

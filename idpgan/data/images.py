@@ -163,11 +163,11 @@ class Images:
 
     def digests(self) -> list[bytes]:
         """Return the SHA-256 of the pixels of each image: equal images are found by it."""
-        found = []
+        digests = []
         for part in self.images.split(_ROWS):
-            found += [hashlib.sha256(image).digest() for image in part.cpu().numpy()]
+            digests += [hashlib.sha256(image).digest() for image in part.cpu().numpy()]
             let_go(self.images)
-        return found
+        return digests
 
     def distinct(self) -> Images:
         """Return the first of each group of equal images, in their order; labels are not compared."""
@@ -283,14 +283,14 @@ def numbered_by(images: Images, classes: Sequence[str], what: str = "the set") -
     """
     if images.labels is None:
         return images
-    found = places(images.classes, classes)
-    if NONE in found:
+    positions = places(images.classes, classes)
+    if NONE in positions:
         raise DataError(
-            f"{what} has the class '{images.classes[found.index(NONE)]}', which is none of the real ones "
+            f"{what} has the class '{images.classes[positions.index(NONE)]}', which is none of the real ones "
             f"({', '.join(classes)}). Name the classes alike; or leave its images out, drawing those of the others "
             "alone (--labels, labels=[...])."
         )
-    number = torch.tensor(found, device=images.labels.device)
+    number = torch.tensor(positions, device=images.labels.device)
     return dataclasses.replace(images, labels=number[images.labels], classes=tuple(classes))
 
 

@@ -59,7 +59,7 @@ _TOLERANCE = 1e-3  # of the range: rounding that lies beyond its ends
 _VALUES = 1 << 22  # converted at once
 
 
-class _Held(NamedTuple):
+class _Contents(NamedTuple):
     """What a source holds."""
 
     pixels: np.ndarray[Any, Any]
@@ -123,29 +123,31 @@ def gathered(
         return images if private else images.existing()
     if isinstance(labels, np.ma.MaskedArray) or isinstance(people, np.ma.MaskedArray):
         raise DataError(f"{what}: labels or people are a masked array. Give texts, and blanks where nothing is known.")
-    own = None
+    column_classes = None
     if isinstance(labels, str):
-        labels, own = _column(images, labels, what)
+        labels, column_classes = _column(images, labels, what)
     if isinstance(people, str):
         people, _ = _column(images, people, what)
-    held = _held(images, what, labeled and labels is None, private, progress)
-    held = held if own is None else held._replace(classes=own, meaning="positions")
-    pixels = _channels_first(held.pixels, held.channels_first, what)
+    contents = _contents(images, what, labeled and labels is None, private, progress)
+    contents = contents if column_classes is None else contents._replace(classes=column_classes, meaning="positions")
+    pixels = _channels_first(contents.pixels, contents.channels_first, what)
     limits = _limits(pixels, pixel_range, what, private)
     values, outside = _bytes(pixels, limits)
     numbers, names, unlabeled = None, tuple[str, ...](), None
-    if labeled and (labels is not None or held.labels is not None):
-        labels = held.labels if labels is None else labels
-        classes = None if isinstance(images, Mapping) and held.classes is not None else classes
+    if labeled and (labels is not None or contents.labels is not None):
+        labels = contents.labels if labels is None else labels
+        classes = None if isinstance(images, Mapping) and contents.classes is not None else classes
         numbers, names, unlabeled = resolved(
-            labels, len(values), what, classes=classes, own=held.classes, meaning=held.meaning
+            labels, len(values), what, classes=classes, source_classes=contents.classes, meaning=contents.meaning
         )
-    who = None
+    identities = None
     if people is not None:
-        who, known = distinct(people, len(values), "people")
+        identities, known = distinct(people, len(values), "people")
         warn_of_spellings((cells.read(name, cells.MEMORY_PERSON) for name in known), "people")
-    found = _without_faults(Images(values, numbers, names, who), outside, unlabeled, limits, what, private)
-    return found if held.null is None else found.zeroed_out(held.null)
+    gathered_images = _without_faults(
+        Images(values, numbers, names, identities), outside, unlabeled, limits, what, private
+    )
+    return gathered_images if contents.null is None else gathered_images.zeroed_out(contents.null)
 
 
 def _without_faults(
@@ -197,45 +199,47 @@ def _column(source: Any, name: str, what: str) -> tuple[list[Any], Sequence[str]
     return list(source[name]), names
 
 
-def _pictures(paths: Sequence[Any], what: str, private: bool, progress: Progress) -> _Held:
+def _pictures(paths: Sequence[Any], what: str, private: bool, progress: Progress) -> _Contents:
     """Read files: in the size and the colors that most have; one that cannot be used is a null record, or refused."""
     files = Files(tuple(map(Path, paths)))
     shapes, error = probed(files.paths, None)
-    found = looks(shapes)
-    if not found:
+    commonest = looks(shapes)
+    if not commonest:
         raise DataError(f"{what}: no header looked at can be read. {error}")
-    size = found["image_size"]
+    size = commonest["image_size"]
     sides = (size, size) if isinstance(size, int) else tuple(size)
-    made, refused = read_files(files, (found["channels"], *sides), progress=progress, private=private)
+    made, refused = read_files(files, (commonest["channels"], *sides), progress=progress, private=private)
     if refused and not private:
         raise DataError(refused[0].reason)
-    return _Held(made.images.numpy(), True, null=made.is_null)
+    return _Contents(made.images.numpy(), True, null=made.is_null)
 
 
-def _held(images: Any, what: str, labeled: bool, private: bool, progress: Progress) -> _Held:
+def _contents(images: Any, what: str, labeled: bool, private: bool, progress: Progress) -> _Contents:
     """Return what a source in memory holds."""
-    if isinstance(images, list | tuple) and images and all(isinstance(each, str | os.PathLike) for each in images):
+    if isinstance(images, list | tuple) and images and all(isinstance(item, str | os.PathLike) for item in images):
         return _pictures(images, what, private, progress)
     if isinstance(images, Mapping):
-        found = named(images)
-        if "images" not in found:
+        parts = named(images)
+        if "images" not in parts:
             raise DataError(
                 f"{what} has the parts {', '.join(map(str, images))}, and none of them is called "
                 f"{', '.join(NAMES['images'])}. Give one of them: {what}[{next(iter(images), '')!r}]."
             )
-        held = _held(found["images"], what, False, private, progress)
-        fields = {kind: np.asarray(each) for kind, each in found.items() if kind != "images"} if labeled else {}
+        contents = _contents(parts["images"], what, False, private, progress)
+        fields = {kind: np.asarray(item) for kind, item in parts.items() if kind != "images"} if labeled else {}
         classes = fields["classes"].tolist() if "classes" in fields else None
         if "positions" not in fields:
-            return held._replace(labels=fields.get("labels"), classes=classes, meaning="either" if classes else "names")
+            return contents._replace(
+                labels=fields.get("labels"), classes=classes, meaning="either" if classes else "names"
+            )
         if fields["positions"].dtype.kind not in "iu":
             raise DataError(f"{what}: positions are {fields['positions'].dtype}, expected whole numbers.")
-        return held._replace(labels=fields["positions"], classes=classes, meaning="positions")
+        return contents._replace(labels=fields["positions"], classes=classes, meaning="positions")
     if isinstance(images, Tensor | np.ndarray | Image.Image) or hasattr(images, "__array__"):
         pixels = _numbers(images, what, whole=True)
         if pixels.dtype == object:
             return _items(pixels, what, labeled, progress)
-        return _Held(pixels, isinstance(images, Tensor))
+        return _Contents(pixels, isinstance(images, Tensor))
     if not hasattr(images, "__getitem__") or isinstance(images, bytes):
         raise DataError(
             f"{what} must be a folder, an npz file, an array or a tensor of numbers, a list of images, or a data set "
@@ -244,7 +248,7 @@ def _held(images: Any, what: str, labeled: bool, private: bool, progress: Progre
     return _items(images, what, labeled, progress)
 
 
-def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Held:
+def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Contents:
     """Return all images of a sequence, stacked, and their labels where its items have some."""
     try:
         num = len(source)
@@ -281,7 +285,7 @@ def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Held:
         raise DataError(f"{what} has a label for {len(labels):,} of {num:,} images. Give one for each, or for none.")
     names = getattr(features.get(fields[1]), "names", None) if fields else _classes_of(source)
     names = names if isinstance(names, list | tuple) else None
-    return _Held(
+    return _Contents(
         np.stack(pixels),
         tensors,
         labels if labeled and labels else None,
@@ -307,8 +311,8 @@ def _fields(item: Mapping[str, Any], features: Mapping[str, Any], what: str, lab
     images = [field for field, value in item.items() if is_image(value)]
     images = [field for field in images if field in NAMES["images"]] or images
     labels = [field for field in item if field in NAMES["labels"] or hasattr(features.get(field), "names")]
-    for kind, found, wanted in (("image", images, 1), ("label", labels, len(labels[:1]))):
-        if len(found) != wanted and (kind == "image" or labeled):
+    for kind, candidates, wanted in (("image", images, 1), ("label", labels, len(labels[:1]))):
+        if len(candidates) != wanted and (kind == "image" or labeled):
             raise DataError(
                 f"{what} has the fields {', '.join(map(str, item))}, and which one is the {kind} is not clear. "
                 + ("Name it: labels=FIELD. Or give " if kind == "label" else "Give ")
@@ -343,7 +347,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             sizes = [item.file_size for item in archive.infolist() if item.filename.removesuffix(".npy") in known]
         check_memory(2 * sum(sizes), f"{path}, unpacked,", "Save fewer images at once.")
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            found = named(arrays)
+            parts = named(arrays)
     except InputError:
         raise
     except _NO_ARCHIVE as error:
@@ -352,21 +356,21 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
             f"{path} cannot be read as an npz file of plain arrays ({reason}). Pickled objects are refused, because "
             "loading them runs code: save numbers with numpy.savez."
         ) from error
-    for name, array in found.items():
+    for name, array in parts.items():
         if not isinstance(array, np.ndarray):  # an entry without an array header is read as bytes
             raise DataError(f"{path}: '{name}' is not an array. Save numbers with numpy.savez.")
-    if "classes" in found:
-        names = found["classes"]
+    if "classes" in parts:
+        names = parts["classes"]
         if names.ndim != 1 or names.dtype.kind not in "US":
             raise DataError(f"{path}: classes are {names.dtype} {names.shape}, expected texts in one row.")
         try:
-            found["classes"] = names.astype(str)
-            check_class_names(found["classes"].tolist())
+            parts["classes"] = names.astype(str)
+            check_class_names(parts["classes"].tolist())
         except (UnicodeDecodeError, DataError) as error:
             raise DataError(f"{path}: {error}") from error
-    if "images" not in found:
+    if "images" not in parts:
         raise DataError(f"{path} holds no array 'images', x, samples or arr_0. Save images=... with numpy.savez.")
-    return found
+    return parts
 
 
 # Numbers -----------------------------------------------------------------------------------------------------------
@@ -449,12 +453,14 @@ def _channels_first(images: np.ndarray[Any, Any], first_if_both: bool, what: str
 
 def _limits(pixels: np.ndarray[Any, Any], given: Range, what: str, private: bool) -> tuple[float, float]:
     """Return what black and white are, as declared; bytes and truth values need no word."""
-    own = {np.dtype(np.uint8): "bytes", np.dtype(bool): "unit"}.get(pixels.dtype)
+    default = {np.dtype(np.uint8): "bytes", np.dtype(bool): "unit"}.get(pixels.dtype)
     if isinstance(given, str) and given not in RANGES and (private or given != AUTO):
         known = RANGES if private else (*RANGES, AUTO)
         raise InputError(f"The pixel range '{given}' is unknown. {nearest_hint(given, known)} Or give two numbers.")
-    if own and (given is None or (isinstance(given, str) and not private)):  # beside others' floats bytes stay bytes
-        return RANGES[own]
+    if default and (
+        given is None or (isinstance(given, str) and not private)
+    ):  # beside others' floats bytes stay bytes
+        return RANGES[default]
     ways_out = 'pixel_range="unit" for [0, 1], "symmetric" for [-1, 1], "bytes" for [0, 255] (--range)'
     if given is None or (given == AUTO and pixels.dtype.kind != "f"):
         raise DataError(
@@ -491,10 +497,10 @@ def _bytes(pixels: np.ndarray[Any, Any], limits: tuple[float, float]) -> tuple[T
         return torch.from_numpy(np.array(pixels, order="C")), torch.from_numpy(bad)
     made = np.empty(pixels.shape, dtype=np.uint8)
     slack = _TOLERANCE * (high - low)
-    rows = max(1, _VALUES // pixels[0].size)
-    for start in range(0, len(pixels), rows):
-        part = pixels[start : start + rows].astype(np.float64)
-        bad[start : start + rows] = ~((part >= low - slack) & (part <= high + slack)).all((1, 2, 3))  # NaN is neither
+    count = max(1, _VALUES // pixels[0].size)
+    for start in range(0, len(pixels), count):
+        part = pixels[start : start + count].astype(np.float64)
+        bad[start : start + count] = ~((part >= low - slack) & (part <= high + slack)).all((1, 2, 3))  # NaN is neither
         part = np.nan_to_num(part, copy=False, nan=low).clip(low, high)
-        made[start : start + rows] = np.floor((part - low) * (255.0 / (high - low)) + 0.5)
+        made[start : start + count] = np.floor((part - low) * (255.0 / (high - low)) + 0.5)
     return torch.from_numpy(made), torch.from_numpy(bad)

@@ -97,7 +97,7 @@ def resolved(
     what: str,
     *,
     classes: Sequence[str] | None = None,
-    own: Sequence[str] | None = None,
+    source_classes: Sequence[str] | None = None,
     meaning: Meaning = "names",
 ) -> tuple[Tensor, tuple[str, ...], Tensor]:
     """Return positions in the classes, int64 (num,), the names of these, and which labels mean none of them.
@@ -105,19 +105,19 @@ def resolved(
     Args:
         labels: Whole numbers or texts, ``num`` of them.
         what: What is labeled, for errors.
-        classes: Names of the classes; None takes ``own``, or the values that the labels have, in order.
-        own: Names that a data set or a file brings.
-        meaning: What numbers are: names of classes, positions in ``own``, or either of the two.
+        classes: Names of the classes; None takes ``source_classes``, or the values that the labels have, in order.
+        source_classes: Names that a data set or a file brings.
+        meaning: What numbers are: names of classes, positions in ``source_classes``, or either of the two.
 
     Raises:
         DataError: If the labels cannot be classes, nothing says whether numbers are names or positions, or no image at
             all has a class.
     """
     order, values = distinct(labels, num, f"labels of {what}", floats=True)
-    names = tuple(map(str, own if classes is None and own is not None else classes or ()))
-    own = names if own is None else tuple(map(str, own))
+    names = tuple(map(str, source_classes if classes is None and source_classes is not None else classes or ()))
+    source_classes = names if source_classes is None else tuple(map(str, source_classes))
     whole = all(isinstance(value, int) or value == "" for value in values)
-    inside = [value if whole and value != "" and 0 <= value < len(own) else NONE for value in values]
+    inside = [value if whole and value != "" and 0 <= value < len(source_classes) else NONE for value in values]
     if meaning == "either":
         meant = places(values, names)
         if NONE not in (*meant, *inside) and meant != inside:
@@ -126,13 +126,13 @@ def resolved(
                 "positions=... beside them, or labels=... as texts."
             )
         meaning = "positions" if NONE in meant else "names"  # earlier versions call positions labels
-    elif names and whole and are_ambiguous(names) and (meaning == "names" or NONE in places(own, names)):
+    elif names and whole and are_ambiguous(names) and (meaning == "names" or NONE in places(source_classes, names)):
         raise DataError(
             f"classes are {', '.join(names[:20])}: a number could be the name of one and the position of another. Give "
             "the names of the classes as labels, as texts."
         )
-    if meaning == "positions" and whole and NONE not in places(own, names):
-        values = ["" if place == NONE else own[place] for place in inside]
+    if meaning == "positions" and whole and NONE not in places(source_classes, names):
+        values = ["" if place == NONE else source_classes[place] for place in inside]
     if not names:
         names = tuple(in_order({cells.read(value, cells.MEMORY_LABEL) for value in values} - {""}))
         if len(names) > min(MOST_CLASSES, max(num // 2, 2)):
@@ -140,13 +140,13 @@ def resolved(
                 f"labels have {len(names):,} values for {num:,} {what}, too many to be classes. Name the classes "
                 "(classes=[...]), or leave the labels out."
             )
-    found = torch.tensor(places(values, names), dtype=torch.int64)[order]
-    if bool((found == NONE).all()):
+    positions = torch.tensor(places(values, names), dtype=torch.int64)[order]
+    if bool((positions == NONE).all()):
         raise DataError(
             f"none of the {num:,} labels of {what} is one of the classes "
             f"({', '.join(names[:20]) or 'labels are blank'}). Name the classes as the labels do (classes=[...])."
         )
-    return found.clamp(min=0), names, found == NONE
+    return positions.clamp(min=0), names, positions == NONE
 
 
 def distinct(values: Any, num: int, what: str, floats: bool = False) -> tuple[Tensor, list[Any]]:
@@ -169,10 +169,10 @@ def distinct(values: Any, num: int, what: str, floats: bool = False) -> tuple[Te
             f"{one_hot}"
         )
     ordered, order = np.unique(array, return_inverse=True)
-    found = ordered.tolist()
+    listed_values = ordered.tolist()
     if listed and not any(isinstance(value, str) for value in listed):
-        found = [int(text) if text.lstrip("-").isdecimal() else text for text in found]
-    return torch.from_numpy(order.reshape(-1).astype(np.int64)), found
+        listed_values = [int(text) if text.lstrip("-").isdecimal() else text for text in listed_values]
+    return torch.from_numpy(order.reshape(-1).astype(np.int64)), listed_values
 
 
 def _value(name: str) -> int | None:

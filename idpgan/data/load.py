@@ -381,17 +381,17 @@ def _conformed(part: Images, images: Images, config: DataConfig, what: str) -> I
     part = _colored(part, images.image_shape[0])
     if NONE not in places(part.classes, images.classes):
         part = numbered_by(part, images.classes)
-    for name, found, expected in (
+    for name, actual, expected in (
         ("images of the shape (C, H, W)", part.image_shape, images.image_shape),
         ("the classes", part.classes, images.classes),
     ):
-        if found != expected:
-            raise _mismatch(config, name, expected, what, found)
+        if actual != expected:
+            raise _mismatch(config, name, expected, what, actual)
     return part
 
 
-def _mismatch(config: DataConfig, name: str, expected: object, what: str, found: object) -> DataError:
-    return DataError(f"'{config.name}' has {name} {expected}, but {what} has {found}. They must be the same.")
+def _mismatch(config: DataConfig, name: str, expected: object, what: str, actual: object) -> DataError:
+    return DataError(f"'{config.name}' has {name} {expected}, but {what} has {actual}. They must be the same.")
 
 
 # Which image goes where -------------------------------------------------------------------------------------------

@@ -123,8 +123,8 @@ def _of_json(text: str) -> list[list[str]]:
 def tables_in(root: Path) -> list[Path]:
     """List the tables where Hugging Face's `ImageFolder` has them: in the folder, or else in the parts of the set."""
     names = (METADATA, f"metadata{JSON_LINES}")
-    own = [root / name for name in names if (root / name).is_file()]
-    return own[:1] or [path for part in PARTS for name in names if (path := root / part / name).is_file()]
+    tables = [root / name for name in names if (root / name).is_file()]
+    return tables[:1] or [path for part in PARTS for name in names if (path := root / part / name).is_file()]
 
 
 def joined(tables: Sequence[Table], root: Path) -> Table:
@@ -206,10 +206,10 @@ def warn_of_case(root: Path, paths: Sequence[Path]) -> None:
             )
 
 
-def some_of(found: Sequence[str], most: int = 10) -> str:
+def some_of(texts: Sequence[str], most: int = 10) -> str:
     """Join what was found with semicolons; beyond the first ten only their number is said."""
-    more = len(found) - most
-    return "; ".join(found[:most]) + (f"; and {more:,} more" if more > 0 else "")
+    more = len(texts) - most
+    return "; ".join(texts[:most]) + (f"; and {more:,} more" if more > 0 else "")
 
 
 class Rows(NamedTuple):
@@ -279,7 +279,7 @@ def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, 
         raise DataError(f"{table.path} must have the columns {FILE_NAME}, x1, y1, x2, y2, ... and no others.")
     columns = [table.column(name) for name in wanted]
     rows = {composed(name): row for row, name in enumerate(file_names(table))}
-    found = []
+    landmarks = []
     for path in paths:
         name = composed(path.relative_to(root).as_posix())
         if name not in rows:
@@ -291,8 +291,8 @@ def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, 
             except ValueError:
                 number = math.nan
             numbers.append(number if math.isfinite(number) else math.nan)
-        found.append(list(zip(numbers[::2], numbers[1::2], strict=True)))
-    return found
+        landmarks.append(list(zip(numbers[::2], numbers[1::2], strict=True)))
+    return landmarks
 
 
 def class_values(values: Sequence[str]) -> list[str]:

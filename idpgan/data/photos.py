@@ -188,32 +188,32 @@ def _values(
             f"{source} has subfolders ({some}, ...), and what they mean is not said. Give --folders label (a folder is "
             "a class), --folders person (a folder is a person), --folders none, or a table with --table."
         )
-    found = {} if labels.path is None else _columns_of(labels, tables, source, names)
+    columns = {} if labels.path is None else _columns_of(labels, tables, source, names)
     if folders not in (None, "none"):
         column = metadata.LABEL if folders.startswith("label") else PERSON
-        if column in found:
+        if column in columns:
             raise DataError(f"{labels.path} has a column '{column}', and --folders {folders} makes one too. Give one.")
-        found[column] = _of_folders(source, parts, folders)
+        columns[column] = _of_folders(source, parts, folders)
     if labels.patients:
-        if PERSON in found:
+        if PERSON in columns:
             raise DataError(f"--patients and {labels.path or '--folders'} both say who is on a photo. Give one.")
-        found[PERSON] = dicom.patients([source / name for name in names])
-    labelled = [any(row) for row in zip(*(found[name] for name in found if name != PERSON), strict=True)]
+        columns[PERSON] = dicom.patients([source / name for name in names])
+    labelled = [any(row) for row in zip(*(columns[name] for name in columns if name != PERSON), strict=True)]
     labelled = labelled or [False] * len(names)
-    if PERSON in found:
-        found[PERSON] = found.pop(PERSON)  # moves the person to the end
+    if PERSON in columns:
+        columns[PERSON] = columns.pop(PERSON)  # moves the person to the end
         lacking = [
             name
-            for name, person, has_label in zip(names, found[PERSON], labelled, strict=True)
+            for name, person, has_label in zip(names, columns[PERSON], labelled, strict=True)
             if not person and (has_label or not labels.only_labelled)
         ]
-        warn_of_spellings(found[PERSON], str(labels.path or source))
+        warn_of_spellings(columns[PERSON], str(labels.path or source))
         if lacking:
             raise DataError(
                 f"{lacking[0]} has no person in {labels.path} ({len(lacking)} of {len(names)} photos have none: "
                 f"{metadata.some_of(lacking)}). Name one for each, a person of its own where nobody else is on it."
             )
-    return tuple(found), list(zip(*found.values(), strict=True)) if found else [()] * len(names), labelled
+    return tuple(columns), list(zip(*columns.values(), strict=True)) if columns else [()] * len(names), labelled
 
 
 def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) -> list[str]:

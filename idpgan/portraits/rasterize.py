@@ -102,9 +102,9 @@ def _in_sight(
     limit = torch.tensor([width - 1.0, height - 1.0], device=points.device)
     sides = (torch.minimum(high, limit) - low + 1).clamp_min_(0)
     there = sides.prod(1).bool() & ((area != 0) if two_sided else (area < 0))
-    found = torch.nonzero(there if shown is None else there & shown.T.flatten())[:, 0]
+    touched = torch.nonzero(there if shown is None else there & shown.T.flatten())[:, 0]
     a, b, size, corner, start, side = (
-        values.index_select(0, found) for values in (along, across, area, first, low, sides)
+        values.index_select(0, touched) for values in (along, across, area, first, low, sides)
     )
     x, y = (start + 0.5 - corner[:, :2]).unbind(1)
     right = torch.stack([b[:, 1], -a[:, 1]], 1) / size[:, None]
@@ -116,7 +116,7 @@ def _in_sight(
         for part in (plane, (depth + plane[:, 0] * a[:, 2] + plane[:, 1] * b[:, 2])[:, None])
     ]
     box = torch.cat([start, side], 1).long()
-    return found % batch, found.div(batch, rounding_mode="floor"), box, torch.cat(planes, 1)
+    return touched % batch, touched.div(batch, rounding_mode="floor"), box, torch.cat(planes, 1)
 
 
 def _counted(nums: Tensor) -> tuple[Tensor, Tensor]:

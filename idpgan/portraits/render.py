@@ -31,8 +31,8 @@ def sample(num: int, seed: int = 0, *, head: Head | None = None) -> Traits:
     if num < 1:
         raise DataError(f"{num} portraits cannot be drawn: draw at least 1.")
     numbers, _ = _numbers(num, seed, head or read_head())
-    found = traits_of(numbers[:, : NUMBERS - PLAIN])
-    return {name: found[name] for name in COLUMNS}
+    traits = traits_of(numbers[:, : NUMBERS - PLAIN])
+    return {name: traits[name] for name in COLUMNS}
 
 
 def draw(

@@ -41,9 +41,9 @@ def find(config: DataConfig) -> DataSet | None:
         people = file.get_tensor("people") if "people" in file.keys() else None  # noqa: SIM118  # not a mapping
         labeled = "labels" in file.keys()  # noqa: SIM118
     counts = () if people is None else tuple(torch.unique(people, return_counts=True)[1].tolist())
-    held: dict[str, object] = {"num_images": num, "channels": channels}
-    held |= {"num_people": len(counts)} if counts else {}
-    for key, value in held.items():
+    actual: dict[str, object] = {"num_images": num, "channels": channels}
+    actual |= {"num_people": len(counts)} if counts else {}
+    for key, value in actual.items():
         if getattr(config, key) != value:
             declared = getattr(config, key)
             raise DataError(
@@ -62,12 +62,12 @@ def find(config: DataConfig) -> DataSet | None:
 def read_file(path: Path, classes: Sequence[str]) -> Images:
     """Return the images of a file; a label that is none of the classes makes a null record."""
     with _as_written(path):
-        found = load_file(path)
-        labels = found.get("labels") if classes else None
+        tensors = load_file(path)
+        labels = tensors.get("labels") if classes else None
         outside = None if labels is None else (labels < 0) | (labels >= len(classes))
         labels = labels if labels is None or outside is None else labels.masked_fill(outside, 0)
-        images = Images(found["images"], labels, tuple(classes) if labels is not None else (), found.get("people"))
-    nulls = [null for null in (outside, found.get("null")) if null is not None]
+        images = Images(tensors["images"], labels, tuple(classes) if labels is not None else (), tensors.get("people"))
+    nulls = [null for null in (outside, tensors.get("null")) if null is not None]
     return images.zeroed_out(torch.stack(nulls).any(0)) if nulls and bool(torch.stack(nulls).any()) else images
 
 

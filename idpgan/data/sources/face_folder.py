@@ -93,12 +93,12 @@ def scan(root: Path, layout: str | None = None) -> People:
     if not root.is_dir():
         raise DataError(SOURCE.missing.format(root=root))
     warn_of_leftovers(root)
-    found = _visible(root)  # if a folder holds only one folder of folders, that folder is read
-    while len(found) == 1 and found[0].is_dir() and found[0].name.lower() not in _SEXES:
-        inside = _visible(found[0])
+    members = _visible(root)  # if a folder holds only one folder of folders, that folder is read
+    while len(members) == 1 and members[0].is_dir() and members[0].name.lower() not in _SEXES:
+        inside = _visible(members[0])
         if not (any(path.is_dir() for path in inside) or (inside and all(_YALE.fullmatch(p.name) for p in inside))):
             break
-        root, found = found[0], inside
+        root, members = members[0], inside
     people = LAYOUTS[layout or recognize(root)](root)
     return {name: sorted(people[name], key=_natural_path) for name in sorted(people, key=_natural)}
 
@@ -121,11 +121,11 @@ def tree(root: Path) -> tuple[Path, ...]:
 
 def recognize(root: Path) -> str:
     """Return the name of a folder's layout; raises `DataError` if no layout fits."""
-    found = _visible(root)
-    folders = [path for path in found if path.is_dir()]
-    if found and not folders and all(_YALE.fullmatch(path.name) for path in found):
+    members = _visible(root)
+    folders = [path for path in members if path.is_dir()]
+    if members and not folders and all(_YALE.fullmatch(path.name) for path in members):
         return "yale"
-    if folders and len(folders) == len(found):
+    if folders and len(folders) == len(members):
         names = [path.name for path in folders]
         if all(map(_ORL.fullmatch, names)):
             return "orl"
@@ -136,8 +136,8 @@ def recognize(root: Path) -> str:
         inside = ((path.name, [file.name for file in _visible(path)]) for path in folders)  # listed until one tells
         named = (files and all(file.startswith(f"{person}.") for file in files) for person, files in inside)
         return "faces95" if all(named) else "people"
-    stray = next((path for path in found if not path.is_dir() and not _YALE.fullmatch(path.name)), None)
-    what = "is empty" if not found else f"holds {stray.name if stray is not None else 'files beside folders'}"
+    stray = next((path for path in members if not path.is_dir() and not _YALE.fullmatch(path.name)), None)
+    what = "is empty" if not members else f"holds {stray.name if stray is not None else 'files beside folders'}"
     raise DataError(
         f"{root} {what}, and so has no known layout of faces ({', '.join(LAYOUTS)}). Move what is not a face away, "
         'make a folder for each person, or read it without people as data.name = "folder".'
@@ -210,11 +210,11 @@ def _by_folder(root: Path, leave_out: re.Pattern[str] | None = None) -> People:
 
 def _images_among(paths: Sequence[Path], also: re.Pattern[str] | None = None) -> list[Path]:
     """Return the paths without notes; refuse a name that is neither an image name nor in ``also``."""
-    found = [path for path in paths if not _NOTES.fullmatch(path.name)]
-    for path in found:
+    files = [path for path in paths if not _NOTES.fullmatch(path.name)]
+    for path in files:
         if path.suffix.lower() not in (*EXTENSIONS, ".gif") and not (also and also.fullmatch(path.name)):
             raise DataError(f"{path} is not an image (known: {' '.join(EXTENSIONS)} .gif). Move it away.")
-    return found
+    return files
 
 
 LAYOUTS: Mapping[str, Callable[[Path], People]] = {
@@ -237,13 +237,13 @@ def _visible(root: Path) -> list[Path]:
 
 def _folders(root: Path) -> list[Path]:
     """List the folders of a folder that must hold nothing else."""
-    found = _visible(root)
-    for path in found:
+    members = _visible(root)
+    for path in members:
         if not path.is_dir():
             raise DataError(f"{path} lies beside folders of people: move it into one of them, or away.")
-    if not found:
+    if not members:
         raise DataError(f"{root} holds no folders of people. Put them there, or name another folder.")
-    return found
+    return members
 
 
 def _matched(pattern: re.Pattern[str], path: Path, expected: str) -> re.Match[str]:

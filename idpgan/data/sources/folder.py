@@ -149,16 +149,16 @@ def _scan_classes(root: Path, classes: Sequence[str] | None) -> Files:
     if len(folders) < len(members):
         stray = next(path for path in members if not path.is_dir())
         raise DataError(f"{stray} lies beside class folders: move it into one of them, or away.")
-    said = [cells.read(folder.name, cells.FOLDER_CLASS) for folder in folders]
-    names = in_order(said) if classes is None else list(classes)
-    meant = places(said, names)
-    twice = {place for place, times in Counter(meant).items() if times > 1} - {NONE}
+    folder_names = [cells.read(folder.name, cells.FOLDER_CLASS) for folder in folders]
+    names = in_order(folder_names) if classes is None else list(classes)
+    positions = places(folder_names, names)
+    twice = {place for place, times in Counter(positions).items() if times > 1} - {NONE}
     if twice:
-        same = ", ".join(folder.name for folder, place in zip(folders, meant, strict=True) if place in twice)
+        same = ", ".join(folder.name for folder, place in zip(folders, positions, strict=True) if place in twice)
         raise DataError(f"{root} has the class folders {same}, which are one class. Put their images into one of them.")
     paths: list[Path] = []
     labels: list[int] = []
-    for folder, place in zip(folders, meant, strict=True):
+    for folder, place in zip(folders, positions, strict=True):
         inside = _images_among(walk(folder), folder, may_be_empty=classes is not None)
         paths += inside
         labels += [place] * len(inside)
@@ -249,10 +249,10 @@ def _labeled_rows(label: Sequence[str], classes: Sequence[str], rows: metadata.R
         labels = tuple(places(rows.values[0], classes))
         unwanted = f"has none of data.classes in the column {label[0]}"
         return Files(rows.paths, labels, tuple(classes), unwanted, True, people)
-    each = list(zip(*(cells.bits(values) for values in rows.values), strict=True))
-    labels = tuple(UNWANTED if None in row else 0 for row in each)
+    bits = list(zip(*(cells.bits(values) for values in rows.values), strict=True))
+    labels = tuple(UNWANTED if None in row else 0 for row in bits)
     unwanted = f"has neither 1 nor 0 in a column of {', '.join(label)}"
-    attributes = tuple(tuple(bit or 0 for bit in row) for row in each)
+    attributes = tuple(tuple(bit or 0 for bit in row) for row in bits)
     return Files(rows.paths, labels, (), unwanted, True, people, attributes, tuple(label))
 
 
