@@ -32,9 +32,7 @@ from torch import Tensor
 
 from idpgan.checks import described
 from idpgan.config import nearest_hint
-from idpgan.data import cells
-from idpgan.data.declared import looks, probed, warn_of_spellings, warn_once
-from idpgan.data.image_files import DAMAGE, Files, decoded, read_files
+from idpgan.data import cells, declared, image_files
 from idpgan.data.images import Images, check_class_names
 from idpgan.data.labels import Meaning, distinct, resolved
 from idpgan.data.sources import folder
@@ -143,7 +141,7 @@ def gathered(
     identities = None
     if people is not None:
         identities, known = distinct(people, len(values), "people")
-        warn_of_spellings((cells.read(name, cells.MEMORY_PERSON) for name in known), "people")
+        declared.warn_of_spellings((cells.read(name, cells.MEMORY_PERSON) for name in known), "people")
     gathered_images = _without_faults(
         Images(values, numbers, names, identities), outside, unlabeled, limits, what, private
     )
@@ -166,7 +164,7 @@ def _without_faults(
             f"{fault}. Leave them out, or mend them or what is declared."
         )
     half = " Are range and classes right?" if 2 * int(null.sum()) > len(null) else ""
-    warn_once(
+    declared.warn_once(
         f"{int(null.sum())} of {len(null)} {what} have numbers outside the declared range or none of the classes and "
         f"stand as null records: they keep their positions and count in N.{half}"
     )
@@ -179,7 +177,7 @@ def _without_faults(
 def _unwrapped(images: Any) -> Any:
     """Return the data set of a loader, and the only part of a mapping of data sets."""
     if hasattr(images, "dataset") and not hasattr(images, "__getitem__"):
-        warn_once(
+        declared.warn_once(
             f"Of the {type(images).__name__} the whole data set is taken, each image once: what it draws, and how "
             "often, is not its images."
         )
@@ -201,14 +199,14 @@ def _column(source: Any, name: str, what: str) -> tuple[list[Any], Sequence[str]
 
 def _pictures(paths: Sequence[Any], what: str, private: bool, progress: Progress) -> _Contents:
     """Read files: in the size and the colors that most have; one that cannot be used is a null record, or refused."""
-    files = Files(tuple(map(Path, paths)))
-    shapes, error = probed(files.paths, None)
-    commonest = looks(shapes)
+    files = image_files.Files(tuple(map(Path, paths)))
+    shapes, error = declared.probed(files.paths, None)
+    commonest = declared.looks(shapes)
     if not commonest:
         raise DataError(f"{what}: no header looked at can be read. {error}")
     size = commonest["image_size"]
     sides = (size, size) if isinstance(size, int) else tuple(size)
-    made, refused = read_files(files, (commonest["channels"], *sides), progress=progress, private=private)
+    made, refused = image_files.read_files(files, (commonest["channels"], *sides), progress=progress, private=private)
     if refused and not private:
         raise DataError(refused[0].reason)
     return _Contents(made.images.numpy(), True, null=made.is_null)
@@ -396,7 +394,7 @@ def _numbers(image: Any, what: str, whole: bool = False) -> np.ndarray[Any, Any]
             array = np.asarray(image)
     except InputError:
         raise
-    except DAMAGE as error:  # of a picture; or a ragged list, or a tensor without numbers
+    except image_files.DAMAGE as error:  # of a picture; or a ragged list, or a tensor without numbers
         reason = " ".join(str(error).split())[:120]
         raise DataError(f"{what} is {described(image)}, which holds no image that can be read ({reason}).") from error
     if array.dtype.kind in "buif" or (whole and array.dtype == object and array.ndim == 1):
@@ -423,7 +421,7 @@ def _upright(picture: Image.Image, what: str) -> Image.Image:
     if picture.mode in ("F", "I") or picture.mode.startswith("I;16"):
         return ImageOps.exif_transpose(picture)  # what is black and what is white is declared, as of an array
     try:
-        return decoded(picture)
+        return image_files.decoded(picture)
     except DataError as error:
         raise DataError(f"{what} {error}.") from error
 

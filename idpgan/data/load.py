@@ -14,10 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idpgan.data import intake, sources
+from idpgan.data import drawn, intake, sources
 from idpgan.data.config import DataConfig
 from idpgan.data.declared import warn_once
-from idpgan.data.drawn import check_public_labels, count_public, draw_public, labeled_by_looks
 from idpgan.data.images import (
     Images,
     attribute_classes,
@@ -176,12 +175,12 @@ def load(
     images = labeled_by(_colored(images, channels), config.attributes, config.name)
     check_class_names(images.classes)
     if config.public is not None:
-        public = draw_public(config, images.image_shape, images.classes, progress)
+        public = drawn.draw_public(config, images.image_shape, images.classes, progress)
     elif public is not None and config.looks is not None:
-        meanings = check_public_labels(config, images.classes)
+        meanings = drawn.check_public_labels(config, images.classes)
         public = _conformed(public if meanings else Images(public.images), Images(images.images), config, "public_root")
         of_root = f"images of data.public_root = '{root}'"
-        public = labeled_by_looks(public, meanings, images.classes, of_root, "Give some that are.")
+        public = drawn.labeled_by_looks(public, meanings, images.classes, of_root, "Give some that are.")
     elif public is not None:
         public = _conformed(public, images, config, "public_root")
     test = None if test is None else labeled_by(test, config.attributes, config.name)
@@ -297,10 +296,10 @@ def describe(config: DataConfig, data_set: DataSet | None = None, *, public: Ima
             raise _mismatch(config, "the classes", classes, "public_root", public_classes)
         sizes = sizes._replace(public=num_public)
     if config.looks is not None:
-        check_public_labels(config, classes)
+        drawn.check_public_labels(config, classes)
     if config.public is not None:
-        check_public_labels(config, classes)
-        sizes = sizes._replace(public=count_public(config))
+        drawn.check_public_labels(config, classes)
+        sizes = sizes._replace(public=drawn.count_public(config))
     check_class_names(classes)
     classes = _released_classes(facts, classes, config)
     image_shape = _declared_shape(facts.image_shape, config)

@@ -17,15 +17,14 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
-from idpgan.data import cells, dicom, metadata
+from idpgan.data import cells, dicom, image_files, metadata
 from idpgan.data.declared import warn_of_spellings
-from idpgan.data.image_files import EXTENSIONS, ROOM, as_channels, decoded, entries, leftovers, opened, walk
 from idpgan.data.metadata import FILE_NAME, PERSON
 from idpgan.errors import DataError
 
 RAW = (".arw", ".cr2", ".dng", ".heic", ".heif", ".nef")  # not readable here; each is refused with advice
 SUFFIXES = (  # names alone make files photos, so that an unreadable one keeps its position
-    *EXTENSIONS,
+    *image_files.EXTENSIONS,
     *(".avif", ".dib", ".gif", ".j2k", ".jfif", ".jp2", ".jpe", ".jpx", ".mpo", ".pbm", ".pnm", ".psd", ".tga"),
     *dicom.SUFFIXES,
     *RAW,
@@ -98,7 +97,7 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
         raise DataError(f"There is no folder {source}. Name the folder of photos.")
     tables = metadata.tables_in(source) if labels.path is None else []
     labels = labels._replace(path=tables[0]) if tables else labels
-    files = [path for path in walk(source) if path not in (labels.path, *tables)]
+    files = [path for path in image_files.walk(source) if path not in (labels.path, *tables)]
     named = [path for path in files if path.suffix.lower() in SUFFIXES]
     readable = {path.with_suffix("") for path in named if path.suffix.lower() not in RAW}
     twins = tuple(path for path in named if path.suffix.lower() in RAW and path.with_suffix("") in readable)
@@ -134,7 +133,7 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
         columns,
         tuple(path for path in files if path.suffix.lower() not in SUFFIXES),
         twins,
-        leftovers(source, SUFFIXES),
+        image_files.leftovers(source, SUFFIXES),
         len(photos) - len(kept),
     )
 
@@ -238,7 +237,7 @@ def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) ->
         )
     used, places = {part[:level] for part in parts}, [source]
     for _ in range(level):
-        places = [path for place in places for path in entries(place) if path.is_dir()]
+        places = [path for place in places for path in image_files.entries(place) if path.is_dir()]
     empty = next((path for path in places if path.relative_to(source).parts not in used), None)
     if empty is not None:
         raise DataError(f"{empty} holds no photo, but --folders {folders} makes a {meaning} of it. Remove the folder.")
@@ -320,12 +319,12 @@ def open_photo(path: Path, channels: int, least: int, view: dicom.View = dicom.A
     if path.suffix.lower() in RAW:  # some show a small preview to who reads them as TIFF
         raise DataError("is not a picture that can be read here; convert it to JPEG or PNG")
     if dicom.is_dicom(path):
-        yield as_channels(dicom.picture(path, view), channels)
+        yield image_files.as_channels(dicom.picture(path, view), channels)
         return
-    with opened(path) as picture:
+    with image_files.opened(path) as picture:
         picture.draft(None, (least, least))
-        with ROOM.taken(picture.size):
-            yield as_channels(decoded(picture), channels)
+        with image_files.ROOM.taken(picture.size):
+            yield image_files.as_channels(image_files.decoded(picture), channels)
 
 
 def cut(photo: Image.Image, size: tuple[int, int], crop: str) -> tuple[np.ndarray, tuple[int, int]]:

@@ -15,7 +15,8 @@ from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, pad
 
 from idpgan.data.face_drawing import colored
 from idpgan.data.face_looks import palette
-from idpgan.portraits.mesh import EYE, LASHES, MASKS, SKIN, TEETH, TONGUE, Head
+from idpgan.portraits import mesh
+from idpgan.portraits.mesh import Head
 from idpgan.portraits.rasterize import Hits, rasterize
 from idpgan.portraits.shape import Layer, Posed, dot, is_lens, unit
 from idpgan.portraits.traits import ORIGINS, Traits
@@ -62,10 +63,10 @@ class _Picture:
         solid = posed.face.triangles
         numbers = posed.face.numbers
         fixed = torch.cat([head.points[solid], head.masks[numbers]], 2)
-        self.rest, self.masks = self.hits.interpolate(fixed).split([3, len(MASKS)], 1)
+        self.rest, self.masks = self.hits.interpolate(fixed).split([3, len(mesh.MASKS)], 1)
         kind = torch.where(self.hits.covered, head.kinds[numbers][self.hits.triangle], -1)[:, None]
         self.skin, self.eye, self.teeth, self.tongue, self.lashes = (
-            (kind == which).float() for which in (SKIN, EYE, TEETH, TONGUE, LASHES)
+            (kind == which).float() for which in (mesh.SKIN, mesh.EYE, mesh.TEETH, mesh.TONGUE, mesh.LASHES)
         )
         normals = self.hits.interpolate_moving(posed.face.normals, solid)
         self.normals = unit(normals)

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from idpgan.data import image_files
 from idpgan.data.config import DataConfig
-from idpgan.data.image_files import Files, decode, planes, read_files
 from idpgan.data.source import DataSet, PublicFacts, Read, Refused, Source, warn_of_null
 from idpgan.errors import DataError
 from idpgan.progress import Progress
@@ -84,8 +84,8 @@ def _load(place: Path, channels: int, side: int, progress: Progress) -> Read:
     _check_lists(place, loaded, names)
     paths = tuple(place / PICTURES / name for name in loaded.filename)
 
-    images, refused = read_files(
-        Files(paths), (channels, side, side), lambda path: _decode(path, channels, side), progress
+    images, refused = image_files.read_files(
+        image_files.Files(paths), (channels, side, side), lambda path: _decode(path, channels, side), progress
     )
     wrong = ((loaded.attr != 0) & (loaded.attr != 1)).any(1)  # torchvision maps 1 and -1 to 1 and 0
     unlabeled = tuple(
@@ -107,10 +107,10 @@ def _decode(path: Path, channels: int, side: int) -> np.ndarray:
     """Cut and shrink one picture to uint8 (C, side, side)."""
     from PIL import Image
 
-    pixels = decode(path, channels, ALIGNED[::-1])
+    pixels = image_files.decode(path, channels, ALIGNED[::-1])
     left, top = (ALIGNED[0] - CUT) // 2, (ALIGNED[1] - CUT) // 2
     cut = Image.fromarray(pixels.transpose(1, 2, 0).squeeze()).crop((left, top, left + CUT, top + CUT))
-    return planes(cut.resize((side, side), Image.Resampling.BILINEAR))
+    return image_files.planes(cut.resize((side, side), Image.Resampling.BILINEAR))
 
 
 def _side(config: DataConfig) -> int:

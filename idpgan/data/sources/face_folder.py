@@ -31,17 +31,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from idpgan.config import nearest_hint
-from idpgan.data import cells
+from idpgan.data import cells, declared, image_files
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import declared_shape, own_root, warn_of_leftovers, warn_of_spellings
-from idpgan.data.image_files import EXTENSIONS, Files, Shape, entries, read_files, walk
 from idpgan.data.source import DataSet, PublicFacts, Read, Source
 from idpgan.errors import ConfigError, DataError
 from idpgan.progress import Progress
 
 People = dict[str, list[Path]]  # image files by the name of the person, both unsorted
 _SEXES = ("male", "female", "malestaff", "male staff")
-_IMAGE = "|".join(extension[1:] for extension in (*EXTENSIONS, ".gif"))
+_IMAGE = "|".join(extension[1:] for extension in (*image_files.EXTENSIONS, ".gif"))
 _ORL = re.compile(r"s(\d+)")
 _YALE = re.compile(rf"(subject(\d+)[._](?!(?:{_IMAGE})$)\w+)(?:\.(?:{_IMAGE}))?", re.IGNORECASE)
 _YALE_B = re.compile(r"yaleB(\d+)", re.IGNORECASE)
@@ -56,24 +54,24 @@ def find(config: DataConfig) -> DataSet | None:
         DataError: If the layout is unknown, a person is missing or has no images, a file has no place in the layout, or
             the folder contradicts what is declared.
     """
-    root = own_root(config, "faces")
+    root = declared.own_root(config, "faces")
     if not root.is_dir():
         return None
     people = scan(root, config.layout)
-    warn_of_spellings(people, str(root))
+    declared.warn_of_spellings(people, str(root))
     counts = tuple(map(len, people.values()))
     paths = tuple(path for files in people.values() for path in files)
-    shape = declared_shape(config, root, paths, {"num_images": len(paths), "num_people": len(people)})
+    shape = declared.declared_shape(config, root, paths, {"num_images": len(paths), "num_people": len(people)})
     numbers = tuple(number for number, count in enumerate(counts) for _ in range(count))
-    files = Files(paths, people=numbers)
+    files = image_files.Files(paths, people=numbers)
     return DataSet(
         PublicFacts(len(paths), None, shape, (), people=counts), lambda progress: _load(files, shape, progress)
     )
 
 
-def _load(files: Files, shape: Shape, progress: Progress) -> Read:
+def _load(files: image_files.Files, shape: image_files.Shape, progress: Progress) -> Read:
     """Decode every image once, person after person."""
-    images, refused = read_files(files, shape, progress=progress)
+    images, refused = image_files.read_files(files, shape, progress=progress)
     return Read(images, refused=refused)
 
 
@@ -92,7 +90,7 @@ def scan(root: Path, layout: str | None = None) -> People:
         raise ConfigError(f"data.layout = '{layout}' is not a known layout. {nearest_hint(layout, LAYOUTS)}")
     if not root.is_dir():
         raise DataError(SOURCE.missing.format(root=root))
-    warn_of_leftovers(root)
+    declared.warn_of_leftovers(root)
     members = _visible(root)  # if a folder holds only one folder of folders, that folder is read
     while len(members) == 1 and members[0].is_dir() and members[0].name.lower() not in _SEXES:
         inside = _visible(members[0])
@@ -112,8 +110,8 @@ def tree(root: Path) -> tuple[Path, ...]:
     """
     if not root.is_dir():
         raise DataError(f"There is no folder {root}. Name the folder of images.")
-    warn_of_leftovers(root)
-    files = _images_among(walk(root), _YALE)
+    declared.warn_of_leftovers(root)
+    files = _images_among(image_files.walk(root), _YALE)
     if not files:
         raise DataError(f"{root} holds no images. Put some there, or name another folder.")
     return tuple(sorted(files, key=lambda path: (_natural_path(path.parent), _natural(path.name))))
@@ -200,7 +198,7 @@ def _faces94(root: Path) -> People:
 def _by_folder(root: Path, leave_out: re.Pattern[str] | None = None) -> People:
     people: People = {}
     for place in _folders(root):
-        files = [path for path in walk(place) if leave_out is None or not leave_out.fullmatch(path.name)]
+        files = [path for path in image_files.walk(place) if leave_out is None or not leave_out.fullmatch(path.name)]
         name = cells.read(place.name, cells.FOLDER_PERSON)
         people[name] = _images_among(files)
         if not people[name]:
@@ -212,8 +210,8 @@ def _images_among(paths: Sequence[Path], also: re.Pattern[str] | None = None) ->
     """Return the paths without notes; refuse a name that is neither an image name nor in ``also``."""
     files = [path for path in paths if not _NOTES.fullmatch(path.name)]
     for path in files:
-        if path.suffix.lower() not in (*EXTENSIONS, ".gif") and not (also and also.fullmatch(path.name)):
-            raise DataError(f"{path} is not an image (known: {' '.join(EXTENSIONS)} .gif). Move it away.")
+        if path.suffix.lower() not in (*image_files.EXTENSIONS, ".gif") and not (also and also.fullmatch(path.name)):
+            raise DataError(f"{path} is not an image (known: {' '.join(image_files.EXTENSIONS)} .gif). Move it away.")
     return files
 
 
@@ -232,7 +230,7 @@ LAYOUTS: Mapping[str, Callable[[Path], People]] = {
 
 def _visible(root: Path) -> list[Path]:
     """List a folder without hidden files and notes."""
-    return [path for path in entries(root) if path.is_dir() or not _NOTES.fullmatch(path.name)]
+    return [path for path in image_files.entries(root) if path.is_dir() or not _NOTES.fullmatch(path.name)]
 
 
 def _folders(root: Path) -> list[Path]:
