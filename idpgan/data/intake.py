@@ -21,6 +21,7 @@ import struct
 import tokenize
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -142,10 +143,8 @@ def gathered(
     if people is not None:
         identities, known = distinct(people, len(values), "people")
         declared.warn_of_spellings((cells.read(name, cells.MEMORY_PERSON) for name in known), "people")
-    gathered_images = _without_faults(
-        Images(values, numbers, names, identities), outside, unlabeled, limits, what, private
-    )
-    return gathered_images if contents.null is None else gathered_images.zeroed_out(contents.null)
+    made = _without_faults(Images(values, numbers, names, identities), outside, unlabeled, limits, what, private)
+    return made if contents.null is None else made.zeroed_out(contents.null)
 
 
 def _without_faults(
@@ -201,12 +200,10 @@ def _pictures(paths: Sequence[Any], what: str, private: bool, progress: Progress
     """Read files: in the size and the colors that most have; one that cannot be used is a null record, or refused."""
     files = image_files.Files(tuple(map(Path, paths)))
     shapes, error = declared.probed(files.paths, None)
-    commonest = declared.looks(shapes)
-    if not commonest:
+    times = Counter(shape for shape in shapes if shape is not None)
+    if not times:
         raise DataError(f"{what}: no header looked at can be read. {error}")
-    size = commonest["image_size"]
-    sides = (size, size) if isinstance(size, int) else tuple(size)
-    made, refused = image_files.read_files(files, (commonest["channels"], *sides), progress=progress, private=private)
+    made, refused = image_files.read_files(files, times.most_common(1)[0][0], progress=progress, private=private)
     if refused and not private:
         raise DataError(refused[0].reason)
     return _Contents(made.images.numpy(), True, null=made.is_null)
@@ -227,9 +224,8 @@ def _contents(images: Any, what: str, labeled: bool, private: bool, progress: Pr
         fields = {kind: np.asarray(item) for kind, item in parts.items() if kind != "images"} if labeled else {}
         classes = fields["classes"].tolist() if "classes" in fields else None
         if "positions" not in fields:
-            return contents._replace(
-                labels=fields.get("labels"), classes=classes, meaning="either" if classes else "names"
-            )
+            meaning: Meaning = "either" if classes else "names"
+            return contents._replace(labels=fields.get("labels"), classes=classes, meaning=meaning)
         if fields["positions"].dtype.kind not in "iu":
             raise DataError(f"{what}: positions are {fields['positions'].dtype}, expected whole numbers.")
         return contents._replace(labels=fields["positions"], classes=classes, meaning="positions")
@@ -455,9 +451,7 @@ def _limits(pixels: np.ndarray[Any, Any], given: Range, what: str, private: bool
     if isinstance(given, str) and given not in RANGES and (private or given != AUTO):
         known = RANGES if private else (*RANGES, AUTO)
         raise InputError(f"The pixel range '{given}' is unknown. {nearest_hint(given, known)} Or give two numbers.")
-    if default and (
-        given is None or (isinstance(given, str) and not private)
-    ):  # beside others' floats bytes stay bytes
+    if default and (given is None or (isinstance(given, str) and not private)):  # bytes stay bytes beside floats
         return RANGES[default]
     ways_out = 'pixel_range="unit" for [0, 1], "symmetric" for [-1, 1], "bytes" for [0, 255] (--range)'
     if given is None or (given == AUTO and pixels.dtype.kind != "f"):
