@@ -32,7 +32,8 @@ from idpgan.audit.gradient_canaries import canary_case
 from idpgan.commands.audit import audit_entry, method_case, nothing_to_audit
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.dpsgd import least_noise
-from idpgan.synthesis.dp_gan.method import DpGanConfig, canaries
+from idpgan.synthesis.dp_gan import Settings, canaries
+from idpgan.training.config import section_of
 
 EPSILONS = (0.1, 0.3, 0.5, 1.0, 3.0, 10.0)
 DELTA = 1e-5
@@ -85,7 +86,9 @@ class Cell:
         rate, count, settings = self.steps
         epsilon, delta = self.request.epsilon, self.request.delta or DELTA
         request = replace(self.request, delta=delta)
-        steps = canaries(DpGanConfig(**dict(settings)), rate, least_noise(epsilon, delta, rate, count), count)
+        steps = canaries(
+            section_of(Settings, "method")(**dict(settings)), rate, least_noise(epsilon, delta, rate, count), count
+        )
         return canary_case("dp-gan", steps, request)
 
 

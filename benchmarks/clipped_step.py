@@ -30,7 +30,7 @@ from idpgan.models.optimizers import SGD
 from idpgan.privacy import DPSGDPlan
 from idpgan.privacy.tiles import Tiles, tiled
 from idpgan.run import describe_environment
-from idpgan.synthesis.dp_gan.loss import CriticLoss
+from idpgan.synthesis.critic_loss import CriticLoss
 
 Call = Callable[[], Any]
 CLASSES = 10

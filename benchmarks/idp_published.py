@@ -29,7 +29,7 @@ from idpgan.metrics.evaluation import evaluate_images
 from idpgan.privacy import compose_epsilon
 from idpgan.privacy.guarantee import number_to_json
 from idpgan.run import describe_environment
-from idpgan.synthesis.published import config as published
+from idpgan.synthesis import idp_published_plan as published
 from idpgan.training.config import RunConfig
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -60,7 +60,7 @@ def main() -> None:
         print(json.dumps(row), flush=True)
 
 
-def cells(arguments: argparse.Namespace) -> Iterator[published.PublishedRun]:
+def cells(arguments: argparse.Namespace) -> Iterator[Any]:
     """Yield the config of every cell."""
     common = [f"training.steps={arguments.steps}", f"training.device={arguments.device}", *arguments.set]
     if arguments.data_root is not None:
@@ -72,9 +72,9 @@ def cells(arguments: argparse.Namespace) -> Iterator[published.PublishedRun]:
             yield trainer.load_config(CONFIGS / "mnist-idp-gan-published.toml", overrides)
 
 
-def account(config: published.PublishedRun) -> dict[str, Any]:
+def account(config: Any) -> dict[str, Any]:
     """Return what the formula gives and what is proven for it, by when noise is drawn."""
-    plan, delta = published.PublishedPlan(config, known_shape(config.data)), config.privacy.delta or 0.0
+    plan, delta = published.Plan(config, known_shape(config.data)), config.privacy.delta or 0.0
     pixels, accesses = plan.pixel_noise, plan.most_accesses
     per_step = [event.repeated(event.count * accesses) for event in pixels.events()]
     return {

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from idpgan.classify.dssgd import Dssgd
+from idpgan.classify import dssgd
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_uint8, to_unit
 from idpgan.data.load import Split, load
@@ -65,7 +65,7 @@ def attacked(split: Split, share: float, rounds: int, seed: int, uploads: bool) 
         },
         "the benchmark",
     )
-    method = Dssgd.of(
+    method = dssgd.Method.of(
         config, Split(dealt.select(torch.arange(0)), dealt, split.holdout, split.test), device=torch.device("cpu")
     )
     model = ModelConfig(conditional=True, latent_dim=LATENT, width=16)

@@ -19,18 +19,18 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
-from typing import Any, Literal, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from idpgan.audit import neighbors, statistics
 from idpgan.audit.cases import AuditCase, released_case
 from idpgan.audit.entry import Entry, Request, RunFacts
-from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
+from idpgan.classify import classifier
+from idpgan.config import key
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split, place
 from idpgan.errors import ConfigError
@@ -40,9 +40,12 @@ from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Noise, RandomizedR
 from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.noise import Source
 from idpgan.progress import Progress, silent
-from idpgan.training.config import MOST_STEPS, MethodConfig, PrivacyConfig, RunConfig, TrainingConfig
+from idpgan.release.classifier import ClassifierArtifact
+from idpgan.training import method
+from idpgan.training.config import MOST_STEPS, ReleaseConfig, section_of, settings
 from idpgan.training.fit import set_rate
 from idpgan.training.method import Stats
+from idpgan.training.plan import RunPlan
 
 _ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
 _CLAIM = "Wang, Zhang, Bao, Zhu, Cao, Yu 2018: one feature after nullification, and the label"
@@ -51,80 +54,90 @@ _FEATURES = 16  # of an audit's example image, used without a run
 _BATCH, _RATE = 128, 2e-3  # of the phone's training
 
 
-class ArdenConfig(MethodConfig):
-    """[method] of arden.
-
-    Attributes:
-        width: Feature maps of the phone's first convolution.
-        features: d, numbers that leave the phone; each costs 2 B / b, so few are better. None: the least number whose
-            signs can tell the classes apart.
-        nullification: mu, chance of each pixel to be set to black before.
-        phone_steps: Of training the phone's part on labeled public images; without these its weights stay random.
-        clean_weight: lambda of noisy training on public images, the weight of the loss on features without noise; 1 is
-            training without noise.
-        radius: eta of noisy training, how far noisy features move on towards a larger loss (L2, in units of b); 0 is
-            random noise alone.
-        private_weight: Weight of the loss on the perturbed private images, where there are public ones.
-        learning_rate: Peak of Adam's; it falls to 0 linearly.
-    """
-
-    name: Literal["arden"] = "arden"
-    width: int = Field(8, ge=1, le=1024)
-    features: int | None = Field(None, ge=1, le=MOST_FEATURES)
-    nullification: float = Field(0.05, ge=0, lt=1)
-    phone_steps: int = Field(1000, ge=0, le=MOST_STEPS)
-    clean_weight: float = Field(0.2, ge=0, le=1)
-    radius: float = Field(1.0, ge=0)
-    private_weight: float = Field(1.0, gt=0)
-    learning_rate: float = Field(2e-3, gt=0)
+def _leave_the_image_something(config: Any) -> None:
+    privacy = config.privacy
+    if privacy.label_epsilon >= privacy.epsilon:
+        raise ConfigError(
+            f"privacy.label_epsilon = {privacy.label_epsilon:g} leaves nothing of "
+            f"privacy.epsilon = {privacy.epsilon:g} for the image. Lower the one or raise the other."
+        )
 
 
-class ArdenPrivacy(PrivacyConfig):
-    """[privacy] of arden.
+Settings = settings(
+    "arden",
+    method=[
+        {
+            "width": key(int, 8, "Feature maps of the phone's first convolution.", ge=1, le=1024),
+            "features": key(
+                int | None,
+                None,
+                "d, numbers that leave the phone; each costs 2 B / b, so few are better. None: the least number whose"
+                " signs can tell the classes apart.",
+                ge=1,
+                le=MOST_FEATURES,
+            ),
+            "nullification": key(float, 0.05, "mu, chance of each pixel to be set to black before.", ge=0, lt=1),
+            "phone_steps": key(
+                int,
+                1000,
+                "Of training the phone's part on labeled public images; without these its weights stay random.",
+                ge=0,
+                le=MOST_STEPS,
+            ),
+            "clean_weight": key(
+                float,
+                0.2,
+                "lambda of noisy training on public images, the weight of the loss on features without noise; 1 is "
+                "training without noise.",
+                ge=0,
+                le=1,
+            ),
+            "radius": key(
+                float,
+                1.0,
+                "eta of noisy training, how far noisy features move on towards a larger loss (L2, in units of b); 0 "
+                "is random noise alone.",
+                ge=0,
+            ),
+            "private_weight": key(
+                float, 1.0, "Weight of the loss on the perturbed private images, where there are public ones.", gt=0
+            ),
+            "learning_rate": key(float, 2e-3, "Peak of Adam's; it falls to 0 linearly.", gt=0),
+        }
+    ],
+    privacy=[
+        {
+            "epsilon": key(float, ..., "What is proven for one training image together with its label.", gt=0, le=1e9),
+            "label_epsilon": key(
+                float,
+                ...,
+                "Part of it that the label's randomized response takes; the rest is the image's, and what an image "
+                "costs that is asked about with the same noise.",
+                gt=0,
+                le=30,
+            ),
+        }
+    ],
+    training=[
+        {
+            "steps": key(
+                int,
+                1500,
+                "Adam steps of the cloud's part, on released features: they cost nothing.",
+                ge=1,
+                le=MOST_STEPS,
+            ),
+            "batch_size": 256,
+            "tick_steps": 500,
+        }
+    ],
+    checks=[_leave_the_image_something],
+)
 
-    Attributes:
-        epsilon: What is proven for one training image together with its label.
-        label_epsilon: Part of it that the label's randomized response takes; the rest is the image's, and what an image
-            costs that is asked about with the same noise.
-    """
 
-    epsilon: float = Field(gt=0, le=1e9)
-    label_epsilon: float = Field(gt=0, le=30)
-
-
-class ArdenTraining(TrainingConfig):
-    """[training] of arden.
-
-    Attributes:
-        steps: Adam steps of the cloud's part, on released features: they cost nothing.
-    """
-
-    steps: int = Field(1500, ge=1, le=MOST_STEPS)
-    batch_size: int = Field(256, ge=1, le=1_000_000)
-    tick_steps: int = Field(500, ge=1, le=MOST_STEPS)
-
-
-class ArdenRun(RunConfig):
-    """A whole config file of arden; unit image, replace-one: every image is perturbed separately."""
-
-    method: ArdenConfig = ArdenConfig()
-    privacy: ArdenPrivacy
-    training: ArdenTraining = ArdenTraining()
-
-    @model_validator(mode="after")
-    def _leave_the_image_something(self) -> ArdenRun:
-        if self.privacy.label_epsilon >= self.privacy.epsilon:
-            raise ConfigError(
-                f"privacy.label_epsilon = {self.privacy.label_epsilon:g} leaves nothing of "
-                f"privacy.epsilon = {self.privacy.epsilon:g} for the image. Lower the one or raise the other."
-            )
-        return self
-
-
-class ArdenPlan(ClassifierPlan):
+class Plan(RunPlan):
     """The plan of a run of arden: every image and label are perturbed once, before the first step."""
 
-    WAY_OUT = "Lower method.features, method.width or training.batch_size."
     reads_public = True
 
     def num_features(self, num_classes: int) -> int:
@@ -169,14 +182,24 @@ class ArdenPlan(ClassifierPlan):
         features = self.num_features(max(len(classes), 2))  # fewer are refused by the network
         return SplitCnn(image_shape, classes, width=width, features=features, seed=seed)
 
-    def step_bytes(self, classifier: PrivateClassifier) -> int:
+    def check(self) -> None:
+        """Refuse what no classifier supports."""
+        classifier.check(
+            self, self.classifier, self.step_bytes, "Lower method.features, method.width or training.batch_size."
+        )
+
+    def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
+        """Compare the described network with that of [method]."""
+        return classifier.misdescribed(self.classifier, described)
+
+    def step_bytes(self, network: PrivateClassifier) -> int:
         """Count the released features, and a batch on the phone."""
-        _, height, width = classifier.image_shape
+        _, height, width = network.image_shape
         batch: int = self.config.training.batch_size * self.config.method.width * height * width
-        return 8 * (self.shape.num_private * self.num_features(len(classifier.classes)) + batch)
+        return 8 * (self.shape.num_private * self.num_features(len(network.classes)) + batch)
 
 
-class Arden(GivesClassifier):
+class Method(method.Method):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
@@ -191,18 +214,32 @@ class Arden(GivesClassifier):
     SAVED = ("newest", "optimizer", "rng", "noise")
     newest: SplitCnn
 
-    plan: ArdenPlan
+    plan: Plan
 
     def _set_up(self, split: Split) -> None:
-        super()._set_up(split)
+        self._images = place(split.private, self.device)
+        self.newest = self.plan.classifier(split.image_shape, split.classes).eval().to(self.device)
         labeled = split.public.labels is not None
         self._public = place(split.public.existing(), self.device) if labeled else split.public.select(torch.arange(0))
         self.optimizer = Adam(self.newest.cloud.parameters(), self.config.learning_rate)
         self.channel, self.response = self.plan.channel, self.plan.response
-        self._rng = self.seeded()
+        self._rng = classifier.seeded(self._run)
         self._steps = torch.empty(0, self.channel.features, dtype=torch.int64)
         self._labels = torch.empty(0, dtype=torch.int64)
         self._clean = torch.empty(0, self.channel.features)  # features of the public images
+
+    @property
+    def product(self) -> PrivateClassifier:
+        """The released classifier."""
+        return self.newest
+
+    def artifact(self, config: ReleaseConfig) -> ClassifierArtifact:
+        """Return the classifier as a release holds it."""
+        return ClassifierArtifact(self.product)
+
+    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return the log-odds of an image's class; see `HasCritic`."""
+        return classifier.scores(self.product, images, labels)
 
     def prepare(self) -> None:
         """Train the phone's part; then perturb all images and labels, once, and drop the raw ones."""
@@ -346,9 +383,6 @@ def response_loss(logits: Tensor, labels: Tensor, probabilities: tuple[float, fl
     return -(lie + (truth - lie) * told).log().mean()
 
 
-Settings, Plan, Method = ArdenRun, ArdenPlan, Arden
-
-
 # The audit: what leaves a phone whose features are all at the bound, or all at its negative --------------------------
 
 
@@ -376,7 +410,7 @@ def _features_case(
             return steps
         return torch.cat([steps, response(values[:, -1].long(), noise)[:, None].double()], 1)
 
-    paper = channel.claimed(ArdenConfig().nullification)
+    paper = channel.claimed(section_of(Settings, "method")().nullification)
     one = Guarantee(paper, request.delta or 0.0, events[0].unit, events[0].relation, "asked for")
     notes = (f"{channel.features} features; claimed is what the paper states, the price of one of them",)
     return released_case(
@@ -388,8 +422,8 @@ def _build(request: Request) -> AuditCase:
     return _features_case(FeatureNoise(_FEATURES, request.epsilon), None, request, None)
 
 
-def _of_run(config: ArdenRun, facts: RunFacts) -> AuditCase:
-    plan, request = ArdenPlan(config, facts.shape), Request(config.privacy.epsilon, facts.delta)
+def _of_run(config: Any, facts: RunFacts) -> AuditCase:
+    plan, request = Plan(config, facts.shape), Request(config.privacy.epsilon, facts.delta)
     return _features_case(plan.channel, plan.response, request, facts.claimed)
 
 

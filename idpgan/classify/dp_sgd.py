@@ -9,89 +9,113 @@ weights is post-processing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Literal, cast
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from idpgan.audit.gradient_canaries import NO_LIMIT, SLOPE, STILL, CanaryNetwork, CanarySteps, Training
-from idpgan.classify.classifier import ClassifierPrivacy, ClassifierRun, ClassifierSteps, GivesClassifier
-from idpgan.data.load import Split
+from idpgan.classify import classifier
+from idpgan.config import key
+from idpgan.data.load import Split, place
 from idpgan.models import ema, optimizers
 from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
-from idpgan.privacy import Noise
+from idpgan.privacy import Event, Noise
 from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, Weights
-from idpgan.private.steps import PrivateSteps, steps_entry, validate_network
-from idpgan.training.config import MOST_STEPS, StepsConfig, TrainingConfig
+from idpgan.privacy.noise import Source
+from idpgan.private import steps
+from idpgan.release.classifier import ClassifierArtifact
+from idpgan.training.config import ENGINE, MOST_STEPS, ReleaseConfig, check_engine, section_of, settings
 from idpgan.training.method import Stats
+from idpgan.training.plan import RunPlan
 
 _BYTES = 12  # of a record's gradient, per weight: float32, and float64 where it is summed
 
 
-class DpSgdConfig(StepsConfig):
-    """[method] of dp-sgd.
-
-    Attributes:
-        width: Feature maps of the first convolution; noise grows with the number of weights.
-        clip_norm: C, bound on one record's gradient; a constant, never taken from private gradients.
-        learning_rate: Of gradient descent; gradients are divided by the expected batch, and have norm C at most.
-        momentum: Weight of the past in a step.
-        ema_decay: Weight of the past in the averaged weights, which are released.
-        max_physical_batch: Records whose gradients are in memory at once, halved by itself where that is too many; a
-            GPU takes 2,048 unless another number is set. "opacus" takes at most 128, and does not halve it.
-    """
-
-    name: Literal["dp-sgd"] = "dp-sgd"
-    width: int = Field(16, ge=1, le=1024)
-    clip_norm: ClipNorm = 1.0
-    learning_rate: float = Field(0.05, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    ema_decay: float = Field(0.99, ge=0, lt=1)
-    max_physical_batch: int = Field(64, ge=1)
-
-
-class DpSgdTraining(TrainingConfig):
-    """[training] of dp-sgd: large batches, since the noise on a step's sum does not grow with the batch.
-
-    Attributes:
-        steps: Steps of DP-SGD, each of which is charged.
-    """
-
-    steps: int = Field(1000, ge=1, le=MOST_STEPS)
-    batch_size: int = Field(512, ge=1, le=1_000_000)
-    tick_steps: int = Field(100, ge=1, le=MOST_STEPS)
-
-
-class DpSgdRun(ClassifierRun):
-    """A whole config file of dp-sgd."""
-
-    ABILITIES = frozenset({"record-gradients"})
-
-    method: DpSgdConfig = DpSgdConfig()
-    training: DpSgdTraining = DpSgdTraining()
+Settings = settings(
+    "dp-sgd",
+    method=[
+        ENGINE,
+        {
+            "width": key(
+                int, 16, "Feature maps of the first convolution; noise grows with the number of weights.", ge=1, le=1024
+            ),
+            "clip_norm": key(
+                ClipNorm, 1.0, "C, bound on one record's gradient; a constant, never taken from private gradients."
+            ),
+            "learning_rate": key(
+                float,
+                0.05,
+                "Of gradient descent; gradients are divided by the expected batch, and have norm C at most.",
+                gt=0,
+            ),
+            "momentum": key(float, 0.9, "Weight of the past in a step.", ge=0, lt=1),
+            "ema_decay": key(
+                float, 0.99, "Weight of the past in the averaged weights, which are released.", ge=0, lt=1
+            ),
+            "max_physical_batch": key(int, 64, steps.PHYSICAL_BATCH, ge=1),
+        },
+    ],
+    privacy=[classifier.PRIVACY],
+    training=[  # large batches, since the noise on a step's sum does not grow with the batch
+        {
+            "steps": key(int, 1000, "Steps of DP-SGD, each of which is charged.", ge=1, le=MOST_STEPS),
+            "batch_size": 512,
+            "tick_steps": 100,
+        }
+    ],
+    method_checks=[check_engine],
+    abilities={"record-gradients"},
+)
 
 
-class DpSgdPlan(ClassifierSteps):
+class Plan(RunPlan):
     """The plan of a run of dp-sgd."""
 
-    WAY_OUT = "Lower method.max_physical_batch or method.width."
+    @functools.cached_property
+    def dpsgd(self) -> DPSGDPlan:
+        """The steps."""
+        return classifier.dpsgd_of(self)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The price of all steps."""
+        return (self.dpsgd.event.repeated(self.config.training.steps),)
+
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
+        """Say how images are drawn."""
+        return classifier.reason(self, events, sources)
+
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
+        """Name the divisor and the settings."""
+        return classifier.assumptions(self)
 
     def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
         """Return a convolutional network whose layers normalize each image by itself."""
         return GroupNormCnn(image_shape, classes, width=self.config.method.width, seed=self.config.training.seed)
 
-    def step_bytes(self, classifier: PrivateClassifier) -> int:
+    def step_bytes(self, network: PrivateClassifier) -> int:
         """Count the gradients of the records that are in memory at once."""
         method, training = self.config.method, self.config.training
         records = min(method.max_physical_batch, training.batch_size, self.shape.num_private)
-        return records * sum(weight.numel() for weight in classifier.parameters()) * _BYTES
+        return records * sum(weight.numel() for weight in network.parameters()) * _BYTES
+
+    def check(self) -> None:
+        """Refuse what no classifier supports, and noise with which not even one step is within the budget."""
+        way_out = "Lower method.max_physical_batch or method.width."
+        classifier.check(self, self.classifier, self.step_bytes, way_out)
+        steps.refuse_no_step(self, self.dpsgd)
+
+    def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
+        """Compare the described network with that of [method]."""
+        return classifier.misdescribed(self.classifier, described)
 
 
-class DpSgd(PrivateSteps, GivesClassifier):
+class Method(steps.PrivateSteps):
     """The method as the loop sees it; see `PrivateSteps`.
 
     Attributes:
@@ -101,31 +125,39 @@ class DpSgd(PrivateSteps, GivesClassifier):
 
     SAVED = ("newest", "average", "optimizer", "noise")
 
-    plan: DpSgdPlan
+    plan: Plan
 
-    def _set_up(self, split: Split) -> None:
-        super()._set_up(split)
+    def _set_up(self, split: Split, canaries: PrivateClassifier | None = None) -> None:
+        """Make the network; the steps of an audit train ``canaries`` in its place."""
+        self._images = place(split.private, self.device)
+        self.newest = canaries or self.plan.classifier(split.image_shape, split.classes).eval()
+        if canaries is None:
+            steps.validate_network(self.newest, self.config)  # no layer of it mixes records
+        self.newest.to(self.device)
         self._average = ema.Ema(self.newest, self.config.ema_decay)
         self.optimizer = optimizers.SGD(
             self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum
         )
         self.train_privately(self.newest, self.optimizer)
 
-    def _build(self) -> Any:
-        network = super()._build()
-        validate_network(network, self.config)  # no layer of it mixes records
-        return network
-
     @property
     def product(self) -> PrivateClassifier:
         """The moving average of the weights."""
         return cast(PrivateClassifier, self._average.module)
 
+    def artifact(self, config: ReleaseConfig) -> ClassifierArtifact:
+        """Return the classifier as a release holds it."""
+        return ClassifierArtifact(self.product)
+
+    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return the log-odds of an image's class; see `HasCritic`."""
+        return classifier.scores(self.product, images, labels)
+
     def step(self, step: int) -> Stats:
         """Take a private step; then average."""
-        found = self.private_step()
+        stats = self.private_step()
         self._average.update(self.newest)
-        return found
+        return stats
 
     def record_loss(self, weights: Weights, *record: Tensor) -> Tensor:
         """Return the cross-entropy of one image."""
@@ -136,9 +168,6 @@ class DpSgd(PrivateSteps, GivesClassifier):
         """Return the cross-entropies of images."""
         images, labels = records
         return cross_entropy(network(images), labels, reduction="none")
-
-
-Settings, Plan, Method = DpSgdRun, DpSgdPlan, DpSgd
 
 
 # The audit: a network of canaries, one weight each, takes the place of the classifier --------------------------------
@@ -158,27 +187,25 @@ class _CanaryClassifier(PrivateClassifier):
         return torch.stack([score, torch.zeros_like(score)], 1)
 
 
-class _CanarySgd(DpSgd):
-    def _build(self) -> PrivateClassifier:
-        shape, slope = self._data, 2 * SLOPE * self.config.clip_norm
-        return _CanaryClassifier(shape.image_shape, shape.classes, len(self._images), slope)
-
-
-def canaries(section: DpSgdConfig, sample_rate: float, noise_multiplier: float, count: int) -> CanarySteps:
+def canaries(section: Any, sample_rate: float, noise_multiplier: float, count: int) -> CanarySteps:
     """Return the steps as an audit plays them."""
     still = {"learning_rate": STILL, "momentum": 0.0, "ema_decay": 0.0, "max_physical_batch": 512}
 
-    def make(split: Split, dpsgd: DPSGDPlan, steps: int, noise: Noise, device: torch.device) -> Training:
-        config = DpSgdRun(
+    def make(split: Split, dpsgd: DPSGDPlan, num_steps: int, noise: Noise, device: torch.device) -> Training:
+        config = Settings(
             method=section.model_copy(update=still),
-            privacy=ClassifierPrivacy(epsilon=NO_LIMIT, delta=0.5 / len(split.private)),
-            training=DpSgdTraining(steps=steps, batch_size=dpsgd.divisor),
+            privacy={"epsilon": NO_LIMIT, "delta": 0.5 / len(split.private)},
+            training={"steps": num_steps, "batch_size": dpsgd.divisor},
         )
-        # the loss falls where the score rises
-        return _CanarySgd.of_canaries(config, split, dpsgd, noise, device).seen_gradients(lambda gradient: -gradient)
+        slope = 2 * SLOPE * section.clip_norm
+        network = _CanaryClassifier(split.image_shape, split.classes, len(split.private), slope)
+        method = Method.of_canaries(config, split, dpsgd, noise, device, canaries=network)
+        return method.seen_gradients(lambda gradient: -gradient)  # the loss falls where the score rises
 
     code = "played through the steps of dp-sgd, with a network whose gradient is the canary"
     return CanarySteps(code, make, sample_rate, noise_multiplier, count, section.clip_norm)
 
 
-AUDIT = steps_entry("dp-sgd", canaries, DpSgdConfig(), sample_rate=0.3, steps=50)  # nearly Gaussian
+AUDIT = steps.steps_entry(
+    "dp-sgd", canaries, section_of(Settings, "method")(), sample_rate=0.3, steps=50
+)  # nearly Gaussian

@@ -16,12 +16,11 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -29,7 +28,8 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from idpgan.audit import neighbors, statistics
 from idpgan.audit.cases import AuditCase, released_case
 from idpgan.audit.entry import Entry, Request, RunFacts
-from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
+from idpgan.classify import classifier
+from idpgan.config import key
 from idpgan.data import images, load
 from idpgan.errors import ConfigError, InputError
 from idpgan.models import initialize, optimizers
@@ -37,8 +37,11 @@ from idpgan.models.private_classifier import PrivateClassifier, ReluCnn, ReluMlp
 from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Noise, Relation, SparseVector, Unit
 from idpgan.privacy.collaborative import SharingScales, sharing_epsilon, sharing_scales
 from idpgan.privacy.noise import Source
-from idpgan.training.config import MOST_STEPS, MethodConfig, PrivacyConfig, RunConfig, TrainingConfig
+from idpgan.release.classifier import ClassifierArtifact
+from idpgan.training import method
+from idpgan.training.config import MOST_STEPS, ReleaseConfig, settings
 from idpgan.training.method import Stats
+from idpgan.training.plan import RunPlan
 
 _ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
 _RAW = Event.non_private("dssgd without noise uploads raw gradients", *_ADJACENCY)
@@ -47,64 +50,79 @@ _UPLOADS = 1000  # of an audit's example round, used without a run
 _PLAYED, _ROWS = 4000, 200  # rounds that an audit plays, and of one call
 
 
-class DssgdConfig(MethodConfig):
-    """[method] of dssgd.
-
-    Attributes:
-        participants: Each holds an equal share of the positions, dealt in turn; never fewer than one image.
-        network: "cnn" has two convolutions, "mlp" two hidden layers, which are the paper's at width 8.
-        width: Feature maps of the first convolution; of "mlp", an eighth of the last hidden layer.
-        upload_share: theta_u, share of the parameters that a participant uploads in a round.
-        download_share: theta_d, share of the parameters that it takes from the server before; the rest stay its own.
-        selection: Without noise: "largest" changes, or a "random" choice among those above `threshold`.
-        threshold: tau, of "random" selection, and of the comparisons with noise.
-        bound: gamma: every change is clipped to [-bound, bound]; a constant.
-        order: "round-robin", "random" (another order each round), or "asynchronous": all start from the same.
-        learning_rate: Of local gradient descent.
-        local_batch_size: Images of a local step.
-    """
-
-    name: Literal["dssgd"] = "dssgd"
-    participants: int = Field(30, ge=1, le=10_000)
-    network: Literal["cnn", "mlp"] = "cnn"
-    width: int = Field(8, ge=1, le=1024)
-    upload_share: float = Field(0.1, gt=0, le=1)
-    download_share: float = Field(1.0, gt=0, le=1)
-    selection: Literal["largest", "random"] = "largest"
-    threshold: float = Field(1e-4, ge=0)
-    bound: float = Field(0.01, gt=0)
-    order: Literal["round-robin", "random", "asynchronous"] = "round-robin"
-    learning_rate: float = Field(0.05, gt=0)
-    local_batch_size: int = Field(32, ge=1, le=1_000_000)
-
-
-class DssgdPrivacy(PrivacyConfig):
-    """[privacy] of dssgd.
-
-    Attributes:
-        epsilon: What a participant spends in a round, over all that it uploads; None = no noise.
-    """
-
-    epsilon: float | None = Field(None, gt=0, le=1e9)
-
-
-class DssgdTraining(TrainingConfig):
-    """[training] of dssgd.
-
-    Attributes:
-        steps: Rounds, in each of which every participant goes once through its images and uploads; each is charged.
-    """
-
-    steps: int = Field(20, ge=1, le=MOST_STEPS)
-    tick_steps: int = Field(5, ge=1, le=MOST_STEPS)
-
-
-class DssgdRun(RunConfig):
-    """A whole config file of dssgd; unit image, replace-one: each image belongs to one participant."""
-
-    method: DssgdConfig = DssgdConfig()
-    privacy: DssgdPrivacy = DssgdPrivacy()
-    training: DssgdTraining = DssgdTraining()
+Settings = settings(
+    "dssgd",
+    method=[
+        {
+            "participants": key(
+                int,
+                30,
+                "Each holds an equal share of the positions, dealt in turn; never fewer than one image.",
+                ge=1,
+                le=10_000,
+            ),
+            "network": key(
+                Literal["cnn", "mlp"],
+                "cnn",
+                '"cnn" has two convolutions, "mlp" two hidden layers, which are the paper\'s at width 8.',
+            ),
+            "width": key(
+                int,
+                8,
+                'Feature maps of the first convolution; of "mlp", an eighth of the last hidden layer.',
+                ge=1,
+                le=1024,
+            ),
+            "upload_share": key(
+                float, 0.1, "theta_u, share of the parameters that a participant uploads in a round.", gt=0, le=1
+            ),
+            "download_share": key(
+                float,
+                1.0,
+                "theta_d, share of the parameters that it takes from the server before; the rest stay its own.",
+                gt=0,
+                le=1,
+            ),
+            "selection": key(
+                Literal["largest", "random"],
+                "largest",
+                'Without noise: "largest" changes, or a "random" choice among those above `threshold`.',
+            ),
+            "threshold": key(float, 1e-4, 'tau, of "random" selection, and of the comparisons with noise.', ge=0),
+            "bound": key(float, 0.01, "gamma: every change is clipped to [-bound, bound]; a constant.", gt=0),
+            "order": key(
+                Literal["round-robin", "random", "asynchronous"],
+                "round-robin",
+                '"round-robin", "random" (another order each round), or "asynchronous": all start from the same.',
+            ),
+            "learning_rate": key(float, 0.05, "Of local gradient descent.", gt=0),
+            "local_batch_size": key(int, 32, "Images of a local step.", ge=1, le=1_000_000),
+        }
+    ],
+    privacy=[
+        {
+            "epsilon": key(
+                float | None,
+                None,
+                "What a participant spends in a round, over all that it uploads; None = no noise.",
+                gt=0,
+                le=1e9,
+            ),
+        }
+    ],
+    training=[
+        {
+            "steps": key(
+                int,
+                20,
+                "Rounds, in each of which every participant goes once through its images and uploads; each is charged.",
+                ge=1,
+                le=MOST_STEPS,
+            ),
+            "tick_steps": 5,
+        }
+    ],
+)
 
 
 @dataclass(frozen=True)
@@ -190,10 +208,9 @@ class Sharing:
         return found.to(changes.dtype)
 
 
-class DssgdPlan(ClassifierPlan):
+class Plan(RunPlan):
     """The plan of a run of dssgd, which has no budget: the paper states no total."""
 
-    WAY_OUT = "Lower method.participants, method.width or method.local_batch_size."
     budget = None
 
     @functools.cached_property
@@ -238,22 +255,27 @@ class DssgdPlan(ClassifierPlan):
 
     def check(self) -> None:
         """Refuse what no classifier supports, and participants without an image."""
-        super().check()
+        way_out = "Lower method.participants, method.width or method.local_batch_size."
+        classifier.check(self, self.classifier, self.step_bytes, way_out)
         participants, num_private = self.config.method.participants, self.shape.num_private
         if participants > num_private:
             raise ConfigError(
                 f"method.participants = {participants} is above the {num_private} private images. Lower it."
             )
 
-    def step_bytes(self, classifier: PrivateClassifier) -> int:
+    def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
+        """Compare the described network with that of [method]."""
+        return classifier.misdescribed(self.classifier, described)
+
+    def step_bytes(self, network: PrivateClassifier) -> int:
         """Count every participant's parameters, and a local batch."""
-        method, (_, height, width) = self.config.method, classifier.image_shape
-        weights = sum(weight.numel() for weight in classifier.parameters())
+        method, (_, height, width) = self.config.method, network.image_shape
+        weights = sum(weight.numel() for weight in network.parameters())
         batch: int = 8 * method.local_batch_size * method.width * height * width
         return 8 * (method.participants + 8) * weights + batch
 
 
-class Dssgd(GivesClassifier):
+class Method(method.Method):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
@@ -267,14 +289,28 @@ class Dssgd(GivesClassifier):
     UNNOISED = ("loss", "uploaded")
     SAVED = ("newest", "local", "rng", "noise")
 
-    plan: DssgdPlan
+    plan: Plan
 
     def _set_up(self, split: load.Split) -> None:
-        super()._set_up(split)
+        self._images = load.place(split.private, self.device)
+        self.newest = self.plan.classifier(split.image_shape, split.classes).eval().to(self.device)
         self.sharing = self.plan.sharing
-        self._rng = self.seeded()
+        self._rng = classifier.seeded(self._run)
         server = parameters_to_vector(self.newest.parameters()).detach()
         self._local = server.repeat(self.config.participants, 1)  # (P, d)
+
+    @property
+    def product(self) -> PrivateClassifier:
+        """The released classifier."""
+        return self.newest
+
+    def artifact(self, config: ReleaseConfig) -> ClassifierArtifact:
+        """Return the classifier as a release holds it."""
+        return ClassifierArtifact(self.product)
+
+    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return the log-odds of an image's class; see `HasCritic`."""
+        return classifier.scores(self.product, images, labels)
 
     @property
     def noises(self) -> tuple[Noise, ...]:
@@ -345,9 +381,6 @@ class Dssgd(GivesClassifier):
         return parameters_to_vector(self.newest.parameters()).detach().clone(), total / steps
 
 
-Settings, Plan, Method = DssgdRun, DssgdPlan, Dssgd
-
-
 # The audit: what a participant uploads in a round, whose changes are all 0 or all at the bound -----------------------
 
 
@@ -375,8 +408,8 @@ def _build(request: Request) -> AuditCase:
     return _uploads_case(Sharing(_UPLOADS, _UPLOADS, 0.01, 1e-4, True, request.epsilon), 1, request)
 
 
-def _of_run(config: DssgdRun, facts: RunFacts) -> AuditCase:
-    sharing = DssgdPlan(config, facts.shape).sharing
+def _of_run(config: Any, facts: RunFacts) -> AuditCase:
+    sharing = Plan(config, facts.shape).sharing
     played = dataclasses.replace(sharing, parameters=sharing.uploads)  # one to a block: each may be uploaded
     request = Request(config.privacy.epsilon or 1.0, facts.delta)
     return _uploads_case(played, config.training.steps, request, facts.claimed)

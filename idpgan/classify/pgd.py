@@ -8,94 +8,117 @@ epsilon is infinite: the method serves as a target for attacks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from idpgan.attacks.adversarial import pgd
-from idpgan.classify.classifier import ClassifierPlan, GivesClassifier
-from idpgan.data.load import Split
+from idpgan.classify import classifier
+from idpgan.config import key
+from idpgan.data.load import Split, place
 from idpgan.models.optimizers import Adam
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
 from idpgan.privacy import Event
-from idpgan.training.config import MOST_STEPS, MethodConfig, RunConfig, TrainingConfig
+from idpgan.release.classifier import ClassifierArtifact
+from idpgan.training import method
+from idpgan.training.config import MOST_STEPS, ReleaseConfig, settings
 from idpgan.training.fit import set_rate
 from idpgan.training.method import Stats
+from idpgan.training.plan import RunPlan
+
+Settings = settings(
+    "pgd",
+    method=[
+        {
+            "width": key(int, 16, "Feature maps of the first convolution.", ge=1, le=1024),
+            "radius": key(
+                float,
+                0.3,
+                "Bound on the change of a pixel, in units of the pixel range; 0 is plain training.",
+                ge=0,
+                le=1,
+            ),
+            "warmup_share": key(
+                float,
+                0.2,
+                "Share of the steps over which the radius grows from 0: trained at 0.3 from the start, a network may "
+                "settle for one class.",
+                ge=0,
+                le=1,
+            ),
+            "attack_steps": key(int, 10, "Of each attack.", ge=1, le=1000),
+            "step_size": key(
+                float | None,
+                None,
+                "Of an attack, in units of the pixel range; None = ``2.5 radius / attack_steps``.",
+                gt=0,
+                le=1,
+            ),
+            "learning_rate": key(float, 2e-3, "Peak of Adam's; it falls to 0 along a cosine.", gt=0),
+        }
+    ],
+    training=[
+        {
+            "steps": key(
+                int, 5000, "Steps of gradient descent, each on a batch of attacked images.", ge=1, le=MOST_STEPS
+            ),
+            "batch_size": 100,
+            "tick_steps": 500,
+        }
+    ],
+)
 
 
-class PgdConfig(MethodConfig):
-    """[method] of pgd.
-
-    Attributes:
-        width: Feature maps of the first convolution.
-        radius: Bound on the change of a pixel, in units of the pixel range; 0 is plain training.
-        warmup_share: Share of the steps over which the radius grows from 0: trained at 0.3 from the start, a network
-            may settle for one class.
-        attack_steps: Of each attack.
-        step_size: Of an attack, in units of the pixel range; None = ``2.5 radius / attack_steps``.
-        learning_rate: Peak of Adam's; it falls to 0 along a cosine.
-    """
-
-    name: Literal["pgd"] = "pgd"
-    width: int = Field(16, ge=1, le=1024)
-    radius: float = Field(0.3, ge=0, le=1)
-    warmup_share: float = Field(0.2, ge=0, le=1)
-    attack_steps: int = Field(10, ge=1, le=1000)
-    step_size: float | None = Field(None, gt=0, le=1)
-    learning_rate: float = Field(2e-3, gt=0)
-
-
-class PgdTraining(TrainingConfig):
-    """[training] of pgd.
-
-    Attributes:
-        steps: Steps of gradient descent, each on a batch of attacked images.
-    """
-
-    steps: int = Field(5000, ge=1, le=MOST_STEPS)
-    batch_size: int = Field(100, ge=1, le=1_000_000)
-    tick_steps: int = Field(500, ge=1, le=MOST_STEPS)
-
-
-class PgdRun(RunConfig):
-    """A whole config file of pgd."""
-
-    method: PgdConfig = PgdConfig()
-    training: PgdTraining = PgdTraining()
-
-
-class PgdPlan(ClassifierPlan):
+class Plan(RunPlan):
     """The plan of a run of pgd."""
-
-    WAY_OUT = "Lower training.batch_size or method.width."
 
     def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
         """Return a convolutional network without normalization."""
         return ReluCnn(image_shape, classes, width=self.config.method.width, seed=self.config.training.seed)
 
-    def step_bytes(self, classifier: PrivateClassifier) -> int:
+    def step_bytes(self, network: PrivateClassifier) -> int:
         """Count what the layers keep of a batch for its gradient."""
-        _, height, width = classifier.image_shape
+        _, height, width = network.image_shape
         pixels: int = self.config.training.batch_size * height * width
         return 8 * pixels * int(self.config.method.width)
 
+    def check(self) -> None:
+        """Refuse what no classifier supports."""
+        classifier.check(self, self.classifier, self.step_bytes, "Lower training.batch_size or method.width.")
 
-class PgdAdversarial(GivesClassifier):
+    def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
+        """Compare the described network with that of [method]."""
+        return classifier.misdescribed(self.classifier, described)
+
+
+class Method(method.Method):
     """The method as the loop sees it; of the data only the private part is read, without its null records."""
 
-    NULL_RECORDS = False
     SAVED = ("newest", "optimizer", "rng")
 
-    plan: PgdPlan
+    plan: Plan
 
     def _set_up(self, split: Split) -> None:
-        super()._set_up(split)
+        self._images = place(split.private.existing(least=1), self.device)
+        self.newest = self.plan.classifier(split.image_shape, split.classes).eval().to(self.device)
         self.optimizer = Adam(self.newest.parameters(), self.config.learning_rate)
-        self._rng = self.seeded()
+        self._rng = classifier.seeded(self._run)
+
+    @property
+    def product(self) -> PrivateClassifier:
+        """The released classifier."""
+        return self.newest
+
+    def artifact(self, config: ReleaseConfig) -> ClassifierArtifact:
+        """Return the classifier as a release holds it."""
+        return ClassifierArtifact(self.product)
+
+    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return the log-odds of an image's class; see `HasCritic`."""
+        return classifier.scores(self.product, images, labels)
 
     def step_event(self) -> Event:
         """Every step reads raw images."""
@@ -119,6 +142,3 @@ class PgdAdversarial(GivesClassifier):
         loss.backward()
         self.optimizer.step()
         return {"loss": loss.detach(), "accuracy": (logits.argmax(1) == labels).float().mean()}
-
-
-Settings, Plan, Method = PgdRun, PgdPlan, PgdAdversarial

@@ -22,31 +22,36 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
-from typing import Literal, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, one_hot, pad
 
 from idpgan.audit.gradient_canaries import NO_LIMIT, SLOPE, STILL, CanarySteps, Training
-from idpgan.classify.classifier import ClassifierPrivacy, ClassifierRun, ClassifierSteps, GivesClassifier
+from idpgan.classify import classifier
+from idpgan.config import key
 from idpgan.data import images, load
 from idpgan.device import resolve_device, sent
 from idpgan.memory import LARGEST, check_room, let_go, zeros
 from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
-from idpgan.privacy import Noise
+from idpgan.privacy import Event, Noise
 from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan
 from idpgan.privacy.layer_gradients import Features
+from idpgan.privacy.noise import Source
 from idpgan.privacy.tiles import Rows, Tiles, alike, sizes, threads_of
-from idpgan.private.steps import PrivateSteps, steps_entry
+from idpgan.private import steps
 from idpgan.progress import counted
-from idpgan.training.config import MOST_STEPS, MethodConfig, TrainingConfig
+from idpgan.release.classifier import ClassifierArtifact
+from idpgan.training.config import MOST_STEPS, ReleaseConfig, section_of, settings
 from idpgan.training.method import Stats
+from idpgan.training.plan import RunPlan
 
+_WAY_OUT = "Lower method.directions, resize the images, or take a classifier that keeps no features (dp-sgd)."
 _MOST_RATE = 1000.0
 _LOGIT_NOISE = 2.0  # standard deviation that the noise of all steps may add up to in one logit
 _FLOAT = 4  # bytes
@@ -55,64 +60,85 @@ _LEAST_DRAWN, _MOST_DRAWN = 64, 1024  # of those that coins draw
 _CACHED = 1 << 20  # numbers that a processor's cache holds
 
 
-class ScatteringLinearConfig(MethodConfig):
-    """[method] of scattering-linear.
-
-    Attributes:
-        scales: J of the scattering; None = 2 up to 39 pixels, 3 up to 79, then 4.
-        directions: L of the scattering.
-        clip_norm: C, bound on one record's gradient, which is at most sqrt(2) by itself.
-        learning_rate: Of gradient descent on the mean loss; None = that at which the noise of all steps adds up to
-            2 in a logit (1000 at most): it follows from N, sigma and the number of steps.
-        momentum: Weight of the past in a step.
-        average_from: Share of the steps after which the average of the iterates begins, which is released.
-    """
-
-    name: Literal["scattering-linear"] = "scattering-linear"
-    scales: int | None = Field(None, ge=1, le=6)
-    directions: int = Field(8, ge=1, le=16)
-    clip_norm: ClipNorm = 0.1
-    learning_rate: float | None = Field(None, gt=0)
-    momentum: float = Field(0.9, ge=0, lt=1)
-    average_from: float = Field(0.5, ge=0, lt=1)
-
-
-class ScatteringLinearTraining(TrainingConfig):
-    """[training] of scattering-linear: few steps, each on all images up to a million.
-
-    Attributes:
-        steps: Steps of noisy gradient descent, each of which is charged.
-    """
-
-    steps: int = Field(80, ge=1, le=MOST_STEPS)
-    batch_size: int = Field(1_000_000, ge=1, le=1_000_000)
-    tick_steps: int = Field(20, ge=1, le=MOST_STEPS)
-
-
-class ScatteringLinearRun(ClassifierRun):
-    """A whole config file of scattering-linear."""
-
-    method: ScatteringLinearConfig = ScatteringLinearConfig()
-    training: ScatteringLinearTraining = ScatteringLinearTraining()
+Settings = settings(  # few steps, each on all images up to a million
+    "scattering-linear",
+    method=[
+        {
+            "scales": key(
+                int | None, None, "J of the scattering; None = 2 up to 39 pixels, 3 up to 79, then 4.", ge=1, le=6
+            ),
+            "directions": key(int, 8, "L of the scattering.", ge=1, le=16),
+            "clip_norm": key(ClipNorm, 0.1, "C, bound on one record's gradient, which is at most sqrt(2) by itself."),
+            "learning_rate": key(
+                float | None,
+                None,
+                "Of gradient descent on the mean loss; None = that at which the noise of all steps adds up to 2 in a "
+                "logit (1000 at most): it follows from N, sigma and the number of steps.",
+                gt=0,
+            ),
+            "momentum": key(float, 0.9, "Weight of the past in a step.", ge=0, lt=1),
+            "average_from": key(
+                float,
+                0.5,
+                "Share of the steps after which the average of the iterates begins, which is released.",
+                ge=0,
+                lt=1,
+            ),
+        }
+    ],
+    privacy=[classifier.PRIVACY],
+    training=[
+        {
+            "steps": key(int, 80, "Steps of noisy gradient descent, each of which is charged.", ge=1, le=MOST_STEPS),
+            "batch_size": 1_000_000,
+            "tick_steps": 20,
+        }
+    ],
+)
 
 
-class ScatteringLinearPlan(ClassifierSteps):
+class Plan(RunPlan):
     """The plan of a run of scattering-linear."""
 
-    WAY_OUT = "Lower method.directions, resize the images, or take a classifier that keeps no features (dp-sgd)."
+    @functools.cached_property
+    def dpsgd(self) -> DPSGDPlan:
+        """The steps."""
+        return classifier.dpsgd_of(self)
 
-    def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The price of all steps."""
+        return (self.dpsgd.event.repeated(self.config.training.steps),)
+
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
+        """Say how images are drawn."""
+        return classifier.reason(self, events, sources)
+
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
+        """Name the divisor and the settings."""
+        return classifier.assumptions(self)
+
+    def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> LinearScattering:
         """Return the linear classifier with weights of zero."""
         method = self.config.method
         return LinearScattering(image_shape, classes, scales=method.scales, directions=method.directions)
 
-    def step_bytes(self, classifier: PrivateClassifier) -> int:
+    def step_bytes(self, network: PrivateClassifier) -> int:
         """Count the features of all images, which are kept; many of them on the disk, where there is no GPU."""
-        kept = self.shape.num_private * sum(weight.shape[1] for weight in classifier.parameters()) * _FLOAT
+        kept = self.shape.num_private * sum(weight.shape[1] for weight in network.parameters()) * _FLOAT
         if kept <= LARGEST or resolve_device(self.config.training.device).type != "cpu":
             return kept
-        check_room(kept, 1, f"The features of {self.shape.num_private:,} images", self.WAY_OUT)
+        check_room(kept, 1, f"The features of {self.shape.num_private:,} images", _WAY_OUT)
         return LARGEST
+
+    def check(self) -> None:
+        """Refuse what no classifier supports, and noise with which not even one step is within the budget."""
+        classifier.check(self, self.classifier, self.step_bytes, _WAY_OUT)
+        steps.refuse_no_step(self, self.dpsgd)
+
+    def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
+        """Compare the described network with that of [method]."""
+        return classifier.misdescribed(self.classifier, described)
 
     @property
     def learning_rate(self) -> float:
@@ -128,7 +154,7 @@ class ScatteringLinearPlan(ClassifierSteps):
         return min(_MOST_RATE, _LOGIT_NOISE * (1 - method.momentum) / walk)
 
 
-class ScatteringLinear(PrivateSteps, GivesClassifier):
+class Method(steps.PrivateSteps):
     """The method as the loop sees it; see `PrivateSteps`.
 
     Args:
@@ -142,10 +168,15 @@ class ScatteringLinear(PrivateSteps, GivesClassifier):
     newest: LinearScattering
     SAVED = ("newest", "product", "averaged", "optimizer", "noise")
 
-    plan: ScatteringLinearPlan
+    plan: Plan
 
-    def _set_up(self, split: load.Split, shares: Tensor | None = None) -> None:
-        super()._set_up(split)
+    def _set_up(
+        self, split: load.Split, shares: Tensor | None = None, canaries: LinearScattering | None = None
+    ) -> None:
+        """Make the network; the steps of an audit train ``canaries`` in its place, whose features are axes."""
+        self._images = load.place(split.private, self.device)
+        self.newest = canaries or self.plan.classifier(split.image_shape, split.classes).eval()
+        self.newest.to(self.device)
         private, room = self._images, (0, _ROWS)  # after the last record there is room for a tile
         self._labels = pad(cast(Tensor, private.labels).to(self.device), room)
         self._null = pad(private.is_null.to(self.device), room, value=True)
@@ -154,23 +185,31 @@ class ScatteringLinear(PrivateSteps, GivesClassifier):
         self.optimizer = SGD(self.newest.parameters(), self.plan.learning_rate, momentum=self.config.momentum)
         self.train_privately(self.newest, self.optimizer)
         self._averaged = 0
-        self._known: Features | None = None  # of all private images, once they were read
+        self._known = None if canaries is None else self._axes()  # of all private images, once they were read
 
     @property
     def product(self) -> LinearScattering:
         """The average of the iterates."""
         return self._product
 
+    def artifact(self, config: ReleaseConfig) -> ClassifierArtifact:
+        """Return the classifier as a release holds it."""
+        return ClassifierArtifact(self.product)
+
+    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
+        """Return the log-odds of an image's class; see `HasCritic`."""
+        return classifier.scores(self.product, images, labels)
+
     def step(self, step: int) -> Stats:
         """Take a private step; then add the newest weights to the average of the iterates: post-processing."""
-        found = self.private_step()
+        stats = self.private_step()
         if step <= self.config.average_from * self._run.training.steps:
             self._product.load_state_dict(self.newest.state_dict())
-            return found
+            return stats
         self._averaged += 1
         with torch.no_grad():
             self._product.weight.lerp_(self.newest.weight, 1 / self._averaged)
-        return found
+        return stats
 
     def private_step(self) -> Stats:
         """See `PrivateSteps`: here the gradient of a record is that of a linear layer, and is never made."""
@@ -246,29 +285,17 @@ class ScatteringLinear(PrivateSteps, GivesClassifier):
             self._known = known
         return self._known
 
-
-Settings, Plan, Method = ScatteringLinearRun, ScatteringLinearPlan, ScatteringLinear
+    def _axes(self) -> Features:
+        """Return the features of canaries: axes so long that each one's gradient is far above the clip norm."""
+        axes = torch.eye(len(self._null), len(self._images), device=self.device)
+        return self.dpsgd.features(SLOPE * self.dpsgd.clip_norm * axes)
 
 
 # The audit: the features of canary j are the j-th axis, so that it owns column j of the gradient -------------------
 
 
-class _CanaryLinear(ScatteringLinear):
-    """Axes are so long that each canary's gradient is far above the clip norm."""
-
-    def _build(self) -> PrivateClassifier:
-        network = LinearScattering(self._data.image_shape, self._data.classes)
-        network.num_features = len(self._images)
-        network.weight = nn.Parameter(torch.zeros(2, network.num_features, device=self.device))
-        return network
-
-    def _features(self) -> Features:
-        axes = torch.eye(len(self._null), len(self._images), device=self.device)
-        return self.dpsgd.features(SLOPE * self.dpsgd.clip_norm * axes)
-
-
 def canaries(
-    section: ScatteringLinearConfig,
+    section: Any,
     sample_rate: float,
     noise_multiplier: float,
     count: int,
@@ -280,17 +307,20 @@ def canaries(
     gradient is projected.
     """
 
-    def make(split: load.Split, dpsgd: DPSGDPlan, steps: int, noise: Noise, device: torch.device) -> Training:
-        config = ScatteringLinearRun(
-            method=ScatteringLinearConfig(clip_norm=section.clip_norm, learning_rate=STILL, momentum=0.0),
-            privacy=ClassifierPrivacy(epsilon=NO_LIMIT, delta=0.5 / len(split.private)),
-            training=ScatteringLinearTraining(steps=steps, batch_size=dpsgd.divisor),
+    def make(split: load.Split, dpsgd: DPSGDPlan, num_steps: int, noise: Noise, device: torch.device) -> Training:
+        config = Settings(
+            method={"clip_norm": section.clip_norm, "learning_rate": STILL, "momentum": 0.0},
+            privacy={"epsilon": NO_LIMIT, "delta": 0.5 / len(split.private)},
+            training={"steps": num_steps, "batch_size": dpsgd.divisor},
         )
-        method = _CanaryLinear.of_canaries(config, split, dpsgd, noise, device)
+        network = LinearScattering(split.image_shape, split.classes)
+        network.num_features = len(split.private)
+        network.weight = nn.Parameter(torch.zeros(2, network.num_features))
+        method = Method.of_canaries(config, split, dpsgd, noise, device, canaries=network)
         return method.seen_gradients(lambda gradient: (gradient[1].double() - gradient[0].double()) / math.sqrt(2))
 
     code = f"played through the steps of {name}, with a network whose gradient is the canary"
     return CanarySteps(code, make, sample_rate, noise_multiplier, count, section.clip_norm)
 
 
-AUDIT = steps_entry("scattering-linear", canaries, ScatteringLinearConfig(), sample_rate=1.0, steps=80)
+AUDIT = steps.steps_entry("scattering-linear", canaries, section_of(Settings, "method")(), sample_rate=1.0, steps=80)

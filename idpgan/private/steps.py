@@ -38,7 +38,6 @@ from idpgan.privacy.plan import Budget
 from idpgan.privacy.step_memory import fitting
 from idpgan.privacy.tiles import Tiles, Way, random_like, rows_at_once, tiled
 from idpgan.ranks import Ranks
-from idpgan.training.config import StepsConfig
 from idpgan.training.loop import no_step_affordable
 from idpgan.training.method import Method, Stats
 from idpgan.training.plan import RunPlan, plan_run
@@ -46,6 +45,10 @@ from idpgan.training.plan import RunPlan, plan_run
 if TYPE_CHECKING:
     from idpgan.privacy.opacus_steps import OpacusSteps
 
+PHYSICAL_BATCH = (
+    "Records whose gradients are in memory at once, halved by itself where that is too many; a GPU takes 2,048 unless "
+    'another number is set. "opacus" takes at most 128, and does not halve it.'
+)
 SETTINGS = "the settings: epsilon covers no choice of settings by looking at private images"
 
 _CANARY_TILES: dict[Any, Tiles | None] = {}  # of trainings that differ in coins and noise alone: audits play many
@@ -88,37 +91,6 @@ def refuse_no_step(plan: RunPlan, dpsgd: DPSGDPlan) -> None:
     privacy, event = plan.config.privacy, dpsgd.event
     if privacy.noise_multiplier is not None and accounting.compose_epsilon([event], privacy.delta) > privacy.epsilon:
         raise no_step_affordable(event, Budget(privacy.epsilon, privacy.delta))
-
-
-class StepsPlan(RunPlan):
-    """The plan of a run whose steps are all charged, with the least noise that the charges before them leave room for.
-
-    Attributes:
-        dpsgd: The steps.
-    """
-
-    dpsgd: DPSGDPlan
-
-    def steps_at(self, sample_rate: float, divisor: int) -> DPSGDPlan:
-        """Return the steps at a sampling rate and a divisor."""
-        return steps_at(self, sample_rate, divisor)
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """The price of all steps."""
-        return (self.dpsgd.event.repeated(self.config.training.steps),)
-
-    def reason_of(self, what: str, events: Sequence[Event], source: Source) -> str:
-        """See `reason_of_steps`."""
-        return reason_of_steps(self, what, events, source)
-
-    def check_gradients(self, each: int, way_out: str) -> None:
-        """See `check_gradients`."""
-        check_gradients(self, each, way_out)
-
-    def refuse_no_step(self) -> None:
-        """See `refuse_no_step`."""
-        refuse_no_step(self, self.dpsgd)
 
 
 class PrivateSteps(Method):
@@ -343,7 +315,7 @@ class PrivateSteps(Method):
         return step
 
 
-def validate_network(network: nn.Module, config: StepsConfig) -> None:
+def validate_network(network: nn.Module, config: Any) -> None:
     """Refuse layers that mix records, and what the engine cannot differentiate, in its words and ours.
 
     Raises:

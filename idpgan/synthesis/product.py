@@ -17,7 +17,6 @@ from idpgan.synthesis.agreed import agreed
 from idpgan.synthesis.moments import NormalsNoise
 from idpgan.synthesis.move import check_pools, drawn_public, draws_own, move
 from idpgan.training.config import ReleaseConfig, RunConfig
-from idpgan.training.method import Method
 
 
 def check_public(split: Split, model: ModelConfig) -> None:
@@ -67,45 +66,3 @@ def artifact(
     if teacher is not None and candidates is not None:
         generator = generator.taught_by(teacher, candidates)
     return GeneratorArtifact(generator, config.samples)
-
-
-class GivesGenerator(Method):
-    """A method whose product is its attribute ``generator``; see `Method.artifact`.
-
-    Attributes:
-        teacher: A private classifier that chooses among the candidates of a released generator; None = none does.
-        candidates: Images drawn for each one that the teacher chooses.
-    """
-
-    generator: Generator
-    teacher: LinearScattering | None = None
-    candidates: int | None = None
-
-    def _set_up(self, split: Split) -> None:
-        super()._set_up(split)
-        self._to_move = split.public
-        check_public(split, self._run.model)
-
-    @property
-    def normals_noise(self) -> NormalsNoise:
-        """Known noise of the released normal distributions, for `move`; post-processing of released numbers."""
-        raise NotImplementedError
-
-    @property
-    def template(self) -> Tensor | None:
-        """Released template, (T, C, H, W), onto which images were brought, for `move`; None: as they lie."""
-        return None
-
-    def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
-        """Return the generator with public pictures, moved onto its law or agreed with, and its teacher, if any."""
-        return artifact(
-            self.generator,
-            self._run,
-            config,
-            public=getattr(self, "_to_move", None),
-            noise=self.normals_noise if self._run.model.moved else None,
-            template=self.template,
-            teacher=self.teacher,
-            candidates=self.candidates,
-            progress=self.progress,
-        )

@@ -6,21 +6,21 @@ docs/reference/deviations.md, WGAN-GP 1 to 4.
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
-from pydantic import Field
 from torch import Tensor
 
+from idpgan.config import key
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
 from idpgan.models.families import build_critic
 from idpgan.models.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.privacy.event import Event
 from idpgan.ranks import Ranks
+from idpgan.release.generator import GeneratorArtifact
+from idpgan.synthesis import product
 from idpgan.synthesis.networks import AdamSettings, Networks
-from idpgan.synthesis.product import GivesGenerator
-from idpgan.training.config import MethodConfig, RunConfig
+from idpgan.training import method
+from idpgan.training.config import ReleaseConfig, settings
 from idpgan.training.distributed import sum_over_ranks
 from idpgan.training.method import Stats, refuse_small_shares
 from idpgan.training.plan import RunPlan
@@ -28,42 +28,37 @@ from idpgan.training.plan import RunPlan
 _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 
 
-class WganGpConfig(MethodConfig):
-    """[method] of wgan-gp.
-
-    Attributes:
-        critic_steps_per_generator_step: 5 in the paper.
-        gradient_penalty: Weight lambda of the penalty, 10 in the paper.
-        learning_rate: Of Adam, for both networks.
-        beta1: Decay of Adam's first moment.
-        beta2: Decay of Adam's second moment.
-        l2: Weight of the L2 term ``l2 / 2 * ||w||^2`` on both networks (Yang, Zhou and Ning, section 3.1, no value).
-        ema_decay: Weight of the past in the averaged generator; 0 releases the newest weights.
-    """
-
-    name: Literal["wgan-gp"] = "wgan-gp"
-    critic_steps_per_generator_step: int = Field(5, ge=1)
-    gradient_penalty: float = Field(10.0, ge=0)
-    learning_rate: float = Field(5e-4, gt=0)
-    beta1: float = Field(0.0, ge=0, lt=1)
-    beta2: float = Field(0.9, ge=0, lt=1)
-    l2: float = Field(1e-5, ge=0)
-    ema_decay: float = Field(0.999, ge=0, lt=1)
-
-
-class WganGpRun(RunConfig):
-    """A whole config file of wgan-gp."""
-
-    method: WganGpConfig = WganGpConfig()
+Settings = settings(
+    "wgan-gp",
+    method=[
+        {
+            "critic_steps_per_generator_step": key(int, 5, "5 in the paper.", ge=1),
+            "gradient_penalty": key(float, 10.0, "Weight lambda of the penalty, 10 in the paper.", ge=0),
+            "learning_rate": key(float, 5e-4, "Of Adam, for both networks.", gt=0),
+            "beta1": key(float, 0.0, "Decay of Adam's first moment.", ge=0, lt=1),
+            "beta2": key(float, 0.9, "Decay of Adam's second moment.", ge=0, lt=1),
+            "l2": key(
+                float,
+                1e-5,
+                "Weight of the L2 term ``l2 / 2 * ||w||^2`` on both networks (Yang, Zhou and Ning, section 3.1, no "
+                "value).",
+                ge=0,
+            ),
+            "ema_decay": key(
+                float, 0.999, "Weight of the past in the averaged generator; 0 releases the newest weights.", ge=0, lt=1
+            ),
+        }
+    ],
+)
 
 
-class WganGpPlan(RunPlan):
+class Plan(RunPlan):
     """The plan of a run of wgan-gp; the critic may be the user's."""
 
     OWN_CRITIC = "any"
 
 
-class WganGp(GivesGenerator):
+class Method(method.Method):
     """The method as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
@@ -81,7 +76,7 @@ class WganGp(GivesGenerator):
 
     SAVED = ("networks",)
 
-    plan: WganGpPlan
+    plan: Plan
 
     def _set_up(self, split: Split) -> None:
         config, own = self.plan.config, self.config
@@ -135,6 +130,10 @@ class WganGp(GivesGenerator):
         self.networks.step_generator(loss)
         return {"generator_loss": loss.detach()}
 
+    def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
+        """Return the averaged generator."""
+        return product.artifact(self.generator, self._run, config)
+
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return how real the critic finds images; see `HasCritic`."""
         scores: Tensor = self.critic(images, labels if self.newest.num_classes else None)
@@ -146,6 +145,3 @@ class WganGp(GivesGenerator):
         index = torch.randint(len(self._images), (self.rows,), generator=rng, device=self.device)
         batch = self._images.select(index).to(self.device)
         return to_float(batch.images), batch.labels if self.newest.num_classes else None
-
-
-Settings, Plan, Method = WganGpRun, WganGpPlan, WganGp

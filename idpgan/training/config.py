@@ -64,25 +64,6 @@ def check_engine(method: Any) -> None:
         )
 
 
-class StepsConfig(MethodConfig):
-    """[method] of a method whose steps are those of DP-SGD.
-
-    Attributes:
-        engine: What finds, clips and sums the gradients of single records: "idpgan", or "opacus", the library that most
-            use. Coins, noise and price are the same.
-        secure_mode: Whether each number of the noise is half the sum of four, as in Opacus' mode of that name; the
-            source of the numbers is the same. "opacus" only.
-    """
-
-    engine: Literal["idpgan", "opacus"] = "idpgan"
-    secure_mode: bool = False
-
-    @model_validator(mode="after")
-    def _check_engine(self) -> Self:
-        check_engine(self)
-        return self
-
-
 class PrivacyConfig(Section):
     """[privacy]: methods with noise add their parameters, which have no defaults.
 

@@ -7,7 +7,6 @@ import re
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
 
 import pytest
 import torch
@@ -27,7 +26,7 @@ from idpgan.methods import METHODS, MethodInfo, methods_of
 from idpgan.privacy import Event, Laplace, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.run import RunFolder
-from idpgan.synthesis.wgan_gp import WganGpConfig, WganGpRun
+from idpgan.training.config import settings
 from idpgan.training.plan import RunPlan, plan_run
 from tests.redteam.small_runs import config_of
 
@@ -118,24 +117,13 @@ def test_nothing_outside_of_a_method_switches_on_its_name_or_class():
     assert found == {"methods.py"}  # their table
     assert naming("if name == 'dp-gan': ...") == ["dp-gan"]
     assert naming("if name == 'dp-sgd': ...") == ["dp-sgd"]
-    assert naming("def f():\n    from idpgan.synthesis.dp_gan.method import DpGan") == [
-        "idpgan.synthesis.dp_gan.method"
-    ]
+    assert naming("def f():\n    from idpgan.synthesis.dp_gan import DpGan") == ["idpgan.synthesis.dp_gan"]
 
 
 # A method that is nowhere but here ------------------------------------------------------------------------------------
 
 
-class ToySection(WganGpConfig):
-    """[method] of toy."""
-
-    name: Literal["toy"] = "toy"
-
-
-class ToyConfig(WganGpRun):
-    """A whole config file of toy."""
-
-    method: ToySection = ToySection()
+ToyConfig = settings("toy")
 
 
 class ToyPlan(RunPlan):
@@ -169,7 +157,7 @@ def toy(**more):
         "privacy.epsilon",
         "one noisy number",
     )
-    module.Toy = type("Toy", (), {"Config": ToyConfig, "Plan": ToyPlan})
+    module.Toy = type("Toy", (), {"Settings": ToyConfig, "Plan": ToyPlan})
     module.AUDIT = Entry(lambda request: toy_case(request.epsilon), (Unit.IMAGE,), (Relation.REPLACE_ONE,), **more)
     return module
 

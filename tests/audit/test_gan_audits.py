@@ -15,7 +15,7 @@ from idpgan.models.perturbed import PixelNoise
 from idpgan.privacy import Guarantee, Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.privacy.tradeoff import gaussian_mu
-from idpgan.synthesis.published.method import pixels_case
+from idpgan.synthesis.idp_published import pixels_case
 from idpgan.synthesis.sums_audit import sums_case
 
 REPLACE = Relation.REPLACE_ONE

@@ -15,11 +15,12 @@ from idpgan.commands.canaries import gradients_once
 from idpgan.errors import InputError
 from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit, layer_gradients
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis.dp_gan.method import DpGanConfig, canaries
+from idpgan.synthesis.dp_gan import Settings, canaries
 from idpgan.synthesis.sums_audit import sums_case
+from idpgan.training.config import section_of
 
 DELTA = 0.01  # where few runs show a violation; the law is the same at every delta
-PLAN = canaries(DpGanConfig(), sample_rate=0.3, noise_multiplier=0.9, count=5)
+PLAN = canaries(section_of(Settings, "method")(), sample_rate=0.3, noise_multiplier=0.9, count=5)
 RUNS = 5000
 CONFIDENCE = 1 - 0.001 / 8
 
@@ -54,7 +55,7 @@ def test_the_real_steps_follow_the_law(present):
 
 def test_a_null_record_adds_nothing_to_any_step():
     """The first canary's image is all black, as a null record's pixels are."""
-    once = canaries(DpGanConfig(), 1.0, 0.01, 1)
+    once = canaries(section_of(Settings, "method")(), 1.0, 0.01, 1)
     assert canary_images(1).images.sum() == 0
     score = once.play(torch.tensor([False, True, False, False]), Noise.fixed(1))[:, 0]
     assert (score > 0).tolist() == [False, True, False, False]
@@ -72,7 +73,7 @@ def test_a_null_record_adds_nothing_to_any_step():
     ],
 )
 def test_every_variant_of_the_step_clips_its_canary_to_the_norm(changed):
-    once = canaries(DpGanConfig(**changed), 1.0, 1e-3, 1)
+    once = canaries(section_of(Settings, "method")(**changed), 1.0, 1e-3, 1)
     score = once.play(torch.arange(200) % 2 == 1, Noise.fixed(2))[:, 0]
     # log-likelihood ratio (y - 1/2) / sigma^2 of y = 0 and y = 1
     assert torch.allclose(score[1::2] * 1e-6, torch.tensor(0.5).double(), atol=0.01)

@@ -6,7 +6,7 @@ from idpgan.errors import InputError
 from idpgan.own_code import source_digest
 from idpgan.privacy.books import count
 from idpgan.privacy.ledger import Ledger
-from idpgan.synthesis.dp_gan.method import DpGan
+from idpgan.synthesis.dp_gan import Method as DpGan
 from idpgan.trainer import load_config, resume, start
 from tests.own.conftest import small
 

@@ -17,7 +17,7 @@ from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
 from idpgan.privacy import DPSGDPlan, Event, Ledger, Noise, Relation, Unit, dpsgd
 from idpgan.privacy.captured_gradients import per_example_gradients, record_gradients
-from idpgan.synthesis.dp_gan.loss import CriticLoss
+from idpgan.synthesis.critic_loss import CriticLoss
 from tests.privacy.clipped import clipped
 from tests.training.toy import digits
 

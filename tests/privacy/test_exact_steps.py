@@ -21,7 +21,7 @@ from idpgan.privacy import DPSGDPlan, Noise, dpsgd, layer_gradients
 from idpgan.privacy.captured_gradients import record_gradients
 from idpgan.privacy.layer_gradients import LayerGradient, Materialized
 from idpgan.privacy.tiles import Tiles, alike, sizes, threads_of, tiled
-from idpgan.synthesis.dp_gan.loss import CriticLoss
+from idpgan.synthesis.critic_loss import CriticLoss
 from tests.privacy.clipped import clipped
 
 NUM, PLAN = 40, DPSGDPlan(0.3, 0.5, 12, 1.0)

@@ -19,7 +19,7 @@ from idpgan.privacy import DPSGDPlan, Noise
 from idpgan.privacy.captured_gradients import Batch
 from idpgan.privacy.dpsgd import SLACK
 from idpgan.privacy.opacus_steps import OpacusSteps, four_draws, objections
-from idpgan.synthesis.dp_gan.loss import CriticLoss
+from idpgan.synthesis.critic_loss import CriticLoss
 from tests.privacy.clipped import clipped
 
 

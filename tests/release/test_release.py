@@ -32,7 +32,7 @@ from idpgan.release.export import export_samples
 from idpgan.release.folder import CARD, PRIVACY, write_release
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.run import RunFolder
-from idpgan.synthesis.published.config import PublishedRun as PublishedConfig
+from idpgan.synthesis.idp_published_plan import Settings as PublishedConfig
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 from tests.release.forging import config

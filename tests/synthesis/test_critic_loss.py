@@ -5,7 +5,7 @@ import torch
 
 from idpgan.models.losses import critic_wasserstein, gradient_penalty, interpolate
 from idpgan.privacy.captured_gradients import per_example_gradients
-from idpgan.synthesis.dp_gan.loss import CriticLoss
+from idpgan.synthesis.critic_loss import CriticLoss
 from tests.privacy.test_dpsgd import KINDS, critic_of, records
 
 

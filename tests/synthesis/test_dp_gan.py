@@ -13,8 +13,8 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.privacy import Budget, DPSGDPlan, Ledger, Noise, Relation, Unit, compose_epsilon, dpsgd
 from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.guarantee import EXACT
-from idpgan.synthesis.dp_gan.method import DpGan
-from idpgan.synthesis.dp_gan.method import DpGanRun as Config
+from idpgan.synthesis.dp_gan import Method as DpGan
+from idpgan.synthesis.dp_gan import Settings as Config
 from idpgan.training.config import build_config, load_method
 from idpgan.training.loop import train
 from idpgan.training.plan import plan_run

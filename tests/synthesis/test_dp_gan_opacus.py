@@ -9,7 +9,7 @@ import torch
 from idpgan.errors import ConfigError
 from idpgan.models.dcgan import Critic
 from idpgan.privacy import DPSGDPlan, Ledger, Relation, Unit
-from idpgan.synthesis.dp_gan.method import DpGan
+from idpgan.synthesis.dp_gan import Method as DpGan
 from tests.synthesis.test_dp_gan import config_of, method_of, run, weights
 from tests.training.toy import CPU, digits
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from idpgan.privacy import Noise, dpsgd
-from idpgan.synthesis.dp_gan.method import DpGan
+from idpgan.synthesis.dp_gan import Method as DpGan
 from tests.synthesis.test_dp_gan import DELTA, config_of, loop, method_of, weights
 from tests.training.toy import remains
 

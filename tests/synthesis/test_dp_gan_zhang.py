@@ -10,18 +10,22 @@ from idpgan.audit.entry import Request
 from idpgan.audit.gradient_canaries import canary_case
 from idpgan.data.load import load
 from idpgan.errors import ConfigError
+from idpgan.methods import load as load_method
 from idpgan.privacy import DPSGDPlan, Ledger, Noise, Relation, Unit, compose_epsilon
 from idpgan.privacy.dpsgd import least_noise
-from idpgan.synthesis.dp_gan.method import DpGan, DpGanConfig, canaries
-from idpgan.synthesis.dp_gan.zhang import DpGanZhang, DpGanZhangConfig
-from idpgan.training.config import build_config, refuse_unsound
+from idpgan.synthesis.dp_gan import canaries
+from idpgan.training.config import build_config, refuse_unsound, section_of
 from idpgan.training.plan import plan_run
 from tests.synthesis.test_dp_gan import loop, weights
 from tests.synthesis.test_dp_gan_resume import Killed
 from tests.training.toy import CPU, remains
 
 DELTA = 1e-5
-KINDS = {"dp-gan": DpGan, "dp-gan-zhang": DpGanZhang}
+KINDS = {name: load_method(name).Method for name in ("dp-gan", "dp-gan-zhang")}
+
+
+def section(name="dp-gan-zhang", **keys):
+    return section_of(load_method(name).Settings, "method")(**keys)
 
 
 def config_of(name="dp-gan-zhang", *, data=None, model=None, privacy=None, training=None, **method):
@@ -133,9 +137,9 @@ def test_the_figures_of_the_page_of_deviations(claimed, proven):
     assert compose_epsilon([event], DELTA) == pytest.approx(proven, abs=0.01)
 
 
-@pytest.mark.parametrize("section", [DpGanConfig(loss="wgan-gp", groups=2), DpGanZhangConfig(groups=2)])
-def test_the_steps_clip_their_canary_to_the_norm(section):
-    once = canaries(section, 1.0, 1e-3, 1)
+@pytest.mark.parametrize("method", [section("dp-gan", loss="wgan-gp", groups=2), section(groups=2)])
+def test_the_steps_clip_their_canary_to_the_norm(method):
+    once = canaries(method, 1.0, 1e-3, 1)
     score = once.play(torch.arange(100) % 2 == 1, Noise.fixed(2))[:, 0]
     # log-likelihood ratio (y - 1/2) / sigma^2 of y = 0 and y = 1
     assert torch.allclose(score[1::2] * 1e-6, torch.tensor(0.5).double(), atol=0.01)
@@ -146,8 +150,8 @@ def test_the_audit_finds_more_than_the_claim_and_nothing_of_it_in_the_sound_form
     """One group of seven tensors, full batches, delta where few runs show it: epsilon 1 is claimed."""
     delta, runs = 0.01, 1000
     sigma = least_noise(1.0, delta, 1.0, 1)
-    for section, less in ((DpGanZhangConfig(groups=1), math.sqrt(1 / 7)), (DpGanConfig(groups=1), 1.0)):
-        case = canary_case(section.name, canaries(section, 1.0, less * sigma, 1), Request(1.0, delta))
+    for method, less in ((section(groups=1), math.sqrt(1 / 7)), (section("dp-gan", groups=1), 1.0)):
+        case = canary_case(method.name, canaries(method, 1.0, less * sigma, 1), Request(1.0, delta))
         audited = case.run(runs, confidence=0.999, seed=1)
         assert audited.result.epsilon_lower <= case.proven.epsilon
         assert (audited.result.epsilon_lower > 1.0) == (less < 1)

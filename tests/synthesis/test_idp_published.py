@@ -16,9 +16,9 @@ from idpgan.data.load import Split, load
 from idpgan.errors import ConfigError
 from idpgan.models.perturbed import PerturbedAffine, build_critic
 from idpgan.privacy import Budget, BudgetError, Ledger, Noise, compose_epsilon
-from idpgan.synthesis.published.config import PublishedRun as Config
-from idpgan.synthesis.published.config import label_targets
-from idpgan.synthesis.published.method import IdpPublished
+from idpgan.synthesis.idp_published import Method as IdpPublished
+from idpgan.synthesis.idp_published_plan import Settings as Config
+from idpgan.synthesis.idp_published_plan import label_targets
 from idpgan.training.plan import plan_run
 from idpgan.training.stats import read_stats
 from tests.training.toy import CPU, bits, digits, killed_and_resumed, terms_of, train_on_digits

@@ -22,8 +22,8 @@ from idpgan.models.losses import critic_wasserstein, generator_wasserstein, grad
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.ledger import Ledger
 from idpgan.synthesis import METHODS
-from idpgan.synthesis.wgan_gp import WganGp
-from idpgan.synthesis.wgan_gp import WganGpRun as Config
+from idpgan.synthesis.wgan_gp import Method as WganGp
+from idpgan.synthesis.wgan_gp import Settings as Config
 from idpgan.training.config import build_config, load_method
 from idpgan.training.plan import plan_run
 from idpgan.training.stats import read_stats

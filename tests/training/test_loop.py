@@ -10,7 +10,7 @@ import torch
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import BudgetError, Ledger
-from idpgan.synthesis.dp_gan.method import DpGan
+from idpgan.synthesis.dp_gan import Method as DpGan
 from idpgan.training.loop import DivergedError
 from idpgan.training.state import StateStore
 from idpgan.training.stats import read_stats

@@ -17,7 +17,7 @@ import torch
 
 from idpgan.errors import InputError
 from idpgan.run import RunFolder
-from idpgan.synthesis.wgan_gp import WganGp
+from idpgan.synthesis.wgan_gp import Method as WganGp
 from idpgan.training.loop import DivergedError
 from tests.training import toy
 from tests.training.toy import KINDS, NoisyGan, bits, remains, tiny_config, train_on_digits

@@ -20,8 +20,8 @@ from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.ledger import Budget, Ledger
 from idpgan.privacy.noise import Noise
 from idpgan.run import RunFolder
-from idpgan.synthesis.wgan_gp import WganGp
-from idpgan.synthesis.wgan_gp import WganGpRun as Config
+from idpgan.synthesis.wgan_gp import Method as WganGp
+from idpgan.synthesis.wgan_gp import Settings as Config
 from idpgan.training.config import TrainingConfig
 from idpgan.training.loop import Outcome, train
 from idpgan.training.plan import RunPlan, plan_run

@@ -15,63 +15,64 @@ code: docs/reference/deviations.md, dp-gan-zhang. The sound form is ``method.nam
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal
-
-from pydantic import Field
 
 from idpgan.audit.cases import AuditCase
 from idpgan.audit.entry import Request
 from idpgan.audit.gradient_canaries import canary_case
+from idpgan.config import key
 from idpgan.privacy import Event, Guarantee
 from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.privacy.noise import Source
-from idpgan.private.steps import steps_entry
-from idpgan.synthesis.dp_gan.config import DpGanConfig, DpGanPlan, DpGanRun
-from idpgan.synthesis.dp_gan.loss import Kind
-from idpgan.synthesis.dp_gan.method import DpGan, canaries
+from idpgan.private import steps
+from idpgan.synthesis import dp_gan_plan
+from idpgan.synthesis.dp_gan import Method, canaries
+from idpgan.synthesis.dp_gan_plan import METHOD, PRIVACY, check_pace
+from idpgan.training.config import ENGINE, check_engine, section_of, settings
+
+__all__ = ["AUDIT", "Method", "Plan", "Settings"]
 
 _TENSORS = 7  # of the critic in the paper's code for MNIST; an audit without a run takes it
 
 
-class DpGanZhangConfig(DpGanConfig):
-    """[method] of dp-gan-zhang: that of dp-gan, with the settings of the paper.
-
-    Attributes:
-        groups: G, of weights; at least one.
-    """
-
-    APART: ClassVar[bool] = True
-
-    name: Literal["dp-gan-zhang"] = "dp-gan-zhang"  # type: ignore[assignment]  # the same section, another method
-    loss: Kind = "wgan-gp"
-    groups: int = Field(5, ge=1, le=1024)
-    public_steps: int = Field(2000, ge=0)
-    critic_steps_per_generator_step: int = Field(4, ge=1)
-    critic_learning_rate: float = Field(2e-4, gt=0)
-    generator_learning_rate: float = Field(2e-4, gt=0)
-    cooldown: float = Field(0.0, ge=0, le=1)
-    beta1: float = Field(0.0, ge=0, lt=1)
-    beta2: float = Field(0.9, ge=0, lt=1)
-    ema_decay: float = Field(0.0, ge=0, lt=1)
-
-
-class DpGanZhangRun(DpGanRun):
-    """A whole config file of dp-gan-zhang; ``privacy.epsilon`` is what is claimed."""
-
-    method: DpGanZhangConfig = DpGanZhangConfig()
+Settings = settings(  # privacy.epsilon is what is claimed
+    "dp-gan-zhang",
+    method=[
+        ENGINE,
+        METHOD,
+        {
+            "loss": "wgan-gp",
+            "groups": key(int, 5, "G, of weights; at least one.", ge=1, le=1024),
+            "public_steps": 2000,
+            "critic_steps_per_generator_step": 4,
+            "critic_learning_rate": 2e-4,
+            "generator_learning_rate": 2e-4,
+            "cooldown": 0.0,
+            "beta1": 0.0,
+            "beta2": 0.9,
+            "ema_decay": 0.0,
+        },
+    ],
+    privacy=[PRIVACY],
+    method_checks=[check_engine, check_pace],
+    abilities={"record-gradients"},
+)
 
 
-class DpGanZhangPlan(DpGanPlan):
+class Plan(dp_gan_plan.Plan):
     """The plan of a run of dp-gan-zhang: all steps are taken, whatever they cost; there is no budget."""
 
     budget = None
+    apart = True
 
-    def steps_at(self, sample_rate: float, divisor: int) -> DPSGDPlan:
-        """Return the steps with the noise that the claim needs, as it counts for T tensors in the place of G groups."""
-        steps, share = super().steps_at(sample_rate, divisor), self.config.method.groups / self.critic_tensors
-        return dataclasses.replace(steps, noise_multiplier=steps.noise_multiplier * math.sqrt(share))
+    @functools.cached_property
+    def dpsgd(self) -> DPSGDPlan:
+        """The steps with the noise that the claim needs, as it counts for T tensors in the place of G groups."""
+        dpsgd = steps.steps_at(self, self.sample_rate, self.config.training.batch_size)
+        share = self.config.method.groups / self.critic_tensors
+        return dataclasses.replace(dpsgd, noise_multiplier=dpsgd.noise_multiplier * math.sqrt(share))
 
     @property
     def claimed(self) -> Guarantee:
@@ -91,20 +92,14 @@ class DpGanZhangPlan(DpGanPlan):
         """Refuse nothing: there is no budget."""
 
 
-class DpGanZhang(DpGan):
-    """The method as the loop sees it; see `DpGan`."""
-
-
-Settings, Plan, Method = DpGanZhangRun, DpGanZhangPlan, DpGanZhang
-
-
 def _build(request: Request) -> AuditCase:
     """Return the case of steps whose noise is sized by groups."""
-    section = DpGanZhangConfig()
+    section = section_of(Settings, "method")()
     sigma = least_noise(request.epsilon, request.delta or 0.0, 0.3, 50) * math.sqrt(section.groups / _TENSORS)
     return canary_case("dp-gan-zhang", canaries(section, 0.3, sigma, 50), request)
 
 
 AUDIT = dataclasses.replace(
-    steps_entry("dp-gan-zhang", canaries, DpGanZhangConfig(), sample_rate=0.3, steps=50), build=_build
+    steps.steps_entry("dp-gan-zhang", canaries, section_of(Settings, "method")(), sample_rate=0.3, steps=50),
+    build=_build,
 )

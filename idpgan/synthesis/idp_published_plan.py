@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import one_hot
 
+from idpgan.config import key
 from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
 from idpgan.models.losses import ORDERS, OutputLoss, taylor_sensitivity
@@ -19,7 +19,7 @@ from idpgan.models.perturbed import Draw, PixelNoise, first_layer, paper_sensiti
 from idpgan.privacy import Event, Guarantee, RandomizedResponse, Relation, Unit
 from idpgan.privacy.guarantee import FLOATING_POINT
 from idpgan.privacy.noise import Source
-from idpgan.training.config import MethodConfig, PrivacyConfig, RunConfig
+from idpgan.training.config import settings
 from idpgan.training.plan import RunPlan
 
 ADJACENCY = (Unit.IMAGE, Relation.REPLACE_ONE)
@@ -27,86 +27,80 @@ _LEAKED_LABELS = "raw labels reach the critic past the noise (label_path = autog
 _INPUT_LABELS = "raw labels are an input of the critic"
 
 
-class PublishedConfig(MethodConfig):
-    """[method] of idp-gan-published.
-
-    Attributes:
-        first_layer: "conv" (5 x 5, stride 2) or "linear", of `model.width` maps or neurons.
-        features: d = |h_k|, the last hidden features.
-        loss: Of the outputs: "cross-entropy", expanded as in the paper, or "squared-error", which needs no expansion,
-            at two to four times the sensitivity.
-        label_input: Whether the critic gets the label as an input too; needs ``privacy.label_epsilon``.
-        allocation: "uniform", or "relevance" measured on public images.
-        relevance_floor: Least relevance of a pixel, relative to the mean, in (0, 1].
-        critic_steps_per_generator_step: 5 in improved WGAN.
-        gradient_penalty: Weight of the penalty.
-        learning_rate: Of Adam, for both networks; 5e-5 in the paper (table 1).
-        beta1: Decay of Adam's first moment.
-        beta2: Decay of Adam's second moment.
-        l2: Weight of the L2 term ``l2 / 2 ||w||^2`` on both networks.
-        ema_decay: Weight of the past in the averaged generator.
-    """
-
-    name: Literal["idp-gan-published"] = "idp-gan-published"
-    first_layer: Literal["conv", "linear"] = "conv"
-    features: int = Field(32, ge=1, le=1024)
-    loss: OutputLoss = "cross-entropy"
-    label_input: bool = False
-    allocation: Literal["uniform", "relevance"] = "uniform"
-    relevance_floor: float = Field(0.1, gt=0, le=1)
-    critic_steps_per_generator_step: int = Field(5, ge=1)
-    gradient_penalty: float = Field(10.0, ge=0)
-    learning_rate: float = Field(5e-5, gt=0)
-    beta1: float = Field(0.0, ge=0, lt=1)
-    beta2: float = Field(0.9, ge=0, lt=1)
-    l2: float = Field(1e-5, ge=0)
-    ema_decay: float = Field(0.999, ge=0, lt=1)
+def _check_labels(config: Any) -> None:
+    raw = config.method.label_input and config.privacy.label_epsilon is None
+    if raw and not config.model.conditional:
+        raise ConfigError("method.label_input = true needs model.conditional = true: there are no labels.")
+    if raw and not config.privacy.accept_unsound:
+        raise ConfigError(
+            "method.label_input = true makes raw labels an input of the critic, which nothing protects. Set "
+            "privacy.label_epsilon for one randomized response, or privacy.accept_unsound = true."
+        )
 
 
-class PublishedPrivacy(PrivacyConfig):
-    """[privacy] of idp-gan-published: what the noise follows from has no defaults.
+Settings = settings(  # what the noise follows from has no defaults
+    "idp-gan-published",
+    method=[
+        {
+            "first_layer": key(
+                Literal["conv", "linear"],
+                "conv",
+                '"conv" (5 x 5, stride 2) or "linear", of `model.width` maps or neurons.',
+            ),
+            "features": key(int, 32, "d = |h_k|, the last hidden features.", ge=1, le=1024),
+            "loss": key(
+                OutputLoss,
+                "cross-entropy",
+                'Of the outputs: "cross-entropy", expanded as in the paper, or "squared-error", which needs no '
+                "expansion, at two to four times the sensitivity.",
+            ),
+            "label_input": key(
+                bool, False, "Whether the critic gets the label as an input too; needs ``privacy.label_epsilon``."
+            ),
+            "allocation": key(
+                Literal["uniform", "relevance"], "uniform", '"uniform", or "relevance" measured on public images.'
+            ),
+            "relevance_floor": key(
+                float, 0.1, "Least relevance of a pixel, relative to the mean, in (0, 1].", gt=0, le=1
+            ),
+            "critic_steps_per_generator_step": key(int, 5, "5 in improved WGAN.", ge=1),
+            "gradient_penalty": key(float, 10.0, "Weight of the penalty.", ge=0),
+            "learning_rate": key(float, 5e-5, "Of Adam, for both networks; 5e-5 in the paper (table 1).", gt=0),
+            "beta1": key(float, 0.0, "Decay of Adam's first moment.", ge=0, lt=1),
+            "beta2": key(float, 0.9, "Decay of Adam's second moment.", ge=0, lt=1),
+            "l2": key(float, 1e-5, "Weight of the L2 term ``l2 / 2 ||w||^2`` on both networks.", ge=0),
+            "ema_decay": key(float, 0.999, "Weight of the past in the averaged generator.", ge=0, lt=1),
+        }
+    ],
+    privacy=[
+        {
+            "epsilon1": key(float, ..., "Budget that the paper gives to the first layer.", gt=0),
+            "epsilon2": key(float, ..., "Budget that the paper gives to the loss.", gt=0),
+            "noise": key(Draw, ..., 'When pixel noise is drawn: "once", "per_step" or "per_batch".'),
+            "sensitivity": key(float | None, None, "Overrides the paper's D0; None is its formula.", gt=0),
+            "label_path": key(
+                Literal["coefficients", "autograd"],
+                "coefficients",
+                "How private labels reach the critic; see docs/reference/deviations.md, IDP-GAN 11.",
+            ),
+            "label_epsilon": key(
+                float | None,
+                None,
+                "Labels go once through randomized response of this epsilon, before anything else uses them; None "
+                "leaves them to the noise of the coefficients.",
+                gt=0,
+                le=30,
+            ),
+        }
+    ],
+    checks=[_check_labels],
+)
 
-    Attributes:
-        epsilon1: Budget that the paper gives to the first layer.
-        epsilon2: Budget that the paper gives to the loss.
-        noise: When pixel noise is drawn: "once", "per_step" or "per_batch".
-        sensitivity: Overrides the paper's D0; None is its formula.
-        label_path: How private labels reach the critic; see docs/reference/deviations.md, IDP-GAN 11.
-        label_epsilon: Labels go once through randomized response of this epsilon, before anything else uses them;
-            None leaves them to the noise of the coefficients.
-    """
 
-    epsilon1: float = Field(gt=0)
-    epsilon2: float = Field(gt=0)
-    noise: Draw
-    sensitivity: float | None = Field(None, gt=0)
-    label_path: Literal["coefficients", "autograd"] = "coefficients"
-    label_epsilon: float | None = Field(None, gt=0, le=30)
-
-
-class PublishedRun(RunConfig):
-    """A whole config file of idp-gan-published."""
-
-    method: PublishedConfig = PublishedConfig()
-    privacy: PublishedPrivacy
-
-    @model_validator(mode="after")
-    def _check_labels(self) -> PublishedRun:
-        raw = self.method.label_input and self.privacy.label_epsilon is None
-        if raw and not self.model.conditional:
-            raise ConfigError("method.label_input = true needs model.conditional = true: there are no labels.")
-        if raw and not self.privacy.accept_unsound:
-            raise ConfigError(
-                "method.label_input = true makes raw labels an input of the critic, which nothing protects. Set "
-                "privacy.label_epsilon for one randomized response, or privacy.accept_unsound = true."
-            )
-        return self
-
-
-class PublishedPlan(RunPlan):
+class Plan(RunPlan):
     """The plan of a run of idp-gan-published, whose noise follows from the paper's formulas; there is no budget."""
 
-    def __init__(self, config: PublishedRun, shape: DataShape, given: Sequence[Event] = ()) -> None:
+    def __init__(self, config: Any, shape: DataShape, given: Sequence[Event] = ()) -> None:
         super().__init__(config, shape, given)
         self.exact = config.method.allocation == "uniform"  # else it depends on public images
         self.reads_public = not self.exact
@@ -212,7 +206,7 @@ class PublishedPlan(RunPlan):
             )
 
 
-def label_targets(config: PublishedRun, labels: Tensor, num_classes: int) -> Tensor:
+def label_targets(config: Any, labels: Tensor, num_classes: int) -> Tensor:
     """Return y of the label outputs, float (B, M - 1) of 0 and 1: the attributes' bits, or one 1 at the class."""
     if config.data.attributes:
         return (labels.unsqueeze(1) >> torch.arange(len(config.data.attributes), device=labels.device) & 1).float()

@@ -27,14 +27,19 @@ from idpgan.models import losses, perturbed
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import seeded_init
 from idpgan.privacy import Event, Guarantee, Laplace, Noise, RandomizedResponse, Relation, Unit
+from idpgan.release.generator import GeneratorArtifact
+from idpgan.synthesis import product
+from idpgan.synthesis.idp_published_plan import ADJACENCY, Plan, Settings, label_targets
 from idpgan.synthesis.networks import AdamSettings, Networks
-from idpgan.synthesis.product import GivesGenerator
-from idpgan.synthesis.published.config import ADJACENCY, PublishedPlan, PublishedRun, label_targets
+from idpgan.training import method
+from idpgan.training.config import ReleaseConfig
 from idpgan.training.fit import FitConfig, fit_classifier
 from idpgan.training.method import Stats
 
 if TYPE_CHECKING:
     from idpgan.audit.cases import AuditCase
+
+__all__ = ["AUDIT", "Method", "Plan", "Settings"]
 
 _LOG = logging.getLogger(__name__)
 _RNG_STREAM, _RELEVANCE_STREAM = 2, 3  # of training.seed; 0 and 1 are the initial weights
@@ -45,7 +50,7 @@ _ACCESSES = 4  # of per_step there, where no run says how many; more than that i
 _CURVATURE_STEPS = 20  # the loss is examined for a lower bound every so many steps
 
 
-class IdpPublished(GivesGenerator):
+class Method(method.Method):
     """Algorithm 1 as the loop sees it; see `idpgan.training.method.Method`.
 
     Args:
@@ -67,7 +72,7 @@ class IdpPublished(GivesGenerator):
     NOISY_STEPS = True
     SAVED = ("networks", "noise", "order", "cursor", "unbounded")
 
-    plan: PublishedPlan
+    plan: Plan
 
     def _set_up(self, split: Split, critic: perturbed.PerturbedCritic | None = None) -> None:
         config, shape, self.batch_size = self.plan.config, split.image_shape, self.plan.config.training.batch_size
@@ -266,6 +271,10 @@ class IdpPublished(GivesGenerator):
 
     # Books -----------------------------------------------------------------------------------------------------
 
+    def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
+        """Return the averaged generator."""
+        return product.artifact(self.generator, self._run, config)
+
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return the real/fake output; see `HasCritic`."""
         given = labels if self.critic.label_embedding is not None else None
@@ -338,9 +347,6 @@ class IdpPublished(GivesGenerator):
         first.pixel_noise = dataclasses.replace(first.pixel_noise, allocation=allocation)
 
 
-Settings, Plan, Method = PublishedRun, PublishedPlan, IdpPublished
-
-
 # The audit: the noisy pixels of one image, black against white -------------------------------------------------------
 
 
@@ -402,8 +408,8 @@ def _build(request: Request) -> AuditCase:
     return pixels_case(pixels, _ACCESSES, request.delta or 0.0, claimed, notes)
 
 
-def _of_run(config: PublishedRun, facts: RunFacts) -> AuditCase:
-    plan, privacy = PublishedPlan(config, facts.shape), config.privacy
+def _of_run(config: Any, facts: RunFacts) -> AuditCase:
+    plan, privacy = Plan(config, facts.shape), config.privacy
     pixels = plan.pixel_noise
     if config.method.allocation == "relevance":
         allocation = tuple(facts.prepared_tensor("allocation").tolist())

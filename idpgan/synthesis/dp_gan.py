@@ -4,7 +4,7 @@ That of Xie et al. (2018), with the improvements since (`Bie, Kamath, Zhang (202
 <https://arxiv.org/abs/2302.02936>`_): many critic steps per generator step, large batches, an average of the generator.
 The dp-GAN that Yang, Zhou and Ning compare with is that of Zhang, Ji and Wang (2018): the loss of WGAN-GP, a start on
 public images, and groups of weights clipped to bounds found there, as settings of this method; as published
-`synthesis.dp_gan.zhang`. A critic step is a private step (`private.steps`) with B = ``training.batch_size``, a public
+`synthesis.dp_gan_zhang`. A critic step is a private step (`private.steps`) with B = ``training.batch_size``, a public
 constant.
 
 Sensitivity. Besides the weights, only record i, its label and its own coins enter the gradient g_i:
@@ -37,6 +37,7 @@ from idpgan.audit.gradient_canaries import NO_LIMIT, SLOPE, STILL, CanaryNetwork
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
 from idpgan.errors import ConfigError
+from idpgan.methods import load
 from idpgan.models import dcgan, families, warp
 from idpgan.models.config import ModelConfig
 from idpgan.models.own import OwnCritic
@@ -46,14 +47,15 @@ from idpgan.privacy.clip_groups import ClipGroups, group_by_norm
 from idpgan.privacy.dpsgd import DPSGDPlan, Weights
 from idpgan.privacy.layer_gradients import sums_of_norms
 from idpgan.privacy.noise import box_muller
-from idpgan.private.steps import PrivateSteps, steps_entry, validate_network
+from idpgan.private import steps
 from idpgan.ranks import ALONE, Ranks
-from idpgan.synthesis.dp_gan.config import DpGanConfig, DpGanPlan, DpGanPrivacy, DpGanRun
-from idpgan.synthesis.dp_gan.loss import bound_weights, loss_of
+from idpgan.release.generator import GeneratorArtifact
+from idpgan.synthesis import product
+from idpgan.synthesis.critic_loss import bound_weights, loss_of
+from idpgan.synthesis.dp_gan_plan import Plan, Settings, looks_at_public
 from idpgan.synthesis.networks import AdamSettings, Networks
-from idpgan.synthesis.product import GivesGenerator
 from idpgan.training import distributed, fit
-from idpgan.training.config import TrainingConfig
+from idpgan.training.config import ReleaseConfig, section_of
 from idpgan.training.method import Stats, refuse_small_shares
 
 _RNG_STREAM = 9  # of training.seed; 0 and 1 are the initial weights
@@ -63,7 +65,7 @@ _MOST_PACE = 256
 _ACCURACY_MEMORY = 0.9  # weight of the past in the average accuracy on fakes
 
 
-class DpGan(PrivateSteps, GivesGenerator):
+class Method(steps.PrivateSteps):
     """The method as the loop sees it; see `PrivateSteps`.
 
     Attributes:
@@ -79,13 +81,14 @@ class DpGan(PrivateSteps, GivesGenerator):
     UNNOISED = ("critic_loss", "gradient_norm", "clipped_share")
     SAVED = ("networks", "noise")
 
-    plan: DpGanPlan
+    plan: Plan
 
-    def _set_up(self, split: Split) -> None:
+    def _set_up(self, split: Split, canaries: nn.Module | None = None) -> None:
+        """Make the networks; the steps of an audit train ``canaries`` in the place of the critic."""
         config, own, self.training = self.plan.config, self.config, self.plan.config.training
         self._images = place(split.private, self.device)
-        self._public = split.public if own.looks_at_public else None
-        self.critic = self._build_critic().to(self.device)
+        self._public = split.public if looks_at_public(own) else None
+        self.critic: Any = (canaries or self._build_critic()).to(self.device)
         bound_weights(self.critic, own.loss, own.weight_bound)
         self.networks = Networks(
             config,
@@ -107,13 +110,17 @@ class DpGan(PrivateSteps, GivesGenerator):
         self.coins = sum(self._coins)
         self.way = "vmap" if own.loss == "wgan-gp" else "capture"  # a penalty is not captured
         self.train_privately(self.critic, self.networks.critic_optimizer)
+        if canaries is not None and own.groups:  # two weights a group
+            names = [name for name, _ in self.critic.named_parameters()]
+            groups = ClipGroups(tuple(zip(names[::2], names[1::2], strict=True)), (own.clip_norm,) * own.groups)
+            self.dpsgd = dataclasses.replace(self.dpsgd, groups=groups.apart if self.plan.apart else groups)
         self.pace, self._since, self._accuracy = own.critic_steps_per_generator_step, 0, 1.0
 
     def _build_critic(self) -> dcgan.Critic | OwnCritic:
         """Build the critic, and check that its layers do not mix records."""
         shape, seed = self._data, self._run.training.seed
         critic = families.build_critic(self.plan.critic_model, shape.image_shape, len(shape.classes), seed=seed)
-        validate_network(critic, self.config)
+        steps.validate_network(critic, self.config)
         return critic
 
     def share_steps(self, ranks: Ranks) -> None:
@@ -159,7 +166,7 @@ class DpGan(PrivateSteps, GivesGenerator):
         self.dpsgd.ranks.from_first([lengths])
         means = (lengths / len(records[0])).tolist()
         groups = group_by_norm(dict(zip(weights, means, strict=True)), self.config.groups)
-        return groups.apart if self.config.APART else groups
+        return groups.apart if self.plan.apart else groups
 
     # Steps --------------------------------------------------------------------------------------------------------
 
@@ -236,6 +243,10 @@ class DpGan(PrivateSteps, GivesGenerator):
                 self._accuracy = 1.0  # wait until the new pace has an effect
         return {"generator_loss": loss.detach(), "fake_accuracy": accuracy, "pace": torch.tensor(float(self.pace))}
 
+    def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
+        """Return the averaged generator."""
+        return product.artifact(self.generator, self._run, config)
+
     def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
         """Return scores (B,) on the CPU of any number of images, of uint8 too, from any device; see `HasCritic`."""
         parts = []
@@ -258,40 +269,26 @@ class DpGan(PrivateSteps, GivesGenerator):
         self.pace, self._since, self._accuracy = state["pace"]
 
 
-Settings, Plan, Method = DpGanRun, DpGanPlan, DpGan
-
-
 # The audit: a critic whose gradient is the canary ---------------------------------------------------------------------
 
 
-class _CanaryGan(DpGan):
-    def _set_up(self, split: Split) -> None:
-        super()._set_up(split)
-        if self.config.groups:
-            names = [name for name, _ in self.critic.named_parameters()]
-            pairs = zip(names[::2], names[1::2], strict=True)
-            groups = ClipGroups(tuple(pairs), (self.config.clip_norm,) * self.config.groups)
-            self.dpsgd = dataclasses.replace(self.dpsgd, groups=groups.apart if self.config.APART else groups)
-
-    def _build_critic(self) -> Any:
-        return CanaryNetwork(len(self._images), SLOPE * self.config.clip_norm, max(1, 2 * self.config.groups))
-
-
-def canaries(section: DpGanConfig, sample_rate: float, noise_multiplier: float, count: int) -> CanarySteps:
+def canaries(section: Any, sample_rate: float, noise_multiplier: float, count: int) -> CanarySteps:
     """Return the critic steps as an audit plays them: by a section's loss, fakes, engine and clip norm."""
     still = {"critic_learning_rate": STILL, "critic_decay": 0.0, "augment": 0.0, "mismatch": 0.0, "public_steps": 0}
     # Two weights a group. A canary is clipped to C in all of them apart, and to C / sqrt(2) in those of a group.
-    alike = -1.0 if not section.groups else -0.5 / section.groups * (1 if section.APART else math.sqrt(2))
+    module = load(section.name)
+    alike = -1.0 if not section.groups else -0.5 / section.groups * (1 if module.Plan.apart else math.sqrt(2))
 
-    def make(split: Split, dpsgd: DPSGDPlan, steps: int, noise: Noise, device: torch.device) -> Training:
-        config = DpGanRun(
+    def make(split: Split, dpsgd: DPSGDPlan, num_steps: int, noise: Noise, device: torch.device) -> Training:
+        config = module.Settings(
             model=ModelConfig(width=1, latent_dim=1, conditional=False),
             method=section.model_copy(update={**still, "max_physical_batch": 512}),
-            privacy=DpGanPrivacy(epsilon=NO_LIMIT, delta=0.5 / len(split.private), sample_rate=sample_rate),
-            training=TrainingConfig(steps=steps, batch_size=dpsgd.divisor),
+            privacy={"epsilon": NO_LIMIT, "delta": 0.5 / len(split.private), "sample_rate": sample_rate},
+            training={"steps": num_steps, "batch_size": dpsgd.divisor},
         )
-        # the loss falls where the score rises
-        return _CanaryGan.of_canaries(config, split, dpsgd, noise, device).seen_gradients(lambda sums: alike * sums)
+        network = CanaryNetwork(len(split.private), SLOPE * section.clip_norm, max(1, 2 * section.groups))
+        method = Method.of_canaries(config, split, dpsgd, noise, device, canaries=network)
+        return method.seen_gradients(lambda sums: alike * sums)  # the loss falls where the score rises
 
     code = (
         "played through the critic steps of dp-gan, with a critic whose gradient is the canary; left out were "
@@ -301,4 +298,6 @@ def canaries(section: DpGanConfig, sample_rate: float, noise_multiplier: float, 
     return CanarySteps(code, make, sample_rate, noise_multiplier, count, section.clip_norm)
 
 
-AUDIT = steps_entry("dp-gan", canaries, DpGanConfig(), sample_rate=0.3, steps=50)  # nearly Gaussian
+AUDIT = steps.steps_entry(
+    "dp-gan", canaries, section_of(Settings, "method")(), sample_rate=0.3, steps=50
+)  # nearly Gaussian

@@ -1,1 +1,0 @@
-"""dp-GAN: DP-SGD on the critic."""

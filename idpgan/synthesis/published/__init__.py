@@ -1,1 +1,0 @@
-"""IDP-GAN as published: a perturbed first layer and a noisy Taylor loss."""
