@@ -23,14 +23,14 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from idpgan import own_code
 from idpgan.config import Section, build
 from idpgan.errors import ConfigError, InputError
+from idpgan.models import validate
 from idpgan.models.config import ModelConfig, classes_of, labels_error
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
 from idpgan.models.private_classifier import PrivateClassifier
-from idpgan.models.validate import is_random, probe, validate_critic, validate_features, validate_generator
-from idpgan.own_code import error_line, is_own_code, resolve, source_digest
 
 NETWORK = "network."  # of the weights in their file, as `OwnGenerator` has them
 _MOST_BYTES = 1 << 34
@@ -58,7 +58,7 @@ class OwnGenerator(Generator):
         facts = {"image_shape": self.image_shape, "num_classes": self.num_classes, "width": config.width}
         facts["latent_dim"] = config.latent_dim
         what = f"model.generator = '{config.generator}'" if given is None else "module"
-        code = resolve(config.generator, "model.generator") if given is None else given
+        code = own_code.resolve(config.generator, "model.generator") if given is None else given
         self.network = _built(code, what, facts, seed, stream=0)
 
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
@@ -80,7 +80,7 @@ class OwnCritic(nn.Module):
         self.image_shape = (int(image_shape[0]), int(image_shape[1]), int(image_shape[2]))
         self.num_classes = classes_of(config, num_classes)
         facts = {"image_shape": self.image_shape, "num_classes": self.num_classes, "width": config.width}
-        code = resolve(config.critic, "model.critic")
+        code = own_code.resolve(config.critic, "model.critic")
         self.network = _built(code, f"model.critic = '{config.critic}'", facts, seed, stream=1)
 
     def forward(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
@@ -108,12 +108,12 @@ class OwnFeatures(nn.Module):
     def __init__(self, path: str, image_shape: tuple[int, int, int]) -> None:
         super().__init__()
         what = f"method.embedding = '{path}'"
-        code = resolve(path, "method.embedding")
+        code = own_code.resolve(path, "method.embedding")
         if isinstance(code, type):
             code = _made(code, what, {"image_shape": image_shape}, seed=0)
         self._code = code.requires_grad_(False) if isinstance(code, nn.Module) else code
         self.eval()
-        validate_features(self, image_shape, what)
+        validate.validate_features(self, image_shape, what)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the features, (B, D)."""
@@ -151,8 +151,8 @@ def _made(code: Any, what: str, facts: dict[str, Any], seed: int, stream: int = 
             return code(**taken(code, facts))
     except Exception as error:  # code of the user may raise anything
         raise ConfigError(
-            f"{what} cannot be built: {error_line(error)}. It is called with those of {', '.join(facts)} that it has "
-            "parameters for; give the others defaults."
+            f"{what} cannot be built: {own_code.error_line(error)}. It is called with those of {', '.join(facts)} that "
+            "it has parameters for; give the others defaults."
         ) from error
 
 
@@ -177,9 +177,9 @@ def check_own(model: ModelConfig, image_shape: Sequence[int], num_classes: int, 
     """
     for network, again in zip(*(_own(model, image_shape, num_classes, seed=0) for _ in range(2)), strict=True):
         if isinstance(network, OwnGenerator):
-            validate_generator(network, f"model.generator = '{model.generator}'")
+            validate.validate_generator(network, f"model.generator = '{model.generator}'")
         else:
-            validate_critic(network, f"model.critic = '{model.critic}'", private=private_critic)
+            validate.validate_critic(network, f"model.critic = '{model.critic}'", private=private_critic)
         others = again.state_dict()
         for name, tensor in network.state_dict().items():
             if tensor.shape != others[name].shape or not torch.equal(tensor.nan_to_num(), others[name].nan_to_num()):
@@ -203,13 +203,13 @@ def computation(
     """
     if not paths:
         return ""
-    if set(paths) - {model.generator, model.critic} or source_digest(paths) is None:
+    if set(paths) - {model.generator, model.critic} or own_code.source_digest(paths) is None:
         return secrets.token_hex(16)
     sha = hashlib.sha256()
     for network in _own(model, image_shape, num_classes, seed):
         shape = (model.latent_dim,) if isinstance(network, OwnGenerator) else network.image_shape
-        inputs = probe(shape, network.num_classes)
-        if is_random(network.train(), inputs):
+        inputs = validate.probe(shape, network.num_classes)
+        if validate.is_random(network.train(), inputs):
             return secrets.token_hex(16)
         for mode in (False, True):
             out = network.train(mode)(*inputs)
@@ -221,7 +221,7 @@ def computation(
 
 def _own(model: ModelConfig, image_shape: Sequence[int], num_classes: int, seed: int) -> list[OwnGenerator | OwnCritic]:
     kinds = ((OwnGenerator, model.generator), (OwnCritic, model.critic))
-    return [kind(model, image_shape, num_classes, seed=seed) for kind, path in kinds if is_own_code(path)]
+    return [kind(model, image_shape, num_classes, seed=seed) for kind, path in kinds if own_code.is_own_code(path)]
 
 
 # In a release -----------------------------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class GeneratorOutline(Generator):
         Raises:
             InputError: If it has not these weights, or cannot be used; see `validate_generator`.
         """
-        given = resolve(module, "module") if isinstance(module, str) else module
+        given = own_code.resolve(module, "module") if isinstance(module, str) else module
         generator = OwnGenerator(self.config, self.image_shape, self.num_classes, given=given)
         if outline_of(generator.network.state_dict()) != outline_of(self.tensors):
             name = getattr(given, "__name__", type(given).__name__)
@@ -310,7 +310,7 @@ class GeneratorOutline(Generator):
                 f"{self.config.generator}: name that code."
             )
         generator.network.load_state_dict(self.tensors)
-        validate_generator(generator, "module")
+        validate.validate_generator(generator, "module")
         generator.classes = self.classes
         return (generator if self.teacher is None else generator.taught_by(self.teacher, self.candidates)).eval()
 

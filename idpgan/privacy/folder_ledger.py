@@ -24,11 +24,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
+from idpgan import files
 from idpgan.data.image_files import LEDGER, walk
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, append_line, read_plain, write_text_atomic
-from idpgan.privacy import totals
-from idpgan.privacy.books import checksum, lock_of, locked, parsed, refusal, unsealed
+from idpgan.privacy import books, totals
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.limit import Limit, LimitError
@@ -107,11 +106,13 @@ class FolderLedger:
             InputError: If the file is damaged, changed or foreign, of another folder, or gone with a limit on it.
         """
         if not path.exists() and not path.is_symlink():
-            mark = lock_of(path)
+            mark = books.lock_of(path)
             if mark.is_file() and mark.stat().st_size:
-                raise refusal(path, f"it is gone, and had a limit ({mark} says so)", _REMEDY)
+                raise books.refusal(path, f"it is gone, and had a limit ({mark} says so)", _REMEDY)
             return cls(path, folder or "")
-        ledger = parsed(read_plain(path, _MOST_BYTES), path, functools.partial(cls.from_json, path), _REMEDY)
+        ledger = books.parsed(
+            files.read_plain(path, _MOST_BYTES), path, functools.partial(cls.from_json, path), _REMEDY
+        )
         if folder not in (None, ledger.folder):
             raise InputError(
                 f"the ledger {path} belongs to a folder named {ledger.folder!a}, not {folder!a}. Name this folder's "
@@ -123,7 +124,7 @@ class FolderLedger:
     def from_json(cls, path: Path, data: Any) -> Self:
         """Rebuild what `write` wrote; another format or checksum, or an unknown entry, raises `InputError`."""
         old = isinstance(data, dict) and data.get("format") == OLD_FORMAT
-        with unsealed(data, OLD_FORMAT if old else FORMAT):
+        with books.unsealed(data, OLD_FORMAT if old else FORMAT):
             if not isinstance(data["folder"], str):
                 raise TypeError("it belongs to no folder")
             entries = [{**row, "run": ""} for row in data["publications"]] if old else data["publications"]
@@ -139,7 +140,7 @@ class FolderLedger:
         Raises:
             InputError: As `read`, and if another publication of the folder is running.
         """
-        with locked(path, busy=f"another publication on the ledger {path} is running. Wait for it."):
+        with books.locked(path, busy=f"another publication on the ledger {path} is running. Wait for it."):
             yield cls.read(path, folder)
 
     def charged(self, *publications: Publication) -> Self:
@@ -159,7 +160,9 @@ class FolderLedger:
         others = {ledger.path for ledger in _limited(chains(folder, after)) if _canonical(ledger.path) != mine}
         with contextlib.ExitStack() as locks:
             for path in sorted(others):
-                locks.enter_context(locked(path, busy=f"a publication on the ledger {path} is running. Wait for it."))
+                locks.enter_context(
+                    books.locked(path, busy=f"a publication on the ledger {path} is running. Wait for it.")
+                )
             refuse_beyond(folder, chains(folder, after), publications)
             after.write()
         return after
@@ -172,7 +175,7 @@ class FolderLedger:
         after = dataclasses.replace(self, limits=(*self.limits, limit))
         after.write()
         if not self.limits:
-            append_line(lock_of(self.path), "limited")
+            files.append_line(books.lock_of(self.path), "limited")
         return after
 
     def write(self) -> None:
@@ -183,8 +186,8 @@ class FolderLedger:
             "publications": [publication.to_json() for publication in self.publications],
             "limits": [limit.to_json() for limit in self.limits],
         }
-        text = json.dumps({**content, "checksum": checksum(content)}, indent=1, allow_nan=False) + "\n"
-        write_text_atomic(self.path, text, mode=PRIVATE_FILE)
+        text = json.dumps({**content, "checksum": books.checksum(content)}, indent=1, allow_nan=False) + "\n"
+        files.write_text_atomic(self.path, text, mode=files.PRIVATE_FILE)
 
 
 Chain = tuple[FolderLedger, ...]  # the ledgers that charge the images of one place, the named folder's own first

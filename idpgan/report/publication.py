@@ -23,9 +23,8 @@ from idpgan.release.artifact import Kind
 from idpgan.release.received import Stated
 from idpgan.release.settings import Settings
 from idpgan.release.verify import open_release
+from idpgan.report import epsilons, page
 from idpgan.report.charts import number
-from idpgan.report.epsilons import SOUND, alarm, delta_text, epsilon_text, figures, ledger_part, risk_part, why
-from idpgan.report.page import MOST_BYTES, Content, cells, lay_out, size_text, table
 
 _NAMES = {
     "entropy_original": "entropy of the original, bits",
@@ -47,7 +46,7 @@ class Sheet(NamedTuple):
     columns: int
 
 
-def publication_page(out: Path, content: Path, form: str, sheet: Sheet, kinds: Mapping[str, Kind]) -> Content:
+def publication_page(out: Path, content: Path, form: str, sheet: Sheet, kinds: Mapping[str, Kind]) -> page.Content:
     """Return the page of an output folder of `idpgan publish`.
 
     Args:
@@ -61,7 +60,7 @@ def publication_page(out: Path, content: Path, form: str, sheet: Sheet, kinds: M
         InputError: If its release or its report.json cannot be read.
     """
     try:
-        computed = parse_json(read_plain(content, MOST_BYTES))
+        computed = parse_json(read_plain(content, page.MOST_BYTES))
     except InputError:
         raise
     except ValueError as error:
@@ -79,13 +78,13 @@ def publication_page(out: Path, content: Path, form: str, sheet: Sheet, kinds: M
     )
     return {
         "title": f"{num:,} images published by {settings.method}",
-        "subtitle": f"Publication {out.resolve().name}, {size_text(shape)}",
-        "alarm": alarm(privacy),
-        "figures": figures(privacy),
-        "why": why(privacy),
+        "subtitle": f"Publication {out.resolve().name}, {page.size_text(shape)}",
+        "alarm": epsilons.alarm(privacy),
+        "figures": epsilons.figures(privacy),
+        "why": epsilons.why(privacy),
         "parts": [
             _about(settings, stated, shape),
-            risk_part(privacy, settings.plan.joint_events(stated.events)),
+            epsilons.risk_part(privacy, settings.plan.joint_events(stated.events)),
             _ledger(computed, stated, content.name),
             {"name": "images", "heading": "Images", **_images(sheet, shape, num)},
             {"name": "errors", "heading": "Errors", **_errors(computed, content.name)},
@@ -94,14 +93,14 @@ def publication_page(out: Path, content: Path, form: str, sheet: Sheet, kinds: M
     }
 
 
-def _about(settings: Settings, stated: Stated, shape: _Shape) -> Content:
+def _about(settings: Settings, stated: Stated, shape: _Shape) -> page.Content:
     """Say what was published, and how."""
     options = settings.table.get("options") or {}
     facts = [
-        ("Method", f"{settings.method} ({SOUND[METHODS[settings.method].sound]})"),
+        ("Method", f"{settings.method} ({epsilons.SOUND[METHODS[settings.method].sound]})"),
         ("Folder", settings.data),
         ("Images", f"N = {settings.num_private:,} (public)"),
-        ("Size", size_text(shape)),
+        ("Size", page.size_text(shape)),
         ("Protected unit", f"one {stated.unit}, {stated.relation}"),
         ("Options", ", ".join(f"{key} = {value}" for key, value in options.items() if value is not None) or "defaults"),
     ]
@@ -109,19 +108,20 @@ def _about(settings: Settings, stated: Stated, shape: _Shape) -> Content:
     return {"name": "about", "heading": "What was published", "facts": facts, "notes": notes}
 
 
-def _ledger(computed: Content, stated: Stated, file: str) -> Content:
+def _ledger(computed: page.Content, stated: Stated, file: str) -> page.Content:
     """Return the charges of this publication, and all publications of the folder up to it."""
-    part = ledger_part(stated.events, float(stated.document["delta"]), stated.report.proven)
+    part = epsilons.ledger_part(stated.events, float(stated.document["delta"]), stated.report.proven)
     ledger = computed.get("ledger")
     if ledger is None:
         return part | {"missing": "An older version of idpgan wrote this folder: see the folder's ledger."}
     try:
         total = ledger["total"]
         folders = "folder, and of those around and inside it," if total.get("on_other_ledgers") else "folder"
-        at_delta = f" at δ = {delta_text(total['delta'])}" if total["delta"] else ""
+        at_delta = f" at δ = {epsilons.delta_text(total['delta'])}" if total["delta"] else ""
+        epsilon = epsilons.epsilon_text(number_from_json(total["epsilon"]))
         text = (
-            f"All publications of the {folders} together: epsilon {epsilon_text(number_from_json(total['epsilon']))}"
-            f"{at_delta}, unit {total['unit']}, {total['relation']}. Later ones are not on this page but on the "
+            f"All publications of the {folders} together: epsilon {epsilon}{at_delta}, unit {total['unit']}, "
+            f"{total['relation']}. Later ones are not on this page but on the "
             f"ledger, {ledger['path']}."
         )
         rows = [
@@ -129,8 +129,8 @@ def _ledger(computed: Content, stated: Stated, file: str) -> Content:
                 str(entry["date"]).replace("T", " ").replace("+00:00", " UTC"),
                 str(entry["method"]),
                 str(entry["events"][0]["unit"]),
-                "nothing" if entry["epsilon"] is None else epsilon_text(number_from_json(entry["epsilon"])),
-                delta_text(float(entry["delta"])),
+                "nothing" if entry["epsilon"] is None else epsilons.epsilon_text(number_from_json(entry["epsilon"])),
+                epsilons.delta_text(float(entry["delta"])),
                 f"{entry['num']:,}",
                 str(entry["out"]),
             )
@@ -139,34 +139,34 @@ def _ledger(computed: Content, stated: Stated, file: str) -> Content:
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{file} says of its ledger what idpgan did not write ({error}).") from error
     head = ("when", "method", "unit", "ε asked for", "δ", "images", "written to")
-    publications = table("Publications of this folder, this one last", head, rows)
+    publications = page.table("Publications of this folder, this one last", head, rows)
     return part | {"text": [text], "tables": [publications, *part["tables"]], "missing": None}
 
 
-def _images(sheet: Sheet, shape: _Shape, num: int) -> Content:
+def _images(sheet: Sheet, shape: _Shape, num: int) -> page.Content:
     """Show originals beside released images, from the contact sheet."""
     shown, file = min(num, sheet.shown), sheet.path.name
     try:
-        images = cells(sheet.path.read_bytes(), shape, min(2 * shown, sheet.columns), GAP_PX)
+        images = page.cells(sheet.path.read_bytes(), shape, min(2 * shown, sheet.columns), GAP_PX)
         pairs = torch.from_numpy(np.ascontiguousarray(images[: 2 * shown])).view(shown, 2, *shape)
     except (OSError, ValueError, RuntimeError) as error:
         return {"missing": f"{file} cannot be read ({error}): publish again to have it."}
     across = min(shown, 4 if max(shape[1:]) > 40 else 8)
     released = {
         "heading": "Released",
-        "pictures": [lay_out(pairs[:, 1], across, alt=f"{shown} released images")],
+        "pictures": [page.lay_out(pairs[:, 1], across, alt=f"{shown} released images")],
         "caption": f"The first {shown} of {num:,}.",
     }
     originals = {
         "heading": "Originals: private, nothing protects them here",
-        "pictures": [lay_out(pairs[:, 0], across, alt=f"the {shown} originals, in the same places")],
+        "pictures": [page.lay_out(pairs[:, 0], across, alt=f"the {shown} originals, in the same places")],
         "caption": f"The same images in the same places, from {file}.",
         "private": True,
     }
     return {"galleries": [released, originals]}
 
 
-def _errors(computed: Content, file: str) -> Content:
+def _errors(computed: page.Content, file: str) -> page.Content:
     """Return the errors over all images: their mean and how far they spread."""
     try:
         rows = []
@@ -178,4 +178,4 @@ def _errors(computed: Content, file: str) -> Content:
         raise InputError(f"{file} holds no errors of images ({error}).") from error
     notes = ["Computed from the originals without noise: no epsilon covers it.", *map(str, computed.get("notes", ()))]
     caption = f"Over {len(computed['images']):,} images"
-    return {"tables": [table(caption, ("", "mean", "least", "median", "most"), rows)], "notes": notes}
+    return {"tables": [page.table(caption, ("", "mean", "least", "median", "most"), rows)], "notes": notes}

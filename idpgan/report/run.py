@@ -31,9 +31,8 @@ from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import load_generator
 from idpgan.release.received import Stated
 from idpgan.release.verify import open_release
-from idpgan.report import epsilons, measured
+from idpgan.report import epsilons, measured, page
 from idpgan.report.epsilons import delta_text, epsilon_text
-from idpgan.report.page import MOST_BYTES, Content, by_class, lay_out, size_text
 from idpgan.run import RunFolder
 from idpgan.training.config import RunConfig
 from idpgan.training.plan import RunPlan, plan_run
@@ -42,7 +41,7 @@ from idpgan.training.stats import read_stats
 _SHOWN_CLASSES = 16
 _PAIRS, _COLUMNS = 16, 4  # generated images that are shown beside their nearest, and pairs side by side
 _OTHER_VERSION = (KeyError, TypeError, ValueError, IndexError, AttributeError)  # raised by foreign files
-_Result = tuple[Content | None, str | None]
+_Result = tuple[page.Content | None, str | None]
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ def gathered(run: RunFolder, config: RunConfig, kinds: Mapping[str, Kind], forma
         with contextlib.suppress(InputError):
             shape = describe(config.data)
     if run.ledger.is_file():
-        books = Books.parse(read_plain(run.ledger, MOST_BYTES), run.ledger)
+        books = Books.parse(read_plain(run.ledger, page.MOST_BYTES), run.ledger)
     results = {name: _read(getattr(run, name), form) for name, form in formats.items()}
     return Known(run, config, stated, artifact, books, shape, results)
 
@@ -155,7 +154,7 @@ def _read(path: Path, form: str) -> _Result:
     if not path.is_file():
         return None, None
     try:
-        content = parse_json(read_plain(path, MOST_BYTES))
+        content = parse_json(read_plain(path, page.MOST_BYTES))
     except ValueError as error:  # InputErrors too
         return None, f"{path.name} cannot be read ({error})."
     if not isinstance(content, dict) or content.get("format") != form:
@@ -166,7 +165,7 @@ def _read(path: Path, form: str) -> _Result:
 # The page ------------------------------------------------------------------------------------------------------------
 
 
-def run_page(known: Known, progress: Progress) -> Content:
+def run_page(known: Known, progress: Progress) -> page.Content:
     """Return the page; real private images are read for it, uncharged, for the curator."""
     privacy, config, stated = known.report, known.config, known.stated
     audit, _ = known.results["audit"]
@@ -210,7 +209,7 @@ def _unreleased(known: Known) -> str:
     return f"This run has released nothing yet{spent}. Continue it with: idpgan train --resume {pasted(known.name)}"
 
 
-def _about(known: Known) -> Content:
+def _about(known: Known) -> page.Content:
     """Say which method was trained on which data."""
     config, data, stated, classes = known.config, known.config.data, known.stated, known.classes
     info = METHODS[config.method.name]
@@ -224,7 +223,7 @@ def _about(known: Known) -> Content:
     elif known.shape is not None:
         facts.append(("Private images", f"N = {known.shape.num_private:,} (public)"))
     if known.image_shape is not None:
-        facts.append(("Size", size_text(known.image_shape)))
+        facts.append(("Size", page.size_text(known.image_shape)))
     names = ", ".join(classes[:_SHOWN_CLASSES]) + ", ..." * (len(classes) > _SHOWN_CLASSES)
     facts.append(("Classes", f"{len(classes)}: {names}" if classes else "none: unlabeled"))
     if data.num_people is not None:
@@ -253,7 +252,7 @@ def _null_records(log: str) -> str:
     return str(totals[-1]) if totals else f"{named:,}" * bool(named)
 
 
-def _ledger(known: Known) -> Content:
+def _ledger(known: Known) -> page.Content:
     """Say what was charged: by the ledger, or else by the release."""
     books, stated, target = known.books, known.stated, known.plan.budget
     if books is not None:
@@ -278,11 +277,11 @@ def _ledger(known: Known) -> Content:
     )
 
 
-def _images(known: Known, progress: Progress) -> Content:
+def _images(known: Known, progress: Progress) -> page.Content:
     """Show what the released generator draws beside real private images."""
     if known.artifact is not None and known.artifact.kind != "generator":
         return {"text": ["A classifier draws no images."]}
-    galleries, images, missing = list[Content](), None, dict[str, str]()
+    galleries, images, missing = list[page.Content](), None, dict[str, str]()
     if known.artifact is None or not (known.run.release / WEIGHTS).is_file():
         missing = {"missing": "Nothing is released yet.", "command": f"idpgan train --resume {pasted(known.name)}"}
     elif (module := known.config.model.generator) in known.config.own_code:
@@ -301,7 +300,7 @@ def _images(known: Known, progress: Progress) -> Content:
     return {"galleries": galleries, "notes": notes, **missing}
 
 
-def _generated(known: Known) -> tuple[Tensor, Content]:
+def _generated(known: Known) -> tuple[Tensor, page.Content]:
     """Draw from the released generator: uint8 (n, C, H, W), and the gallery of them."""
     generator = load_generator(known.run.path)
     shown = min(generator.num_classes, _SHOWN_CLASSES)
@@ -313,7 +312,7 @@ def _generated(known: Known) -> tuple[Tensor, Content]:
     caption = f"Drawn from the released generator with seed 0: {covered}."
     if (truncation := generator.config.drawn.truncation) is not None:
         caption += f" To be looked at, with {truncation:g} of the spread (model.drawing)."
-    pictures = by_class(images, labels, generator.classes, what="generated images")
+    pictures = page.by_class(images, labels, generator.classes, what="generated images")
     return images, {"heading": "Generated", "pictures": pictures, "caption": caption}
 
 
@@ -335,19 +334,19 @@ def _private(known: Known, progress: Progress) -> Images | str:
     return split.private.existing()
 
 
-def _first(private: Images, known: Known) -> Content:
+def _first(private: Images, known: Known) -> page.Content:
     """Show the first private images."""
     checked = known.books is not None and "private data" in known.books.fingerprint
     unchecked = "" if checked else " Without state/ it is not known that these are the run's own data."
     return {
         "heading": "Real: private, nothing protects them here",
-        "pictures": by_class(private.images, private.labels, private.classes, what="real private images"),
+        "pictures": page.by_class(private.images, private.labels, private.classes, what="real private images"),
         "caption": f"The first ones, read for this page without a charge.{unchecked}",
         "private": True,
     }
 
 
-def _nearest(generated: Tensor, private: Images) -> Content:
+def _nearest(generated: Tensor, private: Images) -> page.Content:
     """Show generated images, each beside the private image that it is nearest to."""
     squares, where = nearest_neighbors(generated, private.images, 1)
     pairs = torch.stack([generated, private.images[where[:, 0]]], 1).flatten(0, 1)
@@ -358,11 +357,11 @@ def _nearest(generated: Tensor, private: Images) -> Content:
         f"difference at its right: {float(levels.min()):.1f} to {float(levels.max()):.1f} of 255 grey levels. A "
         "method that learns images by heart shows pairs that are alike; whether they are too alike says idpgan attack."
     )
-    pictures = [lay_out(pairs, 2 * _COLUMNS, alt=alt)]
+    pictures = [page.lay_out(pairs, 2 * _COLUMNS, alt=alt)]
     return {"heading": "Generated beside the nearest real", "pictures": pictures, "caption": caption, "private": True}
 
 
-def _curves(known: Known) -> Content:
+def _curves(known: Known) -> page.Content:
     """Draw stats.jsonl."""
     if not known.run.stats.is_file():
         return {"missing": "There is no stats.jsonl: no step was taken."}
@@ -375,7 +374,7 @@ def _curves(known: Known) -> Content:
     return {"missing": "stats.jsonl is empty: no step was taken."}
 
 
-def _result(known: Known, result: str, command: str, make: Callable[[Content], Content]) -> Content:
+def _result(known: Known, result: str, command: str, make: Callable[[page.Content], page.Content]) -> page.Content:
     """Return the part of one result file, or say which command makes it."""
     content, problem = known.results[result]
     file = getattr(known.run, result).name
@@ -388,7 +387,7 @@ def _result(known: Known, result: str, command: str, make: Callable[[Content], C
     return {"missing": missing, "command": f"idpgan {command} {known.name}"}
 
 
-def _attacks(known: Known) -> Content:
+def _attacks(known: Known) -> page.Content:
     """Return the results of attacks, which need a holdout."""
     if not known.run.attack.is_file() and known.config.data.holdout_share == 0:
         return {
@@ -401,7 +400,7 @@ def _attacks(known: Known) -> Content:
     return _result(known, "attack", "attack", lambda content: measured.attack_part(content, proven))
 
 
-def _audit(known: Known) -> Content:
+def _audit(known: Known) -> page.Content:
     """Return the result of an audit, or why there is nothing to audit."""
     nothing = METHODS[known.config.method.name].nothing_to_audit
     if nothing is not None and not known.run.audit.is_file():
@@ -411,11 +410,11 @@ def _audit(known: Known) -> Content:
     return _result(known, "audit", "audit", lambda content: measured.audit_part(content, released, command))
 
 
-def _environment(known: Known) -> Content:
+def _environment(known: Known) -> page.Content:
     """Say on which machine and with which settings it was trained."""
     settings = {"settings": known.run.config.read_text("utf-8", "replace")}
     try:
-        written = parse_json(read_plain(known.run.environment, MOST_BYTES))
+        written = parse_json(read_plain(known.run.environment, page.MOST_BYTES))
         versions, commit, threads = written["versions"], written["git"], written["threads"]
         facts = [
             ("Versions", ", ".join([f"Python {written['python']}", *(f"{name} {v}" for name, v in versions.items())])),

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from idpgan.data.config import DataConfig
 from idpgan.errors import InputError
+from idpgan.privacy import folder_ledger
 from idpgan.privacy.event import Event
-from idpgan.privacy.folder_ledger import FolderLedger, Publication, chains, ledger_of, refuse_beyond
 from idpgan.run import RunFolder
 from idpgan.training.plan import RunPlan
 
@@ -49,7 +49,7 @@ def refuse_beyond_limits(planned: RunPlan) -> None:
     if folder is not None:
         publications = charges(planned, RunFolder(Path("run")), planned.price.events)
         ledger = _ledger(folder).charged(*publications)
-        refuse_beyond(folder, chains(folder, ledger), publications)
+        folder_ledger.refuse_beyond(folder, folder_ledger.chains(folder, ledger), publications)
 
 
 def charge_folder(planned: RunPlan, run: RunFolder, events: Sequence[Event], *, contained: bool = False) -> None:
@@ -64,7 +64,7 @@ def charge_folder(planned: RunPlan, run: RunFolder, events: Sequence[Event], *, 
     """
     folder = folder_of(planned.config.data, planned.config.data.data_root)
     if folder is not None and events and _is_limited(folder):
-        with FolderLedger.locked(ledger_of(folder), folder.name) as ledger:
+        with folder_ledger.FolderLedger.locked(folder_ledger.ledger_of(folder), folder.name) as ledger:
             ledger.pay(folder, charges(planned, run, events, contained=contained))
 
 
@@ -82,19 +82,19 @@ def charge_rest(planned: RunPlan, run: RunFolder, repeated: Sequence[Event]) -> 
 
 def charges(
     planned: RunPlan, run: RunFolder, events: Sequence[Event], *, contained: bool = True
-) -> tuple[Publication, ...]:
+) -> tuple[folder_ledger.Publication, ...]:
     """Return the rows of a run on a folder's ledger: its events, and the charges of the releases that it contains."""
     path, config = run.path.resolve(), planned.config
     date = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
     epsilon, num = planned.budget.epsilon if planned.budget else None, planned.shape.num_private
-    publication = Publication(
+    publication = folder_ledger.Publication(
         tuple(events), planned.delta, config.method.name, epsilon, num, path.name, date, str(path)
     )
     releases = config.contained if contained and planned.contained else ()
     return (
         publication,
         *(
-            Publication(
+            folder_ledger.Publication(
                 part.events, part.delta, release.method, None, num, path.name, date, str(path / run.release.name)
             )
             for release in releases
@@ -103,14 +103,14 @@ def charges(
     )
 
 
-def _ledger(folder: Path) -> FolderLedger:
-    return FolderLedger.read(ledger_of(folder), folder.name)
+def _ledger(folder: Path) -> folder_ledger.FolderLedger:
+    return folder_ledger.FolderLedger.read(folder_ledger.ledger_of(folder), folder.name)
 
 
 def _is_limited(folder: Path) -> bool:
     """Whether a limit stands on the way of an image of a folder."""
     real = folder.resolve()
-    return any(ledger.limit for chain in chains(real, _ledger(real)) for ledger in chain)
+    return any(ledger.limit for chain in folder_ledger.chains(real, _ledger(real)) for ledger in chain)
 
 
 def _without(events: Sequence[Event], charged: Sequence[Event]) -> list[Event]:

@@ -81,5 +81,5 @@ def published(tmp_path_factory):
     place = tmp_path_factory.mktemp("published")
     faces = folder(place / "faces", each=3)
     for name, method in (("first", "lap"), ("out", "dct")):
-        publish_folder(PublishOptions((str(faces),), method, 2.0, "image", place / name))
+        publish_folder(PublishOptions((str(faces),), method, place / name, epsilon=2.0, unit="image"))
     return place / "out"
