@@ -37,7 +37,7 @@ class Drawing(Section):
         varied: Strength of the motions of images of handwriting that are drawn to train on, which are sharpened too
             (`idpgan.models.varied`): 1 is that of `warp`, 0 leaves all as it was drawn.
         agreed: Public images of each class that are drawn beside the law's as they are and released with it: those that
-            the teacher finds to be of their class (`idpgan.synthesis.agreed`); 0: none.
+            the teacher finds to be of their class (`idpgan.synthesis.move`); 0: none.
         plain_share: Of the images to train on, the share that is drawn by the law as without `agreed` or
             ``model.moved``.
     """

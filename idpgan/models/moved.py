@@ -1,6 +1,6 @@
 """A generator that draws by a released law, and public pictures that were moved onto that law, or agreed with.
 
-What moves them is `idpgan.synthesis.move`, and a teacher chooses in `idpgan.synthesis.agreed`. This generator holds the
+What moves them, and what a teacher chooses, is in `idpgan.synthesis.move`. This generator holds the
 pictures, so that whoever receives it needs neither the public images nor their source.
 """
 

@@ -13,10 +13,8 @@ from idpgan.models.features import DATALESS, PublicFeatures
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.private import people
-from idpgan.synthesis import sums
-from idpgan.synthesis.agreed import check_agreed
+from idpgan.synthesis import move, sums
 from idpgan.synthesis.feature_sums import PhotoFeatures
-from idpgan.synthesis.move import assumed, check_moved
 from idpgan.training.config import MOST_STEPS, settings
 from idpgan.training.plan import RunPlan, Signal
 
@@ -193,7 +191,7 @@ class Plan(RunPlan):
         assumptions = [f"the feature map ({features} features), fixed before any private image was read"]
         if self.shape.sizes.public:
             assumptions.append("what was learned from public images; the generator may reproduce them")
-        return (*assumptions, *assumed(self.config.model), *people.capped(self.config))
+        return (*assumptions, *move.assumed(self.config.model), *people.capped(self.config))
 
     def check(self) -> None:
         """Refuse data that networks, features, cells or teacher cannot use."""
@@ -207,8 +205,7 @@ class Plan(RunPlan):
             )
         people.check_people(self)
         sums.check(self)
-        check_moved(self)
-        check_agreed(self)
+        move.check(self)
         if batch_size % self.rows:
             raise ConfigError(
                 f"training.batch_size = {batch_size} must be a multiple of the {self.rows} classes: "

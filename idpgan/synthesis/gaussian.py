@@ -36,9 +36,7 @@ from idpgan.private import people
 from idpgan.private.released_once import ReleasedOnce
 from idpgan.progress import counted
 from idpgan.release.generator import GeneratorArtifact
-from idpgan.synthesis import moments, product, sums, sums_audit
-from idpgan.synthesis.agreed import check_agreed
-from idpgan.synthesis.move import assumed, check_moved
+from idpgan.synthesis import moments, move, product, sums, sums_audit
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
 from idpgan.synthesis.template import release_template
 from idpgan.training.config import ReleaseConfig, settings
@@ -76,7 +74,7 @@ def assumptions(plan: RunPlan) -> tuple[str, ...]:
     """Return what a release of moments takes as public: the map of an image, and what public images have set of it."""
     learned = ("center, scale and covariance, learned from public images",) if plan.shape.sizes.public else ()
     fixed = "the vector of an image: its functions, center, scale and clip, fixed before any private image"
-    return (fixed, *learned, *assumed(plan.config.model), *people.capped(plan.config))
+    return (fixed, *learned, *move.assumed(plan.config.model), *people.capped(plan.config))
 
 
 def check(plan: RunPlan) -> None:
@@ -84,8 +82,7 @@ def check(plan: RunPlan) -> None:
     model, image_shape = plan.config.model, plan.shape.image_shape
     needed = families.generator_bytes(model, image_shape, plan.classes) + 8 * 4 * plan.rows * dimensions(plan)
     sums.check(plan)
-    check_moved(plan)
-    check_agreed(plan)
+    move.check(plan)
     check_memory(needed, f"model.latent_dim = {model.latent_dim}", "Lower it.")
     people.check_people(plan)
 

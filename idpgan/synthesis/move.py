@@ -1,4 +1,4 @@
-r"""Public pictures, moved onto a released law: post-processing that costs nothing, and reads no private image.
+r"""Public pictures, moved onto a released law or agreed with by a teacher: post-processing that reads no private image.
 
 A released normal distribution of low frequencies knows the light, the pose and the smile of the private faces, never
 the edge of an eye. Public pictures of the same kind have the edges and other moments. So their low DCT coefficients x
@@ -47,6 +47,7 @@ from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import torch_seed
 from idpgan.models.moved import MovedGenerator
+from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.models.registration import Registration, bent_anew, bent_back, displaced, shape_unit
 from idpgan.models.simulators import OwnSimulator
 from idpgan.own_code import is_own_code
@@ -57,6 +58,7 @@ from idpgan.training.plan import RunPlan
 _ABOVE = 2.0  # standard deviations of noise that a gap has to stand above
 _MOST_GAIN = 1.4
 _SMEAR = 2.5  # times the noise that is left in a shift
+_SURE = 0.5  # the least probability of its class that all are alike from
 _DRAWN = 4000  # images of each class, to find the moments of a law that has no closed form
 _AT_ONCE = 1000  # images that are registered
 _RIDGE = 1e-3  # of the mean variance, on a public covariance
@@ -234,6 +236,33 @@ def _positive(matrix: Tensor, power: float = 1.0) -> Tensor:
     return (vectors * values.clamp(min=0) ** power) @ vectors.T
 
 
+# Pictures that a private teacher agrees with -------------------------------------------------------------------------
+
+
+def agreed(law: Generator, public: Images, teacher: PrivateClassifier, *, seed: int) -> MovedGenerator:
+    """Return a generator that draws public pictures beside what a law draws, `Drawing.agreed` of each class.
+
+    A program that draws digits, or a public folder, has edges and shapes that no released law has, and draws some
+    things that are unlike the private images. The teacher has learned from these what each class looks like, so it
+    chooses: of the public pictures of a class those that it finds to be of it, likelier than not. Without labels, all
+    public pictures are asked of every class. The pictures stay as they are, which serves where they are of the same
+    kind as the private images: what is moved onto the law loses what it knew of edges.
+
+    Args:
+        law: Of the same classes as the teacher.
+        public: Of the same shape. Of a class whose pictures the teacher mostly refuses, the likeliest are taken.
+        seed: Of which are taken, where more are agreed with.
+    """
+    num, rng = law.config.drawn.agreed, torch.Generator().manual_seed(seed)
+    result = MovedGenerator(law, num).to(next(law.parameters()).device)
+    for row in range(law.num_classes):
+        pool = pool_of(public, row)
+        pool = pool[torch.randperm(len(pool), generator=rng)]
+        sure = teacher.probabilities(pool)[:, row].cpu().clamp(max=_SURE)
+        result.pictures[row] = pool[sure.argsort(descending=True, stable=True)[:num]]
+    return result.eval().requires_grad_(False)
+
+
 # What is asked of a run ---------------------------------------------------------------------------------------------
 
 
@@ -276,8 +305,13 @@ def drawn_public(
     return Images(pixels, torch.arange(rows).repeat_interleave(num) if classes else None, classes)
 
 
-def check_moved(plan: RunPlan) -> None:
-    """Refuse to move pictures where there are no public ones; no image has been read."""
+def check(plan: RunPlan) -> None:
+    """Refuse to move, or to choose among, pictures that are not there or that memory does not hold; none was read."""
+    _check_moved(plan)
+    _check_agreed(plan)
+
+
+def _check_moved(plan: RunPlan) -> None:
     model, shape, public = plan.config.model, plan.shape, plan.shape.sizes.public
     pictures = max(plan.classes, 1) * math.prod(shape.image_shape)
     check_memory(model.moved * pictures, f"model.moved = {model.moved:,}", "Lower it.")
@@ -291,6 +325,17 @@ def check_moved(plan: RunPlan) -> None:
             f"model.moved = {model.moved:,} public images of each class are moved, and there are {public:,} public "
             "images. Name some as data.public_root, draw them with data.public, by a released generator "
             '(model.simulator = "generator") or by code of yours, or lower model.moved (0: none are moved).'
+        )
+
+
+def _check_agreed(plan: RunPlan) -> None:
+    num, public, shape = plan.config.model.drawn.agreed, plan.shape.sizes.public, plan.shape.image_shape
+    what = f'model.drawing = "{plan.config.model.drawing}"'
+    check_memory(num * max(plan.classes, 1) * math.prod(shape), what, 'Set model.drawing = "handwriting".')
+    if num > public:
+        raise ConfigError(
+            f"{what} chooses {num:,} public images of each class, and there are {public:,} public images. Name some as "
+            'data.public_root, draw more with data.public, or set model.drawing = "handwriting".'
         )
 
 

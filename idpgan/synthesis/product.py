@@ -12,18 +12,17 @@ from idpgan.models.private_classifier import LinearScattering
 from idpgan.models.varied import VariedGenerator
 from idpgan.progress import Progress, silent
 from idpgan.release.generator import GeneratorArtifact
+from idpgan.synthesis import move
 from idpgan.synthesis import teacher as teachers
-from idpgan.synthesis.agreed import agreed
 from idpgan.synthesis.moments import NormalsNoise
-from idpgan.synthesis.move import check_pools, drawn_public, draws_own, move
 from idpgan.training.config import ReleaseConfig, RunConfig
 
 
 def check_public(split: Split, model: ModelConfig) -> None:
     """Refuse public images that are too few, or of no class, for what `artifact` makes; raises `ConfigError`."""
-    if model.drawn.agreed or (model.moved and not draws_own(model)):
+    if model.drawn.agreed or (model.moved and not move.draws_own(model)):
         classes = len(split.classes) if model.conditional else 0
-        check_pools(split.public, model, max(classes, 1))
+        move.check_pools(split.public, model, max(classes, 1))
 
 
 def artifact(
@@ -56,13 +55,13 @@ def artifact(
     if teacher is not None:
         teacher = teachers.balanced(teacher, law, progress)
     if generator.config.drawn.agreed and teacher is not None and public is not None:
-        generator = agreed(law, public, teacher, seed=seed)
+        generator = move.agreed(law, public, teacher, seed=seed)
     if generator.config.moved:
-        if draws_own(generator.config):
-            public = drawn_public(generator.config, run.data, generator.image_shape, generator.classes, seed)
+        if move.draws_own(generator.config):
+            public = move.drawn_public(generator.config, run.data, generator.image_shape, generator.classes, seed)
         if public is None or noise is None:
             raise RuntimeError("public images are moved onto a law whose noise is known, and one of both is missing.")
-        generator = move(generator, public, noise, template, seed=seed)
+        generator = move.move(generator, public, noise, template, seed=seed)
     if teacher is not None and candidates is not None:
         generator = generator.taught_by(teacher, candidates)
     return GeneratorArtifact(generator, config.samples)

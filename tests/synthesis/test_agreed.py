@@ -12,7 +12,7 @@ from idpgan.models.config import ModelConfig, Purpose
 from idpgan.models.drawing import Drawing
 from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.private_classifier import LinearScattering
-from idpgan.synthesis.agreed import agreed
+from idpgan.synthesis.move import agreed
 from idpgan.training.config import build_config
 
 pytestmark = pytest.mark.usefixtures("any_drawing")
