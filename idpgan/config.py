@@ -72,7 +72,8 @@ class Section(pydantic.BaseModel):
             given, default = table[key], cls.DROPPED[key]
             if given != default and not (isinstance(given, Mapping) and given.items() <= default.items()):
                 raise ConfigError(
-                    f"{key} = {_shown(given)} was a setting of an earlier version, and this one knows only "
+                    gone(f"method.{key}")
+                    or f"{key} = {_shown(given)} was a setting of an earlier version, and this one knows only "
                     f"{_shown(default)}. Leave it out."
                 )
         fields = cls.model_fields

@@ -61,6 +61,7 @@ _RNG_STREAM = 2  # of training.seed; 0 and 1 are the initial weights
 _METRIC_IMAGES = 6000
 _AUDITED_NUMBERS = 64  # of a vector, where no run says how many
 _BATCH = 1000  # images per call of the feature map
+_PAST = 0.95  # weight of the past in the average of generated means: makes up for small batches
 _FLOOR = 1e-5  # of the metric, so that directions without variance do not blow up
 _FEATURES = "features."  # prefix of the names of released tensors
 
@@ -221,7 +222,7 @@ class Method(ReleasedOnce):
         sums = released["sums"].float().to(self.device)
         per_row = (sums[:, -1] / self.features.count).clamp(min=1)  # noisy images per class
         self.noise_variance = (self.noise_std / per_row.mean().item()) ** 2
-        self.critic = LinearCritic(self.features.matched_of(sums) / per_row[:, None], self.config.average)
+        self.critic = LinearCritic(self.features.matched_of(sums) / per_row[:, None], _PAST)
 
     @property
     def released_sums(self) -> ReleasedSums:

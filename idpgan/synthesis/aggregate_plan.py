@@ -80,7 +80,6 @@ Settings = settings(
                 "How many images count as one direction when noise and variance are weighed.",
                 ge=0,
             ),
-            "average": key(float, 0.95, "Weight of the past in the critic's average of fake means.", ge=0, lt=1),
             "embedding_steps": key(int, 3500, "Steps of fitting the public CNN.", ge=0),
             "pretrain_steps": key(int, 1500, 'Steps of pre-training a "warp" generator on public images.', ge=0),
             "learning_rate": key(
@@ -106,6 +105,7 @@ Settings = settings(
     checks=[sums.check_shares, _check_start],
     abilities={"move"},
     dropped={
+        "average": 0.95,
         "clusters": 1,
         "groups": 1,
         "critic": "linear",

@@ -158,11 +158,12 @@ def _check_start(config: Any) -> None:
 
 Settings = settings(
     "diffusion",
-    method=[sums.KEYS, moments.KEYS, _KEYS],
+    method=[sums.KEYS, _KEYS],
     privacy=[people.KEYS, people.ABOVE_ZERO, _PRIVACY],
     training=[_TRAINING],
     model=MODEL,
     checks=[sums.check_shares, _check_parts],
+    dropped=moments.DROPPED,
     abilities={"move", "adapt", "record-gradients"},
 )
 

@@ -62,6 +62,7 @@ from idpgan.training.plan import RunPlan, Signal
 
 _RNG_STREAM, _EMBEDDING_STREAM = 12, 13  # of training.seed
 _DRAWN_AT_ONCE = 512  # images of a call of the simulator
+_FIRST, _LAST = 0.6, 0.2  # how much children differ after the first iteration, and after the last but one
 _AUDITED_CANDIDATES, _AUDITED_STEPS = 200, 8  # where no run says how many
 
 
@@ -105,20 +106,6 @@ Settings = settings(
                 ge=0,
                 le=100,
             ),
-            "first_variation": key(
-                float,
-                0.6,
-                "How much children differ from their parents after the first iteration; see `model.variation`.",
-                gt=0,
-                le=1,
-            ),
-            "last_variation": key(
-                float,
-                0.2,
-                "The same after the last iteration but one; in between the strength falls by equal factors.",
-                gt=0,
-                le=1,
-            ),
             "looks": key(dict[str, str] | None, None, _LOOKS),
             "embedding": key(
                 Annotated[str, BeforeValidator(path_of), or_own("scattering"), shown_or_own("scattering")],
@@ -136,7 +123,7 @@ Settings = settings(
     ],
     model=ModelConfig(generator="population", codes=200),  # codes: candidates of a class
     checks=[_check_simulator],
-    dropped={"lookahead": 0},
+    dropped={"lookahead": 0, "first_variation": _FIRST, "last_variation": _LAST},
 )
 
 
@@ -356,9 +343,9 @@ class Method(method.Method):
 
     def _breed(self, step: int) -> None:
         """Replace the members by those with votes and their children, which differ less from step to step."""
-        config, last = self._run.method, self._run.training.steps
+        last = self._run.training.steps
         share = (step - 2) / (last - 2) if last > 2 else 1.0
-        strength = float(config.first_variation ** (1 - share) * config.last_variation**share)
+        strength = float(_FIRST ** (1 - share) * _LAST**share)
         bred = [
             next_candidates(self._simulator, members, counts, strength, self._rng)
             for members, counts in zip(self._members, self._shares, strict=True)

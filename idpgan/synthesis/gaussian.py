@@ -54,11 +54,12 @@ def _check_generator(config: Any) -> None:
 
 Settings = settings(
     "gaussian",
-    method=[sums.KEYS, moments.KEYS],
+    method=[sums.KEYS],
     privacy=[people.KEYS, people.ABOVE_ZERO],
     training=[{"steps": key(int, 0, "0: the run ends with the release, and nothing is trained.", ge=0, le=0)}],
     model=ModelConfig(generator="gaussian", latent_dim=160),
     checks=[sums.check_shares, _check_generator],
+    dropped=moments.DROPPED,
     abilities={"move"},
 )
 
@@ -150,7 +151,7 @@ class Method(ReleasedOnce):
 
     def _set_up(self, split: Split, generator: GaussianGenerator | None = None) -> None:
         super()._set_up(split)
-        model, method = self._run.model, self.config
+        model = self._run.model
         product.check_public(split, model)
         if generator is None:
             seed, classes = self._run.training.seed, len(split.classes)
@@ -162,10 +163,7 @@ class Method(ReleasedOnce):
             split.image_shape,
             model.latent_dim,
             shape=model.drawn.shape,
-            contrast=method.contrast,
-            clip=method.clip,
-            count_share=method.count_share,
-            symmetric=method.symmetric,
+            symmetric=self.config.symmetric,
             light=model.drawn.light,
         )
 

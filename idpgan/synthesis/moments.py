@@ -14,7 +14,6 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from idpgan.config import Keys, key
 from idpgan.data.images import Images, to_float
 from idpgan.models.gaussian import CONTRAST, count_numbers, light_of, low_spectrum, odd_coefficients
 from idpgan.models.light import VARIANCE
@@ -31,32 +30,8 @@ _POWER_SHARE = 0.05  # r, of the squared norm
 # Statements on photographs, checked on drawn faces and on ORL
 CLIP, COUNT_SHARE = 0.7, 0.2
 
-KEYS: Keys = {
-    "contrast": key(
-        float,
-        CONTRAST,
-        "Standard deviation of pixels, on [-1, 1], that is expected without public images.",
-        gt=0,
-        le=1,
-    ),
-    "clip": key(
-        float,
-        CLIP,
-        "Length at which an image's whitened coefficients are cut, in multiples of the expected length: shorter means "
-        "less noise, and less of what makes the image different.",
-        gt=0,
-        le=100,
-    ),
-    "count_share": key(
-        float,
-        COUNT_SHARE,
-        "Share of the squared norm that the count takes; it sets the weight of first against second moments, "
-        "`2 t (1 - t)` against `(1 - t)^2`.",
-        gt=0,
-        lt=1,
-    ),
-}
-"""[method] of a method that releases moments."""
+DROPPED = {"contrast": CONTRAST, "clip": CLIP, "count_share": COUNT_SHARE}
+"""Keys of [method] of idpgan 0.3 of a method that releases moments, at what is constant since."""
 
 
 class Sums(NamedTuple):

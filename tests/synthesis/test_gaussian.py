@@ -286,7 +286,7 @@ def test_a_run_is_audited_with_its_own_settings(tmp_path):
         ("training", {"steps": 5}, r"training\.steps = 5"),
         ("privacy", {"epsilon": 1.0, "delta": 0.0}, r"privacy\.delta = 0"),
         ("privacy", {"epsilon": 1.0, "delta": 1e-5, "unit": "person"}, r'data\.split_by = "identity"'),
-        ("method", {"name": "gaussian", "clip": 0}, r"method\.clip = 0"),
+        ("method", {"name": "gaussian", "clip": 0.5}, r"method\.clip went with idpgan"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(section, keys, words):
