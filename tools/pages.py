@@ -66,11 +66,11 @@ def anchors(path: Path) -> set[str]:
 
 
 def dead_links(path: Path) -> list[str]:
-    """Return the links of a page that lead to no file, or to a heading that its page lacks."""
+    """Return the links of a page that lead to no file, as of a folder, or to a heading that its page lacks."""
     dead = []
     for target, anchor in LINK.findall(path.read_text("utf-8")):
         found = (path.parent / target).resolve() if target else path
-        if not found.exists() or (anchor and found.suffix == ".md" and anchor not in anchors(found)):
+        if not found.is_file() or (anchor and found.suffix == ".md" and anchor not in anchors(found)):
             dead.append(f"{target}#{anchor}" if anchor else target)
     return dead
 
