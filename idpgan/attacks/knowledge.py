@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -156,6 +156,11 @@ class Attack:
     def _scores(self, images: Images, knowledge: Knowledge, names: Sequence[str], progress: Progress) -> Tensor:
         inputs = [knowledge.needed(name) for name in names if not name.endswith("_labels")]
         return self.score(images, *inputs, seed=knowledge.seed, progress=progress)
+
+
+def by_name(rows: Iterable[Attack]) -> dict[str, Attack]:
+    """Return all attacks of some rows, calibrated ones too, by name."""
+    return {attack.name: attack for row in rows for attack in row.with_calibrated()}
 
 
 def of_pixels(function: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from idpgan import checks
 from idpgan.attacks import losses, membership, shadows, tracing
-from idpgan.attacks.knowledge import LEAKS, Attack, of_labels, of_pixels
+from idpgan.attacks.knowledge import LEAKS, Attack, by_name, of_labels, of_pixels
 from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
@@ -147,7 +147,7 @@ _ROWS = (
         target="classifier",
     ),
 )
-ATTACKS: Mapping[str, Attack] = {attack.name: attack for row in _ROWS for attack in row.with_calibrated()}
+ATTACKS: Mapping[str, Attack] = by_name(_ROWS)
 
 
 @typed

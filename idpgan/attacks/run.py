@@ -84,7 +84,7 @@ def attack(
         copied = find_copies(*sides, knowledge.needed("samples"), progress=progress)
         facts["nearest_record"] = _nearest_record(*sides, knowledge, computed)
         facts["copies"] = copied.to_json(names) | ({} if people is None else copied.people(*people))
-    risky = most_exposed(members, knowledge.samples, outcomes, riskiest, names, copied)
+    risky = most_exposed(members, knowledge.samples, outcomes, riskiest, names, copied) if riskiest else ()
     return Findings(outcomes, best, facts, riskiest=risky)
 
 
