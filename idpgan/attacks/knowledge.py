@@ -39,7 +39,7 @@ WORDS = {
 LEAKS = "GAN-Leaks: Chen, Yu, Zhang, Fritz (2020), arXiv:1909.03935"
 _LABELS = {"sample_labels": "samples", "reference_labels": "reference_samples"}
 _REFERENCE = {"samples": "reference_samples", "generator": "reference_generator", "sample_labels": "reference_labels"}
-Computed = dict[tuple[Callable[..., Tensor], str], Tensor]  # scores by the function and the digest of the images
+Computed = dict[tuple[Callable[..., Tensor], tuple[str, ...], str], Tensor]  # by function, inputs, digest of images
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class Attack:
     ) -> Tensor:
         """Return the scores of images, (n,); ``computed`` keeps what several attacks on these images start from."""
         computed = {} if computed is None else computed
-        key = self.score, images.digest()
+        key = self.score, self.inputs, images.digest()
         if key not in computed:
             computed[key] = self._scores(images, knowledge, self.inputs, progress)
         scores = computed[key] if self.change is None else self.change(computed[key])

@@ -34,118 +34,56 @@ def _shadowed(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
     return score
 
 
-_nearest = of_pixels(membership.nearest_sample)
+def _compared(name: str, function: Callable[..., Tensor], paper: str, *more: str) -> Attack:
+    """Return an attack that compares pixels with generated images, and with ``more`` images that the attacker has."""
+    return Attack(name, _BLACK, ("samples", *more), paper, of_pixels(function))
+
+
+_BLACK, _INSIDE = "black box", "partial black box"
 _YEOM = "Yeom, Giacomelli, Fredrikson, Jha (2018), arXiv:1709.01604"
 _LIRA = "LiRA: Carlini, Chien, Nasr, Song, Terzis, Tramer (2022), arXiv:2112.03570"
 _WATSON = f"offline test of {_LIRA}; one reference model: Watson et al. (2022), arXiv:2111.08440"
-_BLACK = "black box"
+_PERSON = "all images of a person as one set, by the distances of GAN-Leaks"
+_DOMIAS = "DOMIAS: van Breugel, Sun, Qian, van der Schaar (2023), arXiv:2302.12580"
+_SONG = "Yang, Zhou and Ning, section 3.2.2; Song, Shokri, Mittal (2019)"
+_LOGAN = "LOGAN: Hayes, Melis, Danezis, De Cristofaro (2019), arXiv:1705.07663"
+_HOMER = "Homer et al. (2008); Dwork, Smith, Steinke, Ullman, Vadhan (2015)"
+_RMIA = "RMIA: Zarifzadeh, Liu, Shokri (2024), arXiv:2312.03262"
+_threshold = of_labels(losses.loss_threshold)
+_calibrated = of_labels(losses.loss_calibrated, seeded=True)
+_confidence = of_labels(losses.classifier_confidence, seeded=True)
+_reconstruction = of_labels(losses.latent_reconstruction, seeded=True)
+_denoising = of_labels(losses.denoising_loss)
+_NEAREST = _compared("nearest-sample", membership.nearest_sample, LEAKS)
 _ROWS = (
-    Attack("nearest-sample", _BLACK, ("samples",), LEAKS, _nearest),
-    Attack(
+    _NEAREST,
+    _compared(
         "nearest-in-features",
-        _BLACK,
-        ("samples",),
+        membership.nearest_in_features,
         "distances of GAN-Leaks, in features of Gabor filters",
-        of_pixels(membership.nearest_in_features),
     ),
-    Attack(
+    _compared(
         "neighborhood-count",
-        _BLACK,
-        ("samples",),
+        membership.neighborhood_count,
         "Hilprecht, Haerterich, Bernau (2019), PoPETs 2019(4)",
-        of_pixels(membership.neighborhood_count),
     ),
-    Attack(
-        "copies",
-        _BLACK,
-        ("samples",),
-        "Carlini et al. (2023), arXiv:2301.13188, section 4.2",
-        of_pixels(membership.copies),
+    _compared("copies", membership.copies, "Carlini et al. (2023), arXiv:2301.13188, section 4.2"),
+    Attack("person-set", _BLACK, ("samples",), _PERSON, _NEAREST.score, by_person=True, change=membership.closeness),
+    _compared("density-ratio", membership.density_ratio, _DOMIAS, "reference"),
+    _compared(
+        "gen-lra", membership.gen_lra, "Gen-LRA: Ward, Wang, Cheng (2025), local likelihood attacks", "reference"
     ),
-    Attack(
-        "person-set",
-        _BLACK,
-        ("samples",),
-        "all images of a person as one set, by the distances of GAN-Leaks",
-        _nearest,
-        by_person=True,
-        change=membership.closeness,
-    ),
-    Attack(
-        "density-ratio",
-        _BLACK,
-        ("samples", "reference"),
-        "DOMIAS: van Breugel, Sun, Qian, van der Schaar (2023), arXiv:2302.12580",
-        of_pixels(membership.density_ratio),
-    ),
-    Attack(
-        "gen-lra",
-        _BLACK,
-        ("samples", "reference"),
-        "Gen-LRA: Ward, Wang, Cheng (2025), local likelihood attacks",
-        of_pixels(membership.gen_lra),
-    ),
-    Attack(
-        "classifier-confidence",
-        _BLACK,
-        ("samples", "sample_labels"),
-        "Yang, Zhou and Ning, section 3.2.2; Song, Shokri, Mittal (2019)",
-        of_labels(losses.classifier_confidence, seeded=True),
-    ),
-    Attack(
-        "latent-reconstruction",
-        "partial black box",
-        ("generator",),
-        LEAKS,
-        of_labels(losses.latent_reconstruction, seeded=True),
-        costly=True,
-    ),
-    Attack(
-        "critic-score",
-        "white box",
-        ("critic",),
-        "LOGAN: Hayes, Melis, Danezis, De Cristofaro (2019), arXiv:1705.07663",
-        of_labels(losses.critic_score),
-    ),
-    Attack(
-        "diffusion-loss",
-        "partial black box",
-        ("denoiser",),
-        "Matsumoto, Miura, Yanai (2023), arXiv:2302.03262",
-        of_labels(losses.denoising_loss),
-    ),
-    Attack("teacher-loss", "partial black box", ("teacher",), _YEOM, of_labels(losses.loss_threshold)),
-    Attack(
-        "teacher-loss-calibrated",
-        "partial black box",
-        ("teacher", "reference"),
-        _WATSON,
-        of_labels(losses.loss_calibrated, seeded=True),
-    ),
-    Attack(
-        "trace",
-        "released sums",
-        ("sums", "reference"),
-        "Homer et al. (2008); Dwork, Smith, Steinke, Ullman, Vadhan (2015)",
-        _trace,
-    ),
+    Attack("classifier-confidence", _BLACK, ("samples", "sample_labels"), _SONG, _confidence),
+    Attack("latent-reconstruction", _INSIDE, ("generator",), LEAKS, _reconstruction, costly=True),
+    Attack("critic-score", "white box", ("critic",), _LOGAN, of_labels(losses.critic_score)),
+    Attack("diffusion-loss", _INSIDE, ("denoiser",), "Matsumoto, Miura, Yanai (2023), arXiv:2302.03262", _denoising),
+    Attack("teacher-loss", _INSIDE, ("teacher",), _YEOM, _threshold),
+    Attack("teacher-loss-calibrated", _INSIDE, ("teacher", "reference"), _WATSON, _calibrated),
+    Attack("trace", "released sums", ("sums", "reference"), _HOMER, _trace),
     Attack("shadow-lira", _BLACK, ("samples", "shadows"), _LIRA, _shadowed(shadows.lira)),
-    Attack(
-        "shadow-rmia",
-        _BLACK,
-        ("samples", "shadows"),
-        "RMIA: Zarifzadeh, Liu, Shokri (2024), arXiv:2312.03262",
-        _shadowed(shadows.rmia),
-    ),
-    Attack("loss-threshold", _BLACK, ("classifier",), _YEOM, of_labels(losses.loss_threshold), target="classifier"),
-    Attack(
-        "loss-calibrated",
-        _BLACK,
-        ("classifier", "reference"),
-        _WATSON,
-        of_labels(losses.loss_calibrated, seeded=True),
-        target="classifier",
-    ),
+    Attack("shadow-rmia", _BLACK, ("samples", "shadows"), _RMIA, _shadowed(shadows.rmia)),
+    Attack("loss-threshold", _BLACK, ("classifier",), _YEOM, _threshold, target="classifier"),
+    Attack("loss-calibrated", _BLACK, ("classifier", "reference"), _WATSON, _calibrated, target="classifier"),
 )
 ATTACKS: Mapping[str, Attack] = by_name(_ROWS)
 

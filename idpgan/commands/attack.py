@@ -201,7 +201,7 @@ def attack_run(path: Path, options: AttackOptions | None = None, progress: Progr
             anything is computed.
     """
     from idpgan.attacks import findings, knowledge, registry, run
-    from idpgan.commands import attacked_run
+    from idpgan.commands import attacked_run, shadow_runs
     from idpgan.models.checkpoint import is_classifier
     from idpgan.release.outputs import check_output
 
@@ -215,18 +215,21 @@ def attack_run(path: Path, options: AttackOptions | None = None, progress: Progr
             f"{path} has released a classifier: --samples, --reference, --train-reference, --shadows and --riskiest "
             "are for generators."
         )
-    target = attacked_run.open_run(folder, kind, options.data_root, progress)
+    target = attacked_run.open_run(folder, kind, options.data_root, device, progress)
     members, others, reference = knowledge.choose_members(target.split.existing(), options.most)
     generator, about = None, None
     if options.reference is not None:
         generator, about = attacked_run.other_generator(options.reference, members, others), str(options.reference)
     elif options.train_reference:
-        generator, about = attacked_run.trained_generator(target, reference, progress)
-    known = attacked_run.knowledge_of(
-        target, rows, reference, generator, about, options.samples, options.seed, device, progress
-    )
+        generator, about = attacked_run.trained_generator(target, reference)
+    makes = target.product.image_shape, target.product.classes
+    if generator is not None and (generator.image_shape, generator.classes) != makes:
+        raise InputError(f"The reference generator {about} makes images of another shape or other classes.")
+    known = attacked_run.knowledge_of(target, rows, reference, generator, options.samples, options.seed)
     if options.shadows:
-        known = attacked_run.with_shadows(known, target, members, others, reference, options.shadows, device, progress)
+        num = len(known.needed("samples"))
+        shadows = shadow_runs.train_shadows(target, members, others, reference, options.shadows, num)
+        known = dataclasses.replace(known, shadows=shadows)
     result = run.attack(
         members,
         others,

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from idpgan import trainer
-from idpgan.attacks import knowledge, losses, shadow_runs, tracing
+from idpgan.attacks import knowledge, losses, tracing
 from idpgan.attacks.knowledge import Attack, Knowledge
 from idpgan.data.images import Images
 from idpgan.data.load import Split, load_again
@@ -37,16 +37,23 @@ _LEAST_SAMPLES, _MOST_SAMPLES = 10_000, 60_000
 
 
 class Target(NamedTuple):
-    """What is attacked, with its data; `state` is None where the run has none left."""
+    """What is attacked, with its data; `state` is None where the run has none left.
+
+    Attributes:
+        device: Where images are drawn and compared.
+        progress: Told how far the work is.
+    """
 
     run: RunFolder
     config: RunConfig
     product: Generator | PrivateClassifier
     split: Split
     state: dict[str, Any] | None
+    device: torch.device
+    progress: Progress
 
 
-def open_run(run: RunFolder, kind: str, data_root: Path | None, progress: Progress) -> Target:
+def open_run(run: RunFolder, kind: str, data_root: Path | None, device: torch.device, progress: Progress) -> Target:
     """Read the run under attack and its data, and refuse what does not belong together."""
     path, config = run.path, trainer.load_config(run.config, data_root=data_root)
     if kind == "generator" and not (run.release / checkpoint.WEIGHTS).is_file():
@@ -63,7 +70,7 @@ def open_run(run: RunFolder, kind: str, data_root: Path | None, progress: Progre
             f"The private images of '{config.data.name}' are not those that {path} was trained on, so that members and "
             "non-members would be mixed up. Name the right files with --data-root."
         )
-    return Target(run, config, product, split, state)
+    return Target(run, config, product, split, state, device, progress)
 
 
 def notes_on(target: Target, members: Images, others: Images, known: Knowledge) -> Iterator[str]:
@@ -93,27 +100,22 @@ def knowledge_of(
     rows: Sequence[Attack],
     reference: Images,
     generator: Generator | None,
-    about: str | None,
     samples: int | None,
     seed: int,
-    device: torch.device,
-    progress: Progress,
 ) -> Knowledge:
     """Gather what the attacks may use, and why the rest is not there.
 
     Args:
         reference: Images that are neither members nor non-members.
-        generator: The reference generator, if there is one, and what it is ``about``.
+        generator: The reference generator, if there is one.
         samples: Images that are drawn; None = as many as are private, 10,000 at least and 60,000 at most.
     """
-    product = target.product.to(device)
+    device, progress, product = target.device, target.progress, target.product.to(target.device)
     least = losses.LEAST_REFERENCE if isinstance(product, PrivateClassifier) else tracing.LEAST_REFERENCE
     known = reference.to(device) if len(reference) >= least else None
     too_few = f"{len(reference)} reference images are too few: {least} are needed"
     if isinstance(product, PrivateClassifier):  # its logits, and images that are neither members nor non-members
         return Knowledge(classifier=product.logits, reference=known, seed=seed, why_not={"reference": too_few})
-    if generator is not None and (generator.image_shape, generator.classes) != (product.image_shape, product.classes):
-        raise InputError(f"The reference generator {about} makes images of another shape or other classes.")
     why_not = {**_WHY_NOT, "reference": too_few}
     num = samples or min(max(target.split.num_private, _LEAST_SAMPLES), _MOST_SAMPLES)
     drawn = knowledge.draw(product, num, seed, progress, "generated images")
@@ -156,39 +158,6 @@ _WHY_NOT = {
 }
 
 
-def with_shadows(
-    known: Knowledge,
-    target: Target,
-    members: Images,
-    others: Images,
-    reference: Images,
-    shadows: int,
-    device: torch.device,
-    progress: Progress,
-) -> Knowledge:
-    """Add so many shadow generators, trained or kept."""
-    trained = shadow_runs.train_shadows(
-        target.run,
-        target.config,
-        target.split,
-        members,
-        others,
-        reference,
-        _train_shadow,
-        shadows=shadows,
-        samples=len(known.needed("samples")),
-        device=device,
-        progress=progress,
-    )
-    return dataclasses.replace(known, shadows=trained)
-
-
-def _train_shadow(config: RunConfig, split: Split, progress: Progress) -> Generator:
-    """Train a shadow, and return what the run would have released: with its teacher, if it has one."""
-    generator: Generator = trainer.train_on(config, split, progress).artifact(config.release).generator
-    return generator.eval()
-
-
 def other_generator(path: Path, *judged: Images) -> Generator:
     """Load the generator of another finished run; refuse one that was trained on members or non-members."""
     other = trainer.load_config(RunFolder.open(path).config)
@@ -209,7 +178,7 @@ def _code(config: RunConfig) -> str | None:
     return config.model.generator if config.model.generator in config.own_code else None
 
 
-def trained_generator(target: Target, reference: Images, progress: Progress) -> tuple[Generator, str]:
+def trained_generator(target: Target, reference: Images) -> tuple[Generator, str]:
     """Train a reference generator, or load the one that an earlier attack left in the run's ``reference/``.
 
     Its ledger has no target, since the reference generator is for the curator only. Of the data of the run under attack
@@ -232,7 +201,7 @@ def trained_generator(target: Target, reference: Images, progress: Progress) -> 
         saved = json.loads((folder / checkpoint.CONFIG).read_text(encoding="utf-8"))
         if saved.get("reference") == identity:
             return checkpoint.load_generator(folder, _code(config)), about
-    method = trainer.train_on(config, dataclasses.replace(split, private=chosen), progress)
+    method = trainer.train_on(config, dataclasses.replace(split, private=chosen), target.progress)
     generator = cast("Generator", method.product).eval()
     checkpoint.save_generator(folder, generator, extra={"reference": identity, "curator_only": True})
     return generator, about

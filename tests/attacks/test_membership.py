@@ -211,7 +211,7 @@ def test_shapes_that_differ_and_empty_sets_are_refused():
 
 
 def test_the_registry_names_what_is_missing():
-    rows = {(attack.score, attack.by_person, attack.calibrated) for attack in ATTACKS.values()}
+    rows = {(attack.score, attack.inputs, attack.by_person, attack.calibrated) for attack in ATTACKS.values()}
     assert len(rows) == len(ATTACKS)
     nothing = Knowledge(why_not={"critic": "its critic sees sums"})
     assert ATTACKS["critic-score"].missing(nothing) == "its critic sees sums"

@@ -12,22 +12,20 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from idpgan import trainer
 from idpgan.attacks.knowledge import draw, joined
 from idpgan.attacks.shadows import Density, Shadows, halves, vulnerable
+from idpgan.commands.attacked_run import Target
 from idpgan.data.images import Images
-from idpgan.data.load import Split
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FOLDER, parse_json, read_plain, write_private_json
 from idpgan.models.generator import Generator
-from idpgan.progress import Progress, renamed
-from idpgan.run import RunFolder
-from idpgan.training.config import RunConfig
+from idpgan.progress import renamed
 
 FOLDER, FORMAT = "shadows", "idpgan shadow 1"
 _MOST_RECORDS = 250  # chosen on each side: each of them must be in shadows and out of others
@@ -36,29 +34,15 @@ _MOST_BYTES = 1 << 24
 
 
 def train_shadows(
-    run: RunFolder,
-    config: RunConfig,
-    split: Split,
-    members: Images,
-    others: Images,
-    reference: Images,
-    train: Callable[[RunConfig, Split, Progress], Generator],
-    *,
-    shadows: int,
-    samples: int,
-    device: torch.device,
-    progress: Progress,
+    target: Target, members: Images, others: Images, reference: Images, shadows: int, samples: int
 ) -> Shadows:
     """Choose the records, train the shadows that are not there yet, and return what all of them show.
 
     Args:
-        run: Keeps them, in ``shadows/``.
-        config: Of the run.
-        split: Its data, without null records.
+        target: The run, which keeps them in ``shadows/``.
         members: Of the attack: the first private images.
         others: As many non-members.
         reference: Images that are neither.
-        train: Returns what a run of this config would release of this split.
         shadows: Even, at least 4.
         samples: Images that are drawn of each.
 
@@ -75,6 +59,7 @@ def train_shadows(
     places = [vulnerable(side.images, reference.images, count) for side in (members, others)]
     members, others = members.select(places[0]), others.select(places[1])
     records, density = joined(members, others), Density.of(reference.images)
+    run, config, split, progress = target.run, target.config, target.split, target.progress
     included = halves(shadows, len(records), config.training.seed + _SEED)
     background = torch.ones(len(split.private), dtype=torch.bool)
     background[places[0]] = False  # members are the first private images
@@ -89,9 +74,10 @@ def train_shadows(
         path, what = run.path / FOLDER / f"{number:04}.json", f"shadow {number + 1} of {shadows}"
         densities = _kept(path, key, len(records))
         if densities is None:
-            generator = train(shadow, dataclasses.replace(split, private=private), renamed(progress, what)).to(device)
-            drawn = draw(generator, samples, training.seed, progress, what)
-            densities = density(records.images.to(device), drawn.images)
+            trained = trainer.train_on(shadow, dataclasses.replace(split, private=private), renamed(progress, what))
+            generator: Generator = trained.artifact(shadow.release).generator  # with its teacher, if it has one
+            drawn = draw(generator.eval().to(target.device), samples, training.seed, progress, what)
+            densities = density(records.images.to(target.device), drawn.images)
             path.parent.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
             content = {"format": FORMAT, "curator_only": True, "key": key, "observed": densities.tolist()}
             write_private_json(path, content)
