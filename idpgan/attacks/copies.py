@@ -168,7 +168,7 @@ def search(images: Tensor, cloud: Tensor, progress: Progress = silent) -> tuple[
         scores.view(-1)[part] = _correlation(planes, theirs[places.flatten()[part]])
         progress("copies, best pairs", int(part[-1]) + 1, len(rows))
     best = scores.argmax(1, keepdim=True)
-    score, place, way = (each.gather(1, best)[:, 0].cpu() for each in (scores, places, turned))
+    score, place, way = (part.gather(1, best)[:, 0].cpu() for part in (scores, places, turned))
     return score, place, way
 
 
@@ -216,7 +216,7 @@ def _correlation(planes: Tensor, others: Tensor) -> Tensor:
         places = other.shape[-1] - _MIDDLE + 1
         window = torch.ones(places, other.shape[-1]).triu().tril(_MIDDLE - 1).to(other) / _MIDDLE
         products = torch.fft.irfft2(torch.fft.rfft2(other, s=size) * wave, s=size)[:, :places, :places] / _MIDDLE**2
-        mean, squares = (window @ each @ window.T for each in (other, other.square()))
+        mean, squares = (window @ plane @ window.T for plane in (other, other.square()))
         theirs = (squares - mean.square()).clamp(min=0) + _FINE_CONTRAST**2
         best = torch.maximum(best, (products / (energy[:, None, None] * theirs).sqrt()).flatten(1).amax(1))
     return best

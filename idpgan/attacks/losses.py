@@ -173,8 +173,8 @@ def latent_reconstruction(
     scores = torch.empty(len(images), device=images.device)
     for index in torch.arange(len(images), device=images.device).split(batch_size):
         target = floats(images[index])
-        given = None if classes is None else classes[index].repeat_interleave(starts.shape[1])
-        scores[index] = -_search(generator, target, latents[starts[index]], given, steps, learning_rate)
+        chosen = None if classes is None else classes[index].repeat_interleave(starts.shape[1])
+        scores[index] = -_search(generator, target, latents[starts[index]], chosen, steps, learning_rate)
         progress("reconstructions", int(index[-1]) + 1, len(images))
     generator.train(was_training)
     return scores
@@ -205,8 +205,8 @@ def _drawn(generator: Generator, latents: Tensor, label: int | None) -> Tensor:
     parts = []
     with torch.no_grad():
         for z in latents.split(500):
-            given = None if label is None else torch.full((len(z),), label, device=z.device)
-            parts.append(generator(z, given))
+            classes = None if label is None else torch.full((len(z),), label, device=z.device)
+            parts.append(generator(z, classes))
     return torch.cat(parts)
 
 
@@ -304,7 +304,7 @@ def _distance(known: tuple[Tensor, Tensor, Tensor], queried: tuple[Tensor, Tenso
 
     Args:
         known: Difficulty, confidence and class of images that are not members, (m,) each.
-        asked: The same of the images in question, (n,) each.
+        queried: The same of the images in question, (n,) each.
         num_classes: K.
     """
     scores = torch.zeros(len(queried[0]), dtype=torch.float64, device=queried[0].device)

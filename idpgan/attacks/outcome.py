@@ -148,7 +148,10 @@ def best_of(outcomes: Sequence[Outcome], confidence: float = 0.95, further: int 
         for name, result in results
         if (value := result.tpr_at_fpr[RATE]) is not None and (interval := result.tpr_intervals[RATE]) is not None
     ]
-    auc, tpr = (max(kind, key=lambda each: (each.interval[0], each.value), default=None) for kind in (areas, rates))
+    auc, tpr = (
+        max(kind, key=lambda strongest: (strongest.interval[0], strongest.value), default=None)
+        for kind in (areas, rates)
+    )
     return None if auc is None else Best(len(run), confidence, auc, tpr)
 
 

@@ -377,9 +377,9 @@ def _scalar(name: str, kind: Any, request: Request) -> AuditCase:
     mechanism = mechanism_of(calibrate(lambda multiplier: [mechanism_of(multiplier).event], *budget))
     zero = torch.zeros(1, dtype=torch.int64 if discrete else torch.float64)
     pair = Pair("0 against the sensitivity", zero, zero + (_STEPS if discrete else 1))
-    given = guarantees(request, mechanism.event)
+    claimed, proven = guarantees(request, mechanism.event)
     ratio = likelihood_ratio(mechanism)
-    return AuditCase(name, pair, *given, mechanism, (ratio,), events=(mechanism.event,))
+    return AuditCase(name, pair, claimed, proven, mechanism, (ratio,), events=(mechanism.event,))
 
 
 def _selection(name: str, kind: type[Exponential] | type[NoisyMax], request: Request) -> AuditCase:
@@ -389,17 +389,17 @@ def _selection(name: str, kind: type[Exponential] | type[NoisyMax], request: Req
     scores[0] = 0.0
     maker: Maker = Outcomes if isinstance(mechanism, NoisyMax) else likelihood_ratio(mechanism)
     pair = Pair("one score worst against the same score best", scores, 1 - scores)
-    given = guarantees(request, mechanism.event)
-    return AuditCase(name, pair, *given, mechanism, (maker,), events=(mechanism.event,))
+    claimed, proven = guarantees(request, mechanism.event)
+    return AuditCase(name, pair, claimed, proven, mechanism, (maker,), events=(mechanism.event,))
 
 
 def _randomized_response(request: Request) -> AuditCase:
     """Return the case of one label out of ten."""
     mechanism = RandomizedResponse(_CATEGORIES, request.epsilon, *_adjacency(request))
     pair = Pair("label 0 against label 1", torch.tensor([0]), torch.tensor([1]))
-    given = guarantees(request, mechanism.event)
+    claimed, proven = guarantees(request, mechanism.event)
     ratio = likelihood_ratio(mechanism)
-    return AuditCase("randomized-response", pair, *given, mechanism, (ratio,), events=(mechanism.event,))
+    return AuditCase("randomized-response", pair, claimed, proven, mechanism, (ratio,), events=(mechanism.event,))
 
 
 def _lap(request: Request) -> AuditCase:
@@ -430,10 +430,10 @@ def _lap(request: Request) -> AuditCase:
 
     pair = PAIRS[request.pair or "extremes"](IMAGE_SHAPE, unit)
     event = mechanism.event.repeated(count)
-    given = guarantees(request, event)
+    claimed, proven = guarantees(request, event)
     maker: Maker = lambda data, neighbor: Nearness(data, neighbor, unit=scale)  # noqa: E731
     notes = ("pixels that do not differ are independent of everything and were not simulated",)
-    return AuditCase("lap", pair, *given, release, (maker,), entrywise=True, notes=notes, events=(event,))
+    return AuditCase("lap", pair, claimed, proven, release, (maker,), entrywise=True, notes=notes, events=(event,))
 
 
 CASES: dict[str, Entry] = {

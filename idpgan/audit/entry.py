@@ -134,18 +134,18 @@ class Entry:
         }
         options = self.options or {}
         for field in ("pair", "law", "draw"):
-            given = getattr(request, field)
+            value = getattr(request, field)
             if field in options:
-                chosen[field] = _pick(name, field, given, options[field])
-            elif given is not None:
-                raise InputError(f"'{name}' has no choice of {field}; leave {given} out.")
+                chosen[field] = _pick(name, field, value, options[field])
+            elif value is not None:
+                raise InputError(f"'{name}' has no choice of {field}; leave {value} out.")
         default = 0.0 if chosen.get("law") in self.pure else self.delta
         return self.build(Request(**chosen, delta=default if request.delta is None else request.delta))
 
 
-def _pick(name: str, what: str, given: Any, known: tuple[Any, ...]) -> Any:
-    if given is None:
+def _pick(name: str, what: str, value: Any, known: tuple[Any, ...]) -> Any:
+    if value is None:
         return known[0]
-    if given not in known:
-        raise InputError(f"'{name}' has no {what} {given}; known: {', '.join(known)}.")
-    return given
+    if value not in known:
+        raise InputError(f"'{name}' has no {what} {value}; known: {', '.join(known)}.")
+    return value

@@ -379,7 +379,7 @@ def audit_guesses(
     tried = tuple(sorted(min(r, num) for r in chosen)) if guesses is None else tuple(sorted(chosen))
     if not tried or not 1 <= tried[0] <= tried[-1] <= num:
         raise InputError(f"Numbers of guesses {list(tried)} must be in 1 .. {num}, the number of canaries.")
-    each = 1 - (1 - confidence) / len(tried)
+    strict = 1 - (1 - confidence) / len(tried)
     order = scores.cpu().argsort(descending=True, stable=True)
     truth = included.cpu()[order]
     best: tuple[float, int, int] = (-1.0, 0, 0)
@@ -387,11 +387,11 @@ def audit_guesses(
     for r in tried:
         top = (r + 1) // 2
         right[r] = correct = int(truth[:top].sum()) + int((~truth[num - (r - top) :]).sum() if r > top else 0)
-        bound = epsilon_from_guesses(num, r, correct, delta=delta, confidence=each)
+        bound = epsilon_from_guesses(num, r, correct, delta=delta, confidence=strict)
         best = max(best, (bound, r, correct))
     epsilon, r, correct = best
-    cap = max(epsilon_from_guesses(num, r, r, delta=delta, confidence=each) for r in tried)
-    fdp = bound_law(num, right, events, delta=delta, error=1 - each) if has_law(events, delta) else None
+    cap = max(epsilon_from_guesses(num, r, r, delta=delta, confidence=strict) for r in tried)
+    fdp = bound_law(num, right, events, delta=delta, error=1 - strict) if has_law(events, delta) else None
     return OneRunResult(epsilon, cap, r, correct, num, tried, delta, confidence, fdp=fdp)
 
 

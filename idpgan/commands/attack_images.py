@@ -99,8 +99,8 @@ def attack(
         whole(value, name, least)
     if not 0 < confidence < 1:
         raise InputError(f"confidence = {confidence} must be in (0, 1).")
-    given = dict(zip(_SIDES, (synthetic, members, others, reference), strict=True))
-    sources = {name: source for name, source in given.items() if source is not None}
+    named = zip(_SIDES, (synthetic, members, others, reference), strict=True)
+    sources = {name: source for name, source in named if source is not None}
     started, where = time.monotonic(), resolve_device(device, "device")
     rows = select_attacks((attacks,) if isinstance(attacks, str) else attacks)
     rows = tuple(row for row in rows if set(row.needs) <= _POSSIBLE)
@@ -214,11 +214,12 @@ def _chosen(read: dict[str, Images], most: int, seed: int) -> tuple[tuple[Images
             notes.append(f"{shared} images are among {name} and {other} both, which makes every attack look weaker")
     num = min(len(read["members"]), len(read["others"]), most)
     rng = torch.Generator().manual_seed(seed)
-    sides = [each.select(torch.randperm(len(each), generator=rng)[:num]) for each in (read["members"], read["others"])]
-    sides = [Images(each.images, identities=each.identities) for each in sides]  # classes may have other names
-    both = [each.identities for each in sides]
-    if (both[0] is None) != (both[1] is None):
-        sides = [Images(each.images) for each in sides]
+    both = read["members"], read["others"]
+    sides = [side.select(torch.randperm(len(side), generator=rng)[:num]) for side in both]
+    sides = [Images(side.images, identities=side.identities) for side in sides]  # classes may have other names
+    people = [side.identities for side in sides]
+    if (people[0] is None) != (people[1] is None):
+        sides = [Images(side.images) for side in sides]
     return (sides[0], sides[1]), notes
 
 

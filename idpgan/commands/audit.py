@@ -256,10 +256,10 @@ def case_of(what: str, options: AuditOptions) -> AuditCase:
     from idpgan.audit.entry import Request
     from idpgan.privacy.guarantee import parse_unit
 
-    run, asked = run_of(what), given(options, *_OF_METHODS)
+    run, unfit = run_of(what), given(options, *_OF_METHODS)
     if run is not None:
-        if asked:
-            raise InputError(f"{asked[0]} is for methods; {run} is a run and is audited with its own settings.")
+        if unfit:
+            raise InputError(f"{unfit[0]} is for methods; {run} is a run and is audited with its own settings.")
         return run_case(run)
     if options.release:
         raise InputError(f"--release is for runs, and {what} is none.")

@@ -254,8 +254,8 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
         about["classifier_run"] = _guarantee(options.classifier_run, beside)
     if judges is not None:
         name = (options.classifiers or tuple(RECIPES))[0]
-        said = predictions.predicted_by_fit(images, judges.images, name, store, device, progress)
-        evaluation = _with_predictions(evaluation, judges, said, options)
+        predicted = predictions.predicted_by_fit(images, judges.images, name, store, device, progress)
+        evaluation = _with_predictions(evaluation, judges, predicted, options)
     about |= {"num_images": len(images), "images_digest": images.digest()}
     about["drawn_for"] = Purpose.TRAINING if kind == "generator" else purpose_of(source) or None
     return Evaluated(evaluation, _facts(source, kind, config, about, device, started), out)
@@ -328,8 +328,8 @@ def _evaluate_classifier(source: Path, options: EvaluateOptions, device: torch.d
     accuracy = measure_accuracy(classifier, getattr(split, part))
     evaluation = Evaluation({"classifier": accuracy}, part, (CURATOR_NOTE,))
     if judges is not None:
-        said = classifier.logits(judges.images.images).argmax(1).cpu()
-        evaluation = _with_predictions(evaluation, judges, said, options)
+        predicted = classifier.logits(judges.images.images).argmax(1).cpu()
+        evaluation = _with_predictions(evaluation, judges, predicted, options)
     about = {"classifier_run": _guarantee(source, classifier), "num_images": accuracy.num_images}
     return Evaluated(evaluation, _facts(source, "classifier", config, about, device, started), out)
 
@@ -343,15 +343,17 @@ def _judges(config: DataConfig, split: Split, options: EvaluateOptions) -> Judge
     return Judges.of(config, split, part, options.by) if wanted else None
 
 
-def _with_predictions(evaluation: Evaluation, judges: Judges, said: Tensor, options: EvaluateOptions) -> Evaluation:
+def _with_predictions(
+    evaluation: Evaluation, judges: Judges, predicted: Tensor, options: EvaluateOptions
+) -> Evaluation:
     """Write the rows, and add what is measured by group."""
     from idpgan.metrics.predictions import measure_groups, write_predictions
 
     if options.predictions is not None:
-        write_predictions(options.predictions, judges, said)
+        write_predictions(options.predictions, judges, predicted)
     if options.by is None:
         return evaluation
-    by_group = measure_groups(options.by, judges, said)
+    by_group = measure_groups(options.by, judges, predicted)
     return dataclasses.replace(evaluation, results={**evaluation.results, "by_group": by_group})
 
 

@@ -105,27 +105,27 @@ class Reidentification:
     @cached_property
     def best(self) -> Guesses:
         """The attack that names most."""
-        return max(self.guesses, key=lambda each: each.ranks[0])
+        return max(self.guesses, key=lambda guesses: guesses.ranks[0])
 
     @property
     def leak(self) -> bool:
         """Whether an attack surely names more than a constant guess does."""
-        return max(each.interval[0] for each in self.guesses) > self.chance
+        return max(guesses.interval[0] for guesses in self.guesses) > self.chance
 
     def to_json(self) -> dict[str, Any]:
         """Return the content of attack.json."""
         head = {"format": FORMAT, "curator_only": True, **self.facts, "leak": self.leak, "chance": self.chance}
-        rows = {"attacks": [each.to_json() for each in self.guesses]}
-        return {**head, **rows, "originals": [each.to_json() for each in self.originals], "notes": list(self.notes)}
+        attacks, originals = ([guess.to_json() for guess in part] for part in (self.guesses, self.originals))
+        return {**head, "attacks": attacks, "originals": originals, "notes": list(self.notes)}
 
     def rows(self) -> list[tuple[str, ...]]:
         """Return the table: attack, learned from, filter, first guess with its interval, first five."""
         table = list[tuple[str, ...]]()
-        for each in (*self.guesses, *self.originals):
-            low, high = each.interval
-            first, few = each.ranks[0], each.ranks[min(FEW, len(each.ranks)) - 1]
+        for guess in (*self.guesses, *self.originals):
+            low, high = guess.interval
+            first, few = guess.ranks[0], guess.ranks[min(FEW, len(guess.ranks)) - 1]
             table.append(
-                (each.attack, each.learned, each.filtered, f"{first:.1%} [{low:.1%}, {high:.1%}]", f"{few:.1%}")
+                (guess.attack, guess.learned, guess.filtered, f"{first:.1%} [{low:.1%}, {high:.1%}]", f"{few:.1%}")
             )
         return table
 
@@ -150,10 +150,10 @@ class Reidentification:
 
         figure = Figure(figsize=(7, 5), layout="constrained")
         axes = figure.add_subplot()
-        for each in (*self.guesses, *self.originals):
-            style = ":" if each.filtered == "originals" else "-" if each.learned == "clear" else "--"
-            label = f"{each.attack}, {each.learned}, {each.filtered}"
-            axes.plot(range(1, len(each.ranks) + 1), each.ranks, style, label=label)
+        for guess in (*self.guesses, *self.originals):
+            style = ":" if guess.filtered == "originals" else "-" if guess.learned == "clear" else "--"
+            label = f"{guess.attack}, {guess.learned}, {guess.filtered}"
+            axes.plot(range(1, len(guess.ranks) + 1), guess.ranks, style, label=label)
         axes.plot([1, len(self.best.ranks)], [self.chance, 1], color="grey", lw=0.8, label="guess")
         axes.set(xlabel="guesses", ylabel="share of images named", ylim=(0, 1), title="Rank curves")
         axes.legend(fontsize="x-small", loc="lower right")
@@ -203,18 +203,18 @@ def recognize_people(
     clear_images = read_images(files, (channels, height, width), progress)
     chosen, notes = _chosen(clear_images, people, most)
     clear, shown, people = clear_images.images[chosen], released[chosen], people[chosen]
-    known, asked = halves(people)
+    known, queries = halves(people)
     jobs = list(_jobs(names, shown, notes))
-    found, truth = [], torch.searchsorted(people.unique(), people[asked])
+    judged, truth = [], torch.searchsorted(people.unique(), people[queries])
     strict = 1 - (1 - confidence) / len(jobs)
     for number, (attack, learned, filtered) in enumerate(jobs):
         progress("attacks", number, len(jobs), f"{attack}, {filtered}")
         view = clear if filtered == "originals" else FILTERS[filtered](shown)
         learning = clear[known] if learned == "clear" else view[known]
-        scores = _scores(attack, learning, people[known], view[asked], seed, str(where))
+        scores = _scores(attack, learning, people[known], view[queries], seed, str(where))
         ranks = ranks_of(scores, truth)
         interval = share_interval((ranks == 1).double().numpy(), truth.numpy(), strict)
-        found.append(Guesses(attack, learned, filtered, rank_curve(ranks, scores.shape[1]), interval))
+        judged.append(Guesses(attack, learned, filtered, rank_curve(ranks, scores.shape[1]), interval))
     progress("attacks", len(jobs), len(jobs))
     facts = {
         "publication": str(out),
@@ -222,7 +222,7 @@ def recognize_people(
         "originals": str(originals),
         "num_people": len(people.unique()),
         "num_known": len(known),
-        "num_asked": len(asked),
+        "num_asked": len(queries),
         "confidence": confidence,
         "seconds": round(time.monotonic() - started, 1),
         "environment": describe_environment(where.type),
@@ -231,7 +231,10 @@ def recognize_people(
         "computed with the originals: for the curator only, covered by no epsilon. Intervals hold for all attacks "
         f"together with {confidence:.3g} confidence"
     )
-    guesses, best = (tuple(each for each in found if (each.filtered == "originals") is on) for on in (False, True))
+    guesses, best = (
+        tuple(guess for guess in judged if (guess.filtered == "originals") is of_originals)
+        for of_originals in (False, True)
+    )
     return Reidentification(guesses, best, int(truth.bincount().max()) / len(truth), facts, tuple(notes))
 
 
@@ -253,17 +256,17 @@ def _jobs(names: Sequence[str], images: Tensor, notes: list[str]) -> Iterator[tu
         )
 
 
-def _scores(attack: str, known: Tensor, identities: Tensor, asked: Tensor, seed: int, device: str) -> Tensor:
-    """Return how likely each person is on each asked image, (N, P), people ascending."""
+def _scores(attack: str, known: Tensor, identities: Tensor, queries: Tensor, seed: int, device: str) -> Tensor:
+    """Return how likely each person is on each query, (N, P), people ascending."""
     if attack == "pca-svm":
         components = min(_COMPONENTS, len(known), known[0].numel())
-        return scores_by_svm(known, identities, asked, components, seed=seed)
+        return scores_by_svm(known, identities, queries, components, seed=seed)
     if attack == "network":
-        return scores_by_network(known, identities, asked, seed=seed, device=device)
-    found = subspace_scores(*(to_unit(images).mean(1) for images in (asked, known)))
+        return scores_by_network(known, identities, queries, seed=seed, device=device)
+    scores = subspace_scores(*(to_unit(images).mean(1) for images in (queries, known)))
     people, person = identities.unique(return_inverse=True)
-    best = torch.full((len(asked), len(people)), -1.0, dtype=found.dtype)
-    return best.scatter_reduce_(1, person.expand(len(asked), -1), found, "amax")
+    best = torch.full((len(queries), len(people)), -1.0, dtype=scores.dtype)
+    return best.scatter_reduce_(1, person.expand(len(queries), -1), scores, "amax")
 
 
 def _released(out: Path) -> tuple[Tensor, list[str], str]:

@@ -235,14 +235,14 @@ def fit_named(
         raise InputError(f"{what}: these images have no labels, and a classifier cannot be trained without them.")
     model = build_classifier(name, images.image_shape, len(images.classes), seed=seed).to(device)
     config = recipe(name, len(images), seed)
-    told = f"{what}, epochs"
-    progress(told, 0, config.epochs)
+    name = f"{what}, epochs"
+    progress(name, 0, config.epochs)
     return model, fit_classifier(
         model,
         images.images,
         images.labels,
         config=config,
-        on_epoch=lambda epoch: progress(told, epoch.number, config.epochs),
+        on_epoch=lambda epoch: progress(name, epoch.number, config.epochs),
     )
 
 

@@ -62,7 +62,7 @@ class Judges:
         index, files, values = place[there].tolist(), list[str](), list[str]()
         if config.name == "folder":
             paths = folder.paths(config)[0 if len(rows) else -len(judges) :]
-            files = [paths[each].relative_to(config.data_root).as_posix() for each in index]
+            files = [paths[number].relative_to(config.data_root).as_posix() for number in index]
         if column is not None:
             values = _values(config, judges, column, index, there)
             if not 2 <= (groups := len({*values} - {""})) <= MOST_GROUPS:
@@ -159,13 +159,15 @@ def measure_groups(column: str, judges: Judges, predicted: Tensor) -> GroupsResu
         return share_interval((truth == predicted).astype(float), np.unique(draws, return_inverse=True)[1])
 
     truth = cast(Tensor, judges.images.labels)
-    real, given, sensitive = truth.numpy()[known], predicted.numpy()[known], groups[known]
+    real, predictions, sensitive = truth.numpy()[known], predicted.numpy()[known], groups[known]
     metrics = {"num_real": count, "accuracy": accuracy_score, "interval": interval}
     draws = {"interval": {"draws": draws_of(judges.images)[known]}}
-    frame = MetricFrame(metrics=metrics, y_true=real, y_pred=given, sensitive_features=sensitive, sample_params=draws)
+    frame = MetricFrame(
+        metrics=metrics, y_true=real, y_pred=predictions, sensitive_features=sensitive, sample_params=draws
+    )
     apart = None
     if len(judges.images.classes) == 2:
-        apart = float(demographic_parity_difference(y_true=real, y_pred=given, sensitive_features=sensitive))
+        apart = float(demographic_parity_difference(y_true=real, y_pred=predictions, sensitive_features=sensitive))
     return GroupsResult(column, frame.by_group.to_dict("index"), apart, int((~known).sum()))
 
 

@@ -142,14 +142,14 @@ def scores_by_svm(
     from sklearn.svm import SVC
 
     known, people = identities.cpu().unique(return_inverse=True)
-    rows, asked = (images.detach().cpu().flatten(1).float().numpy() for images in (train, test))
+    rows, queries = (images.detach().cpu().flatten(1).float().numpy() for images in (train, test))
     if np.ptp(rows, axis=0).max() == 0:
-        return torch.zeros(len(asked), len(known))  # identical images distinguish no people, and have no components
+        return torch.zeros(len(queries), len(known))  # identical images distinguish no people, and have no components
     pca = PCA(components, whiten=True, svd_solver=solver, random_state=seed).fit(rows)
     # Images of lower rank than `components`: whitening would blow up the rounding errors of the rest.
     kept = pca.explained_variance_ > _NO_VARIANCE * pca.explained_variance_[0]
     svm = SVC(C=penalty, kernel="rbf", gamma="scale").fit(pca.transform(rows)[:, kept], people.numpy())
-    decisions = torch.from_numpy(svm.decision_function(pca.transform(asked)[:, kept]))
+    decisions = torch.from_numpy(svm.decision_function(pca.transform(queries)[:, kept]))
     if decisions.ndim == 1:  # of two people one number says both
         return torch.stack([-decisions, decisions], 1)
     return decisions

@@ -12,24 +12,10 @@ from idpgan.attacks.findings import COPIES
 from idpgan.attacks.independence import FALSE_ALARM, own_side
 from idpgan.attacks.outcome import Outcome, best_of, judged, least_images
 from idpgan.attacks.registry import ATTACKS
-from idpgan.commands import main
 from idpgan.data.images import Images, png_bytes, to_uint8
 from idpgan.errors import InputError
 
 NUM = 200
-
-
-@pytest.fixture
-def call(capsys):
-    """Run a command; returns (exit code, what it printed)."""
-
-    def command(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main(["attack", *map(str, arguments)])
-        captured = capsys.readouterr()
-        return ended.value.code or 0, captured.out + captured.err
-
-    return command
 
 
 def draw(num, seed, people=None):
@@ -192,15 +178,15 @@ def folders(tmp_path):
 
 def test_one_command_attacks_an_npz_of_another_tool(folders, call):
     """DPImageBench writes x in [0, 1] and y; the folders are plain PNG files."""
-    out = folders / "found.json"
-    sides = ("--members", folders / "members", "--others", folders / "others", "--out", out)
-    code, printed = call(folders / "made.npz", *sides, "--no-progress")
-    assert code == 0, printed
-    assert "LEAK FOUND" in printed
-    assert json.loads(out.read_text())["best"]["auc"]["value"] > 0.99
+    result = folders / "found.json"
+    sides = ("--members", folders / "members", "--others", folders / "others", "--out", result)
+    code, out, err = call(folders / "made.npz", *sides, "--no-progress")
+    assert code == 0, err
+    assert "LEAK FOUND" in out
+    assert json.loads(result.read_text())["best"]["auc"]["value"] > 0.99
     np.savez(folders / "made.npz", x=PLANTED[300:].numpy() * 1.0)
-    code, printed = call(folders / "made.npz", *sides[:4])
-    assert (code, "(--range)" in printed, printed.count("\n")) == (2, True, 1)
+    code, out, err = call(folders / "made.npz", *sides[:4])
+    assert (code, out, "(--range)" in err, err.count("\n")) == (2, "", True, 1)
     assert call(folders / "made.npz", *sides[:4], "--range", "bytes", "--no-progress")[0] == 0
 
 
@@ -243,9 +229,8 @@ def test_the_least_that_can_show_anything_is_stated_and_right():
     "options", [("--members", "a"), ("--others", "a"), ("--out", "a.json"), ("--shadows", "3"), ("--range", "unit")]
 )
 def test_options_that_do_not_go_together_are_refused(options, tmp_path, call):
-    code, printed = call(tmp_path, *options)
-    assert code == 2
-    assert printed.count("\n") == 1
+    code, out, err = call(tmp_path, *options)
+    assert (code, out, err.count("\n")) == (2, "", 1)
 
 
 def test_the_maximum_over_attacks_that_know_nothing_is_corrected():

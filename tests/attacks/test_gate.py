@@ -14,7 +14,6 @@ from idpgan.attacks.gate import CODES, Limit
 from idpgan.attacks.outcome import Outcome, best_of
 from idpgan.attacks.registry import ATTACKS
 from idpgan.attacks.riskiest import NEAREST, most_exposed
-from idpgan.commands import main
 from idpgan.data.images import Images, png_bytes
 from idpgan.errors import InputError
 
@@ -127,18 +126,6 @@ def test_the_upper_end_needs_a_rate():
 def drawn(num, seed):
     rng = torch.Generator().manual_seed(seed)
     return torch.randint(0, 256, (num, 1, 8, 8), dtype=torch.uint8, generator=rng)
-
-
-@pytest.fixture
-def call(capsys):
-    """Run a command; returns (exit code, stdout, stderr)."""
-
-    def command(*arguments):
-        with pytest.raises(SystemExit) as ended:
-            main(["attack", *map(str, arguments)])
-        return ended.value.code or 0, *capsys.readouterr()
-
-    return command
 
 
 @pytest.fixture
