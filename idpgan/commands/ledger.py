@@ -27,9 +27,8 @@ from idpgan.run import RunFolder
 
 if TYPE_CHECKING:
     from idpgan.data.config import DataConfig
-    from idpgan.privacy.folder_ledger import Chain, Publication
+    from idpgan.privacy.folder_ledger import Chain, Limit, Publication
     from idpgan.privacy.guarantee import Guarantee
-    from idpgan.privacy.limit import Limit
     from idpgan.privacy.totals import Part, Total
     from idpgan.training.config import RunConfig
 

@@ -17,8 +17,7 @@ from idpgan.files import pasted
 from idpgan.run import RunFolder
 
 if TYPE_CHECKING:
-    from idpgan.privacy.folder_ledger import Publication
-    from idpgan.privacy.limit import Limit
+    from idpgan.privacy.folder_ledger import Limit, Publication
 
 
 def new_limit(
@@ -35,9 +34,8 @@ def new_limit(
     Raises:
         InputError: If a number cannot be one, or what is asked is looser than the last limit and not said to be.
     """
-    from idpgan.privacy.folder_ledger import FolderLedger, ledger_of
+    from idpgan.privacy.folder_ledger import FolderLedger, Limit, ledger_of
     from idpgan.privacy.guarantee import Unit, check_delta, default_delta, parse_unit
-    from idpgan.privacy.limit import Limit
 
     if epsilon is None or not 0 < epsilon < math.inf:
         raise InputError("give a finite epsilon above 0: --limit E; a looser one with --reason TEXT.")

@@ -12,8 +12,7 @@ import pytest
 from idpgan.errors import InputError
 from idpgan.privacy import Event, Relation, Unit
 from idpgan.privacy.books import checksum, lock_of
-from idpgan.privacy.folder_ledger import OLD_FORMAT, FolderLedger, Publication, ledger_of
-from idpgan.privacy.limit import Limit, LimitError
+from idpgan.privacy.folder_ledger import OLD_FORMAT, FolderLedger, Limit, LimitError, Publication, ledger_of
 
 LIMIT = Limit(3.0, 0.0, Unit.IMAGE, "today")
 
