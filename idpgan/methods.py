@@ -121,14 +121,14 @@ _PUBLISHERS = (  # name, units, sound, claimed, proven, code, reason
      "discrete noise on Haar's differences of halves, sized by the pixel range; the estimate is post-processing"),
     ("pix", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
      "discrete noise on sums over public blocks, sized by the pixel range; the estimate is post-processing"),
-    ("quadtree", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
+    ("quadtree", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.weighted_blocks:PUBLISHERS",
      "discrete noise on sums over the blocks of a public quadtree, weighted by level; the estimate is post-processing"),
-    ("face-parts", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
+    ("face-parts", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.weighted_blocks:PUBLISHERS",
      "discrete noise on sums over public blocks, more where eyes, nose and mouth of an aligned face are; the estimate "
      "is post-processing"),
-    ("eigenfaces", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
+    ("eigenfaces", ("pixel", "column", "image"), True, "epsilon", "epsilon", "publish.sound.faces:PUBLISHERS",
      "discrete noise on coefficients in a basis of drawn faces, clipped to a public norm or sized by the basis"),
-    ("codebook", ("image",), True, "epsilon", "epsilon", "publish.sound.publishers:PUBLISHERS",
+    ("codebook", ("image",), True, "epsilon", "epsilon", "publish.sound.faces:PUBLISHERS",
      "the number of the nearest of K public faces, by k-ary randomized response; nothing else of the image is used"),
     ("lap-published", ("column",), False, "epsilon", "inf", "publish.matrix:PUBLISHERS",
      "the noise is sized by the image's own largest column sum, so a black image is released exactly and "

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from idpgan.methods import METHODS
+from idpgan.methods import methods_of
 
 ROOT = Path(__file__).parents[1]
 SPEC = importlib.util.spec_from_file_location("pages", ROOT / "tools" / "pages.py")
@@ -69,7 +69,8 @@ def test_the_index_has_every_page_and_every_method_has_one():
     assert every - linked == set()
     overview = ROOT / "docs" / "methods" / "overview.md"  # has all, by a script
     text = "".join(page.read_text(encoding="utf-8") for page in every if page.suffix == ".md" and page != overview)
-    assert [name for name in METHODS if f"`{name}`" not in text] == []
+    trained = methods_of("generator", "classifier")  # publishers have docstrings, and the overview
+    assert [name for name in trained if f"`{name}`" not in text] == []
 
 
 ROOMS = "|".join(path.stem for path in (ROOT / "idpgan").iterdir() if not path.name.startswith("_"))

@@ -14,12 +14,14 @@ import pydantic
 import torch
 from torch import Tensor
 
+from idpgan.audit.statistics import Nearness, Outcomes
 from idpgan.errors import InputError
 from idpgan.privacy import Noise, RandomizedResponse, Relation, Unit
-from idpgan.publish.plan import Options, Recipe, Shape
+from idpgan.publish.plan import Options, Publisher, Recipe, Shape, publisher_entry
 from idpgan.publish.sound import numbers
 from idpgan.publish.sound.numbers import PIXEL_RANGE, ROUNDING, Sensitivity
 from idpgan.publish.sound.prior import DIRECTIONS, face_directions, face_prior
+from idpgan.release.mark import DigitalSource
 
 _LEAST_STD = 1e-6  # share of the largest; directions below are not independent
 _DIRECTIONS = 6  # directions of codewords; of 5 to 12, 6 recognized drawn people best at epsilon 10
@@ -209,3 +211,14 @@ def plan_codebook(shape: Shape, unit: Unit, epsilon: float, delta: float, option
     book = face_codebook(shape, options.codewords or usual)
     response = RandomizedResponse(len(book.multiples), epsilon, unit, Relation.REPLACE_ONE)
     return Recipe((response.event,), lambda images, noise: book.faces(response(book.nearest(images), noise)))
+
+
+PUBLISHERS = {
+    "eigenfaces": numbers.noisy_publisher("eigenfaces", plan_eigenfaces, EigenfacesOptions()),
+    "codebook": Publisher(
+        CodebookOptions,
+        plan_codebook,
+        publisher_entry("codebook", plan_codebook, CodebookOptions(), Outcomes, Nearness, units=(Unit.IMAGE,)),
+        DigitalSource.FORMULA,  # no pixel is a photo's: the photo only decides which drawn face is given away
+    ),
+}

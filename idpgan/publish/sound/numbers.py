@@ -14,15 +14,17 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
+from idpgan.audit.statistics import Linear, Nearness
 from idpgan.errors import InputError
 from idpgan.numerics.dct import cosines
 from idpgan.privacy import DiscreteLaplace, Event, Grid, Noise, Relation, RoundedGaussian, Unit, calibrate
 from idpgan.privacy.discrete import MAX_SCALE
-from idpgan.publish.plan import Options
+from idpgan.publish.plan import Options, Planner, Publisher, publisher_entry
 
 Law = Literal["laplace", "gaussian"]
 T = TypeVar("T")
 PIXEL_RANGE = 1.0  # R: images are clamped to [0, 1] before anything else
+UNITS = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)
 ROUNDING = 1 + 2.0**-20  # exceeds the relative error of float64 sums of up to 2^20 pixels by far
 
 
@@ -356,3 +358,8 @@ def least_error(
         return error(query, one * (bounds.l2 if law == "gaussian" else bounds.l1) ** 2)
 
     return min(queries, key=expected)
+
+
+def noisy_publisher(name: str, planner: Planner, options: LawOptions) -> Publisher:
+    """Return a publisher of noisy numbers by its planner and default options, audited at every unit of an image."""
+    return Publisher(type(options), planner, publisher_entry(name, planner, options, Linear, Nearness, units=UNITS))

@@ -1,7 +1,6 @@
 """The sound publishers: noise on every pixel or on few numbers of an image, and the best estimate from the result.
 
-`eigenfaces` and `codebook` are in `faces`, `quadtree` and `face-parts` in `weighted_blocks`, the windows in
-`sliding_windows`.
+Those by a model of faces are in `faces`, by sums of several sizes in `weighted_blocks`, windows in `sliding_windows`.
 """
 
 from __future__ import annotations
@@ -17,19 +16,17 @@ from torch import Tensor
 from idpgan.audit.cases import CASES, IMAGE_SHAPE, AuditCase, guarantees
 from idpgan.audit.entry import Entry, Request
 from idpgan.audit.neighbors import PAIRS
-from idpgan.audit.statistics import EXACT, Linear, Nearness, Outcomes, Statistic
+from idpgan.audit.statistics import EXACT, Nearness, Statistic
 from idpgan.numerics.svd import batched_svd
 from idpgan.privacy import DiscreteLaplace, Noise, Relation, Unit
-from idpgan.publish.plan import LAWS, PURE, Planner, Publisher, Recipe, Shape, publisher_entry
-from idpgan.publish.sound import faces, numbers, weighted_blocks
+from idpgan.publish.plan import LAWS, PURE, Publisher, Recipe, Shape
+from idpgan.publish.sound import numbers
 from idpgan.publish.sound.numbers import LawOptions, Query
 from idpgan.publish.sound.prior import face_prior
-from idpgan.release.mark import DigitalSource
 
 _GREY = 0.5  # center of the pixel range, subtracted before the SVD
 _MARGIN = 2.0
 _SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)  # sizes tried if none is given
-_UNITS = (Unit.PIXEL, Unit.COLUMN, Unit.IMAGE)
 
 # Every pixel ---------------------------------------------------------------------------------------------------
 
@@ -197,7 +194,7 @@ def _lap_case(request: Request) -> AuditCase:
 
 _LAP = Entry(
     _lap_case,
-    _UNITS,
+    numbers.UNITS,
     (Relation.REPLACE_ONE,),
     delta=1e-5,
     options={"pair": tuple(PAIRS), "law": (*LAWS, "laplace")},
@@ -205,27 +202,12 @@ _LAP = Entry(
 )
 
 
-def _noisy(name: str, plan: Planner, options: type[LawOptions] = LawOptions) -> Publisher:
-    return Publisher(options, plan, publisher_entry(name, plan, options(), Linear, Nearness, units=_UNITS))
-
-
 PUBLISHERS = {
     "lap": Publisher(LawOptions, plan_lap, _LAP),
-    "lap-shrink": _noisy("lap-shrink", plan_shrink),
-    "lap-wiener": _noisy("lap-wiener", plan_wiener),
-    "dct": _noisy("dct", plan_dct, FrequencyOptions),
-    "fourier": _noisy("fourier", plan_fourier, FrequencyOptions),
-    "wavelet": _noisy("wavelet", plan_wavelet, WaveletOptions),
-    "pix": _noisy("pix", plan_pix, PixOptions),
-    "quadtree": _noisy("quadtree", weighted_blocks.plan_quadtree, weighted_blocks.QuadtreeOptions),
-    "face-parts": _noisy("face-parts", weighted_blocks.plan_face_parts, weighted_blocks.FacePartsOptions),
-    "eigenfaces": _noisy("eigenfaces", faces.plan_eigenfaces, faces.EigenfacesOptions),
-    "codebook": Publisher(
-        faces.CodebookOptions,
-        faces.plan_codebook,
-        publisher_entry(
-            "codebook", faces.plan_codebook, faces.CodebookOptions(), Outcomes, Nearness, units=(Unit.IMAGE,)
-        ),
-        DigitalSource.FORMULA,  # no pixel is a photo's: the photo only decides which drawn face is given away
-    ),
+    "lap-shrink": numbers.noisy_publisher("lap-shrink", plan_shrink, LawOptions()),
+    "lap-wiener": numbers.noisy_publisher("lap-wiener", plan_wiener, LawOptions()),
+    "dct": numbers.noisy_publisher("dct", plan_dct, FrequencyOptions()),
+    "fourier": numbers.noisy_publisher("fourier", plan_fourier, FrequencyOptions()),
+    "wavelet": numbers.noisy_publisher("wavelet", plan_wavelet, WaveletOptions()),
+    "pix": numbers.noisy_publisher("pix", plan_pix, PixOptions()),
 }

@@ -212,3 +212,9 @@ def _plan(queries: Sequence[WeightedSums], unit: Unit, epsilon: float, delta: fl
         return query.estimate(noisy(query(images.clamp(0, PIXEL_RANGE)), noise), noisy.variance)
 
     return Recipe((noisy.event,), release)
+
+
+PUBLISHERS = {
+    "quadtree": numbers.noisy_publisher("quadtree", plan_quadtree, QuadtreeOptions()),
+    "face-parts": numbers.noisy_publisher("face-parts", plan_face_parts, FacePartsOptions()),
+}
