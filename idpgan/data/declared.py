@@ -22,7 +22,7 @@ from idpgan.data.cells import BLANKS, spellings
 from idpgan.data.config import DataConfig
 from idpgan.data.image_files import Shape, header, in_folders, leftovers
 from idpgan.data.images import check_class_names
-from idpgan.data.labels import NONE, places
+from idpgan.data.labels import NONE, positions_of
 from idpgan.errors import ConfigError, DataError
 
 _LOG = logging.getLogger(__name__)
@@ -88,7 +88,7 @@ def _warn_of_classes(declared: Sequence[str], actual: Sequence[str], root: Path,
 
     Rows of a table whose value is not declared are counted where it is read.
     """
-    meant = places(actual, declared)
+    meant = positions_of(actual, declared)
     present = set(meant)
     empty = sorted(name for place, name in enumerate(declared) if place not in present)
     unwanted = sorted(name for place, name in zip(meant, actual, strict=True) if place == NONE and not of_table)

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from idpgan.config import nearest_hint
-from idpgan.data.labels import NONE, places
+from idpgan.data.labels import NONE, positions_of
 from idpgan.errors import DataError
 from idpgan.files import printable
 from idpgan.memory import let_go, take
@@ -283,7 +283,7 @@ def numbered_by(images: Images, classes: Sequence[str], what: str = "the set") -
     """
     if images.labels is None:
         return images
-    positions = places(images.classes, classes)
+    positions = positions_of(images.classes, classes)
     if NONE in positions:
         raise DataError(
             f"{what} has the class '{images.classes[positions.index(NONE)]}', which is none of the real ones "

@@ -38,7 +38,7 @@ def in_order(names: Iterable[str]) -> list[str]:
     return listed if None in values else [name for _, name in sorted(zip(values, listed, strict=True))]
 
 
-def places(labels: Iterable[object], classes: Sequence[str]) -> list[int]:
+def positions_of(labels: Iterable[object], classes: Sequence[str]) -> list[int]:
     """Return the position of the class that each label means, `NONE` where it means none."""
     named = {cells.read(name, cells.MEMORY_LABEL): place for place, name in enumerate(classes)}
     named |= {name: place for place, name in enumerate(classes)}
@@ -67,7 +67,7 @@ def numbers(classes: Sequence[str]) -> list[int]:
 
 def are_ambiguous(classes: Sequence[str]) -> bool:
     """Tell whether a class is called by the number of another's position, so that `numbers` could be misread."""
-    return places(numbers(classes), classes) != list(range(len(classes)))
+    return positions_of(numbers(classes), classes) != list(range(len(classes)))
 
 
 def position_of(label: object, classes: Sequence[str], what: str = "label") -> int:
@@ -76,7 +76,7 @@ def position_of(label: object, classes: Sequence[str], what: str = "label") -> i
     Raises:
         InputError: If it is none.
     """
-    [place] = places([label], classes)
+    [place] = positions_of([label], classes)
     word = _POSITION.fullmatch(str(label).strip())
     if place == NONE and word and int(word[1]) < len(classes):
         return int(word[1])
@@ -118,20 +118,21 @@ def resolved(
     source_classes = names if source_classes is None else tuple(map(str, source_classes))
     whole = all(isinstance(value, int) or value == "" for value in values)
     inside = [value if whole and value != "" and 0 <= value < len(source_classes) else NONE for value in values]
+    renumbered = NONE not in positions_of(source_classes, names)  # each of the source's classes is one of these
     if meaning == "either":
-        meant = places(values, names)
+        meant = positions_of(values, names)
         if NONE not in (*meant, *inside) and meant != inside:
             raise DataError(
                 f"{what}: labels {', '.join(map(str, values[:10]))} could be names or positions in classes. Save "
                 "positions=... beside them, or labels=... as texts."
             )
         meaning = "positions" if NONE in meant else "names"  # earlier versions call positions labels
-    elif names and whole and are_ambiguous(names) and (meaning == "names" or NONE in places(source_classes, names)):
+    elif names and whole and are_ambiguous(names) and (meaning == "names" or not renumbered):
         raise DataError(
             f"classes are {', '.join(names[:20])}: a number could be the name of one and the position of another. Give "
             "the names of the classes as labels, as texts."
         )
-    if meaning == "positions" and whole and NONE not in places(source_classes, names):
+    if meaning == "positions" and whole and renumbered:
         values = ["" if place == NONE else source_classes[place] for place in inside]
     if not names:
         names = tuple(in_order({cells.read(value, cells.MEMORY_LABEL) for value in values} - {""}))
@@ -140,7 +141,7 @@ def resolved(
                 f"labels have {len(names):,} values for {num:,} {what}, too many to be classes. Name the classes "
                 "(classes=[...]), or leave the labels out."
             )
-    positions = torch.tensor(places(values, names), dtype=torch.int64)[order]
+    positions = torch.tensor(positions_of(values, names), dtype=torch.int64)[order]
     if bool((positions == NONE).all()):
         raise DataError(
             f"none of the {num:,} labels of {what} is one of the classes "

@@ -8,7 +8,7 @@ import logging
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,8 +26,8 @@ from idpgan.data.images import (
     names_people,
     numbered_by,
 )
-from idpgan.data.labels import NONE, places
-from idpgan.data.source import DataSet, PublicFacts, Refused, unsaid
+from idpgan.data.labels import NONE, positions_of
+from idpgan.data.source import DataSet, PublicFacts, Refused, silenced
 from idpgan.data.sources import arrays, folder
 from idpgan.device import free_bytes, is_gpu
 from idpgan.errors import ConfigError, DataError
@@ -39,7 +39,6 @@ _LOG = logging.getLogger(__name__)
 GPU_SHARE = 0.5  # share of the free GPU memory that data may take; the rest is for the networks
 SPLIT_SEED = 20_240_117  # a constant of the package: another number gives another split and other members for attacks
 TEST_SHARE = 0.2  # share of a set without test images of its own
-_PARTS = ("private", "public", "holdout", "test")  # the private part goes to the GPU first
 
 
 class Sizes(NamedTuple):
@@ -128,16 +127,17 @@ class Split:
 
     def to(self, device: torch.device | str) -> Split:
         """Return the split with each part on the device if it fits there, the private one first; see `place`."""
-        return self.each(lambda part: place(part, device))
+        return self.map(lambda part: place(part, device))
 
     def existing(self) -> Split:
         """Return the split without null records: for evaluation by the curator, never for a release."""
-        return self.each(Images.existing)
+        return self.map(Images.existing)
 
-    def each(self, change: Callable[[Images], Images]) -> Split:
+    def map(self, change: Callable[[Images], Images]) -> Split:
         """Return the split with a function applied to every part, the private one first."""
-        changed: Any = {name: change(getattr(self, name)) for name in _PARTS}
-        return dataclasses.replace(self, **changed)
+        private = change(self.private)  # it goes to the GPU first
+        public, holdout, test = change(self.public), change(self.holdout), change(self.test)
+        return dataclasses.replace(self, private=private, public=public, holdout=holdout, test=test)
 
 
 def place(images: Images, device: torch.device | str) -> Images:
@@ -203,7 +203,7 @@ def load(
         positions=index,
     )
     classes = _released_classes(facts, split.classes, config)
-    return split.each(lambda part: dataclasses.replace(part, classes=classes if part.classes else ()))
+    return split.map(lambda part: dataclasses.replace(part, classes=classes if part.classes else ()))
 
 
 def load_again(config: DataConfig, progress: Progress = silent) -> Split:
@@ -213,7 +213,7 @@ def load_again(config: DataConfig, progress: Progress = silent) -> Split:
         ConfigError: As `load`.
         DataError: Likewise.
     """
-    with unsaid():
+    with silenced():
         split = load(config, progress)
     if split.refused:
         _LOG.warning("%d files stand as null records; log.txt of the run has the reasons.", len(split.refused))
@@ -292,7 +292,7 @@ def describe(config: DataConfig, data_set: DataSet | None = None, *, public: Ima
     )
     classes = attribute_classes(config.attributes) if config.attributes else facts.classes
     if root is not None:
-        if config.looks is None and classes and (not public_classes or NONE in places(public_classes, classes)):
+        if config.looks is None and classes and (not public_classes or NONE in positions_of(public_classes, classes)):
             raise _mismatch(config, "the classes", classes, "public_root", public_classes)
         sizes = sizes._replace(public=num_public)
     if config.looks is not None:
@@ -378,7 +378,7 @@ def _colored(images: Images, channels: int) -> Images:
 def _conformed(part: Images, images: Images, config: DataConfig, what: str) -> Images:
     """Return a part in the declared shape; refuse a part that does not fit the others."""
     part = _colored(part, images.image_shape[0])
-    if NONE not in places(part.classes, images.classes):
+    if NONE not in positions_of(part.classes, images.classes):
         part = numbered_by(part, images.classes)
     for name, actual, expected in (
         ("images of the shape (C, H, W)", part.image_shape, images.image_shape),

@@ -105,7 +105,7 @@ def warn_of_null(refused: Sequence[Refused], num: int) -> None:
 
 
 @contextlib.contextmanager
-def unsaid() -> Iterator[None]:
+def silenced() -> Iterator[None]:
     """Keep warnings about the data back, where they were said before or are said otherwise."""
     log = logging.getLogger("idpgan.data")
     level = log.level

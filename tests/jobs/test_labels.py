@@ -14,7 +14,7 @@ from idpgan.data.cells import MEMORY_LABEL, read, spellings
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.intake import gathered
-from idpgan.data.labels import are_ambiguous, in_order, numbers, places, position_of
+from idpgan.data.labels import are_ambiguous, in_order, numbers, position_of, positions_of
 from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.metrics.source import read_images
@@ -206,22 +206,22 @@ def test_every_door_means_the_same_class(kind, door, tmp_path, monkeypatch):
 
 def test_numbers_are_names_and_positions_need_the_word():
     ten = tuple(map(str, range(1, 11)))
-    assert places([1, 10, 0, 11, "1", "01", "1.0", 1.0, np.int64(2)], ten) == [0, 9, -1, -1, 0, 0, 0, 0, 1]
+    assert positions_of([1, 10, 0, 11, "1", "01", "1.0", 1.0, np.int64(2)], ten) == [0, 9, -1, -1, 0, 0, 0, 0, 1]
     assert position_of("position 0", ten) == 0
     assert parse_labels("position 0, 10,2", ten) == [0, 9, 1]
     with pytest.raises(
         InputError, match=r"label: 0 is not a class. The classes are 1; 2; .* `position N`, N from 0 to 9"
     ):
         position_of(0, ten)
-    assert places([0, 1, True], ("cat", "dog")) == [0, 1, 1]
-    assert places(["0"], ("cat", "dog")) == [-1]  # a text is a name
+    assert positions_of([0, 1, True], ("cat", "dog")) == [0, 1, 1]
+    assert positions_of(["0"], ("cat", "dog")) == [-1]  # a text is a name
     mixed = ("cat", "0", "dog")  # the name wins, and a number that is none of the names is a position
-    assert places([0, 2], mixed) == [1, 2]
+    assert positions_of([0, 2], mixed) == [1, 2]
     assert are_ambiguous(mixed)
     assert not are_ambiguous(("0", "1", "A"))
     assert numbers(("a", "b")) == [0, 1]
     assert numbers(("00007", "00010")) == [7, 10]
-    assert places([7, "7"], ("7", "07")) == [0, 0]
+    assert positions_of([7, "7"], ("7", "07")) == [0, 0]
     assert in_order(["10", "9", "-1"]) == ["-1", "9", "10"]
     assert in_order(["10", "9", "a"]) == ["10", "9", "a"]
 
@@ -280,7 +280,7 @@ def test_two_folders_of_one_number_are_refused(tmp_path):
         (tmp_path / name).mkdir()
         Image.new("L", (8, 8)).save(tmp_path / name / "0.png")
     config = DataConfig(name="folder", root=tmp_path, classes=("1", "2"), num_images=3, image_size=8, channels=1)
-    assert places(["01"], ("1", "2")) == [0]
+    assert positions_of(["01"], ("1", "2")) == [0]
     with pytest.raises(InputError, match="has the class folders 01, 1, which are one class"):
         load(config)
 

@@ -30,7 +30,7 @@ from idpgan.data.config import DataConfig
 from idpgan.data.declared import declared_shape, own_root, shown, warn_of_leftovers, warn_once
 from idpgan.data.image_files import EXTENSIONS, UNWANTED, Files, decode, entries, in_words, read_files, walk
 from idpgan.data.images import Images, attribute_classes
-from idpgan.data.labels import MOST_CLASSES, NONE, in_order, places
+from idpgan.data.labels import MOST_CLASSES, NONE, in_order, positions_of
 from idpgan.data.metadata import METADATA
 from idpgan.data.source import DataSet, PublicFacts, Read, Source
 from idpgan.data.sources.face_folder import known_layout
@@ -78,9 +78,7 @@ def _listed(root: Path, config: DataConfig) -> tuple[PublicFacts, Files]:
     place = root if test is None else root / "train"
     folders = in_order(cells.read(path.name, cells.FOLDER_CLASS) for path in entries(place) if path.is_dir())
     shape = declared_shape(config, root, train.paths, {"num_images": len(train.paths), "classes": folders})
-    if config.classes and set(places(folders, config.classes)) == {
-        NONE
-    }:  # by names alone, whatever the number of files
+    if config.classes and set(positions_of(folders, config.classes)) == {NONE}:  # by names alone, whatever the files
         raise DataError(
             f"data.classes = {shown(config.classes)}, but {root} holds no such class folder. Set data.classes = "
             f"{shown(folders)}, the folders that are there, or [] for no classes."
@@ -151,7 +149,7 @@ def _scan_classes(root: Path, classes: Sequence[str] | None) -> Files:
         raise DataError(f"{stray} lies beside class folders: move it into one of them, or away.")
     folder_names = [cells.read(folder.name, cells.FOLDER_CLASS) for folder in folders]
     names = in_order(folder_names) if classes is None else list(classes)
-    positions = places(folder_names, names)
+    positions = positions_of(folder_names, names)
     twice = {place for place, times in Counter(positions).items() if times > 1} - {NONE}
     if twice:
         same = ", ".join(folder.name for folder, place in zip(folders, positions, strict=True) if place in twice)
@@ -246,7 +244,7 @@ def _labeled_rows(label: Sequence[str], classes: Sequence[str], rows: metadata.R
     """Label rows by one column with declared classes, or read attributes and find the rows that lack one."""
     people = rows.people or ()
     if classes:
-        labels = tuple(places(rows.values[0], classes))
+        labels = tuple(positions_of(rows.values[0], classes))
         unwanted = f"has none of data.classes in the column {label[0]}"
         return Files(rows.paths, labels, tuple(classes), unwanted, True, people)
     bits = list(zip(*(cells.bits(values) for values in rows.values), strict=True))
