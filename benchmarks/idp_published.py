@@ -28,6 +28,7 @@ from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import evaluate_images
 from idpgan.privacy import compose_epsilon
 from idpgan.privacy.guarantee import number_to_json
+from idpgan.release.statement import read_privacy
 from idpgan.run import describe_environment
 from idpgan.synthesis import idp_published_plan as published
 from idpgan.training.config import RunConfig
@@ -118,7 +119,7 @@ def judge(config: RunConfig, run: Path, arguments: argparse.Namespace) -> dict[s
         device="cuda" if cuda else "cpu",
     )
     inception, utility = evaluation.results["inception"], evaluation.results["utility"]
-    report = json.loads((run / "release" / "privacy.json").read_text(encoding="utf-8"))["report"]
+    report = read_privacy(run / "release" / "privacy.json").report.to_json()
     return {
         "report": {name: report[name] for name in ("claimed", "proven", "private")},
         "inception_score": inception and [inception.mean, inception.std],

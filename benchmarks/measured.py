@@ -96,8 +96,8 @@ def describe_run(run: Path, evaluation: dict[str, Any], path: Path) -> dict[str,
         "steps": step,
         "num_private": privacy["num_private"],
         "privacy": {
-            "claimed": without_basis(privacy["report"]["claimed"]),
-            "proven": without_basis(privacy["report"]["proven"]),
+            "claimed": stated(privacy, "claimed"),
+            "proven": stated(privacy, "proven"),
             "private": privacy["report"]["private"],
         },
         "part": evaluation["part"],
@@ -186,9 +186,11 @@ def origin(environment: dict[str, Any], written: Path) -> dict[str, Any]:
     }
 
 
-def without_basis(guarantee: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return epsilon, delta, unit and relation of a guarantee."""
-    return guarantee and {key: guarantee[key] for key in ("epsilon", "delta", "unit", "relation")}
+def stated(privacy: dict[str, Any], name: str) -> dict[str, Any] | None:
+    """Return a guarantee of a privacy.json with its delta, unit and relation, without its basis."""
+    guarantee, shared = privacy["report"][name], ("delta", "unit", "relation")
+    whole = guarantee and {key: privacy[key] for key in shared if key in privacy} | guarantee
+    return whole and {key: value for key, value in whole.items() if key != "basis"}
 
 
 def summary(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -48,6 +48,7 @@ from idpgan.commands.attack import AttackOptions, attack_run
 from idpgan.config import apply_overrides, load_table
 from idpgan.data.load import describe
 from idpgan.files import write_bytes_atomic, write_text_atomic
+from idpgan.release.statement import read_privacy
 from idpgan.training.config import RunConfig, build_config
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -214,7 +215,7 @@ def measured(config: RunConfig, arguments: argparse.Namespace) -> dict[str, Any]
 
 def summary(run: Path, attacked: dict[str, Any]) -> dict[str, Any]:
     """Return the numbers of one cell."""
-    report = json.loads((run / "release" / "privacy.json").read_text(encoding="utf-8"))["report"]
+    report = read_privacy(run / "release" / "privacy.json").report.to_json()
     done = {name: row for name, row in attacked["attacks"].items() if row["skipped"] is None}
     paper = done.get(PAPER_ATTACK)
     precisions = [row["precision"] for row in done.values() if row["precision"] is not None]

@@ -89,7 +89,7 @@ class Section(pydantic.BaseModel):
         The content of a release and the identity of a run are made of this, so a key that is added later changes
         neither while it has its default. Hence a default is part of the release format and stays: a missing key has the
         default that it had when the key was added. To change a default, give the key a new name, or raise
-        `idpgan.release.folder.FORMAT` and put the old default in where the earlier format is read.
+        `idpgan.release.statement.FORMAT` and put the old default in where the earlier format is read.
         tests/release/test_defaults.py holds all defaults and refuses another one.
         """
         written, table = self.model_dump(mode="json"), {}
@@ -200,7 +200,7 @@ def _from_toml(key: str, value: Any, annotation: Any) -> Any:
             return Path(value)
         if typing.get_origin(kind) is tuple and isinstance(value, list):
             return tuple(value)
-        if isinstance(kind, enum.EnumType):  # an enum member equals its text
+        if isinstance(kind, enum.EnumType) and value is not None:  # an enum member equals its text
             if value not in kind.__members__.values():
                 raise ConfigError(f"{key} = {_shown(value)} is none of {', '.join(kind.__members__.values())}.")
             return kind(value)

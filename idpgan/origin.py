@@ -17,9 +17,8 @@ from idpgan.models.checkpoint import WEIGHTS
 from idpgan.models.pipeline_folder import describe_pipeline, is_pipeline
 from idpgan.release.contained import contained_in, contained_in_export, said_format
 from idpgan.release.export import MANIFEST, release_of
-from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import GeneratorArtifact
-from idpgan.release.received import read_privacy
+from idpgan.release.statement import PRIVACY, read_privacy
 from idpgan.training.config import Contained
 from idpgan.training.plan import RunPlan
 

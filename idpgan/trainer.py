@@ -30,9 +30,10 @@ from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.artifact import Artifact
-from idpgan.release.folder import PRIVACY, drawn_by, write_release
+from idpgan.release.folder import drawn_by, write_release
 from idpgan.release.outputs import refuse_closed
 from idpgan.release.settings import settings_of_run
+from idpgan.release.statement import PRIVACY
 from idpgan.run import RunFolder, describe_environment, passing_folder, refuse_used
 from idpgan.training.config import RunConfig, at_root, build_config, load_method, refuse_unsound
 from idpgan.training.distributed import agree_on, agreed, check_own_gpu, receive_config, run_worker, send_config

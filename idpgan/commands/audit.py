@@ -218,7 +218,7 @@ def run_case(path: Path) -> AuditCase:
     from idpgan.audit.entry import RunFacts
     from idpgan.data.load import known_shape
     from idpgan.kinds import KINDS
-    from idpgan.release.folder import PRIVACY
+    from idpgan.release.statement import PRIVACY
     from idpgan.release.verify import open_release
     from idpgan.trainer import load_config
     from idpgan.training.plan import plan_run
@@ -234,14 +234,14 @@ def run_case(path: Path) -> AuditCase:
         facts = RunFacts(shape.image_shape, len(shape.classes), shape.num_private, delta, None, run.prepared)
         return make(config, facts)
     release = open_release(run.release, KINDS)
-    described, document = release.artifact.describe(), release.stated.document
+    described, stated = release.artifact.describe(), release.stated
     channels, height, width = described["image_shape"]
     facts = RunFacts(
         image_shape=(channels, height, width),
         num_classes=len(described["classes"]),
-        num_private=document["num_private"],
-        delta=document["delta"],
-        claimed=release.stated.report.claimed,
+        num_private=stated.num_private,
+        delta=stated.delta,
+        claimed=stated.report.claimed,
         prepared=run.prepared,
     )
     return make(config, facts)
@@ -321,8 +321,7 @@ def write_into_release(run: Path, audited: Audited) -> None:
         InputError: If the release does not verify, or the audit refutes what it says.
     """
     from idpgan.audit.cases import doubt
-    from idpgan.release.folder import CARD, PRIVACY, card_text, remove_leftovers, seal
-    from idpgan.release.received import read_privacy
+    from idpgan.release.folder import CARD, card_text, remove_leftovers, seal
 
     if audited.violation:
         raise InputError(
@@ -333,16 +332,12 @@ def write_into_release(run: Path, audited: Audited) -> None:
     with folder.locked():
         remove_leftovers(folder.release)
         verification = check_release(run)
-        stated = read_privacy(folder.release / PRIVACY)
-        if verification.artifact is None or verification.settings is None:
-            raise TypeError("a release that verifies has an artifact and settings.")
-        document = {name: value for name, value in stated.document.items() if name != "files"}
-        report = dataclasses.replace(verification.report, audited=audited.guarantee)
-        document["report"] = report.to_json()
         artifact, settings = verification.artifact, verification.settings
+        if artifact is None or settings is None:
+            raise TypeError("a release that verifies has an artifact and settings.")
+        statement = verification.stated.but(report=dataclasses.replace(verification.report, audited=audited.guarantee))
         before, after = (
-            card_text(stated_report, document, artifact, settings).split("\n")
-            for stated_report in (verification.report, report)
+            card_text(stated, artifact, settings).split("\n") for stated in (verification.stated, statement)
         )
         rows = dict(zip(before, after, strict=True))  # one row differs; the rest keeps its words
         card = "\n".join(rows.get(line, line) for line in verification.files[CARD].decode().split("\n"))
@@ -351,4 +346,4 @@ def write_into_release(run: Path, audited: Audited) -> None:
                 if name != CARD:
                     (part / name).parent.mkdir(exist_ok=True)
                     write_bytes_atomic(part / name, content)
-            seal(part, document, artifact, card)
+            seal(part, statement, artifact, card)

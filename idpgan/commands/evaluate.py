@@ -294,18 +294,17 @@ def _benchmark_privacy(source: Path, kind: str, num_private: int) -> dict[str, A
     from idpgan.privacy.accounting import compose_epsilon
     from idpgan.privacy.guarantee import number_to_json
     from idpgan.release.export import release_of
-    from idpgan.release.folder import PRIVACY
-    from idpgan.release.received import read_privacy
+    from idpgan.release.statement import PRIVACY, read_privacy
 
     document = release_of(source) / PRIVACY
     if kind != "generator" or not document.is_file():
         return {"num_private": num_private, "own": None, "benchmark": {"delta": benchmark_delta(num_private)}}
     stated = read_privacy(document)
-    num_private = stated.document["num_private"]
+    num_private = stated.num_private
     adjacency = {"unit": str(stated.unit), "relation": str(stated.relation)}
     proven = {
         whose: {"epsilon": number_to_json(compose_epsilon(stated.events, delta)), "delta": delta, **adjacency}
-        for whose, delta in (("own", stated.document["delta"]), ("benchmark", benchmark_delta(num_private)))
+        for whose, delta in (("own", stated.delta), ("benchmark", benchmark_delta(num_private)))
     }
     return {"num_private": num_private, **proven}
 

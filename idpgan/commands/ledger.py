@@ -244,7 +244,7 @@ def _gone(root: Path) -> Iterator[str]:
 
 def _runs(root: Path, places: Sequence[Path]) -> Iterator[RunFolder]:
     """Yield the run folders that are found, whatever they were trained on."""
-    from idpgan.release.folder import PRIVACY
+    from idpgan.release.statement import PRIVACY
 
     bases, name = {*root.parents, Path.cwd()}, RunFolder(Path()).config.name
     configs = [path for base in bases for path in (*base.glob(f"*/{name}"), *(base / "runs").rglob(name))]
@@ -374,8 +374,7 @@ def _charges(run: RunFolder, config: RunConfig) -> Publication | None:
     from idpgan.privacy.books import Books
     from idpgan.privacy.event import Event
     from idpgan.privacy.folder_ledger import Publication
-    from idpgan.release.folder import PRIVACY
-    from idpgan.release.received import read_privacy
+    from idpgan.release.statement import PRIVACY, read_privacy
 
     stated = read_privacy(run.release / PRIVACY) if (run.release / PRIVACY).is_file() else None
     books = Books.parse(read_plain(run.ledger, _MOST_BYTES), run.ledger) if run.ledger.is_file() else None
@@ -387,7 +386,7 @@ def _charges(run: RunFolder, config: RunConfig) -> Publication | None:
     target = None if books is None else books.terms.target
     delta = config.privacy.delta or (target.delta if target else 0.0)
     if stated is not None:
-        delta = float(stated.document["delta"])
+        delta = float(stated.delta)
         if not stated.report.private:  # not private, such as under a fixed noise seed
             events += (Event.non_private("its release is not private", events[0].unit, events[0].relation),)
     epsilon = None if target is None else target.epsilon

@@ -38,7 +38,6 @@ from idpgan.metrics.images import mean_filter, median_filter
 from idpgan.metrics.recognition import halves, rank_curve, ranks_of, scores_by_network, scores_by_svm
 from idpgan.progress import Progress, silent
 from idpgan.release.images import ImagesArtifact
-from idpgan.release.mark import unmarked
 from idpgan.release.verify import open_release
 from idpgan.report.page import MOST_BYTES
 from idpgan.run import describe_environment
@@ -283,7 +282,7 @@ def _released(out: Path) -> tuple[Tensor, list[str], str]:
     artifact = opened.artifact
     if not isinstance(artifact, ImagesArtifact) or artifact.num != len(names):
         raise InputError(f"{out} has no released image for each of the {len(names):,} originals. Publish again.")
-    contents, without = unmarked(opened.files, opened.stated.document)
+    contents, without = opened.stated.unmarked(opened.files)
     wrong = [f"{name} lacks its mark." for name in without] or artifact.read(contents)
     if wrong or artifact.images is None:
         raise InputError(f"{out / 'release'} was changed: {wrong[0]} Copy it again.")

@@ -16,7 +16,7 @@ from idpgan.files import printable
 from idpgan.privacy import Budget, Event, Guarantee, PrivacyReport
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Plan, Price
-from idpgan.release.settings import Settings
+from idpgan.release.statement import Settings, Statement
 
 _LONGEST_NAME = 200
 
@@ -70,7 +70,7 @@ class StreamTable(Section):
     integer: bool
 
     @classmethod
-    def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Settings:
+    def from_release(cls, table: Any, described: Mapping[str, Any], statement: Statement) -> Settings:
         """Return the settings in a config.json; see `idpgan.release.artifact.Kind`."""
         stated = build(cls, table, "config.json")
         check_name(stated.data)

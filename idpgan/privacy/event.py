@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Self
 
 from idpgan.errors import InputError
@@ -97,7 +97,7 @@ class Event:
             raise InputError(f"delta = {self.delta!r} of a read must be a number in (0, 1).")
         for name, least in (("count", 1), ("sensitivity", 1), ("categories", 2)):
             value = getattr(self, name)
-            if value is not None and not (type(value) is int and least <= value <= MOST):
+            if (value is not None or name == "count") and not (type(value) is int and least <= value <= MOST):
                 raise InputError(
                     f"{name} = {value!r} of a {self.kind} event must be a whole number in {least} .. 2^62."
                 )
@@ -143,6 +143,8 @@ class Event:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Rebuild from `to_json`; an unknown key, kind, unit or relation raises `InputError` and is never guessed."""
+        if not isinstance(data, Mapping):
+            raise InputError(f"not an event of this package: {type(data).__name__}.")
         unknown = set(data) - {f.name for f in dataclasses.fields(cls)}
         if unknown or not {"kind", "unit", "relation"} <= set(data):
             raise InputError(f"not an event of this package: keys {sorted(data)}.")

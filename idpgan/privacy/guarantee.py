@@ -6,11 +6,13 @@ import dataclasses
 import functools
 import logging
 import math
+from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Self
 
 from idpgan.errors import InputError
 
+_LARGEST = 1e308  # that is read
 LARGE = 100.0  # an epsilon above is said to protect next to nothing
 _LOG = logging.getLogger(__name__)
 _OPTIONAL = {"contained", "total"}  # keys of a report that only one with contained releases has
@@ -57,9 +59,23 @@ def number_from_json(value: float | str) -> float:
     """Inverse of `number_to_json`; raises on anything but a number or "inf"."""
     if value == "inf":
         return math.inf
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise InputError(f"expected a number or 'inf', got {value!r}.")
+    if isinstance(value, bool) or not isinstance(value, int | float) or abs(value) > _LARGEST:
+        raise InputError(f"expected a number or 'inf', got {str(value)[:40]!a}.")
     return float(value)
+
+
+def check_keys(data: Any, keys: Iterable[str], what: str, optional: Collection[str] = ()) -> None:
+    """Refuse whatever is not a table of these keys; ``what`` names it in the message."""
+    if not isinstance(data, Mapping):
+        raise InputError(f"{what} is a table, got {type(data).__name__}.")
+    for key in sorted(set(keys) ^ (set(data) - set(optional))):
+        raise InputError(f"{'Unknown' if key in data else 'Missing'} key {key[:60]!a} of {what}.")
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"expected a text, got {str(value)[:40]!a}.")
+    return value
 
 
 def check_budget(epsilon: float, delta: float) -> None:
@@ -158,11 +174,9 @@ class Guarantee:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Rebuild from `to_json`; raises `InputError` on a missing, unknown or malformed entry."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        if set(data) != known:
-            raise InputError(f"a guarantee has the keys {sorted(known)}, got {sorted(data)}.")
+        check_keys(data, [field.name for field in dataclasses.fields(cls)], "a guarantee")
         epsilon, delta = number_from_json(data["epsilon"]), number_from_json(data["delta"])
-        return cls(epsilon, delta, parse_unit(data["unit"]), parse_relation(data["relation"]), str(data["basis"]))
+        return cls(epsilon, delta, parse_unit(data["unit"]), parse_relation(data["relation"]), _text(data["basis"]))
 
     def __str__(self) -> str:
         epsilon = f"{self.epsilon:.4g}" if self.finite else "infinite"
@@ -242,20 +256,22 @@ class PrivacyReport:
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> Self:
         """Rebuild from `to_json`; raises `InputError` on a missing, unknown or malformed entry."""
-        known = {field.name for field in dataclasses.fields(cls)} - _OPTIONAL
-        if set(data) - _OPTIONAL != known:
-            raise InputError(f"a privacy report has the keys {sorted(known)}, got {sorted(data)}.")
+        keys = {field.name for field in dataclasses.fields(cls)} - _OPTIONAL
+        check_keys(data, keys, "a privacy report", _OPTIONAL)
         claimed, audited, total = (
-            None if (stated := data.get(key)) is None else Guarantee.from_json(stated)
+            None if (entry := data.get(key)) is None else Guarantee.from_json(entry)
             for key in ("claimed", "audited", "total")
         )
+        assumptions, contained = data["public_assumptions"], data.get("contained", [])
+        if not (isinstance(assumptions, list) and isinstance(contained, list) and isinstance(data["private"], bool)):
+            raise InputError("a privacy report says private = true or false, and lists what is public or contained.")
         return cls(
             claimed,
             Guarantee.from_json(data["proven"]),
             audited,
-            str(data["reason"]),
-            data["private"] is True,
-            tuple(map(str, data["public_assumptions"])),
-            tuple(map(Guarantee.from_json, data.get("contained", ()))),
+            _text(data["reason"]),
+            data["private"],
+            tuple(map(_text, assumptions)),
+            tuple(map(Guarantee.from_json, contained)),
             total,
         )

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from idpgan.errors import InputError
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Relation
+from idpgan.privacy.guarantee import Relation, check_keys
 from idpgan.privacy.tradeoff import tradeoff
 
 SHOWN = (0.01, 0.001)  # false alarms at which people are told what is found
@@ -59,10 +59,15 @@ class Risk:
         """Rebuild from `to_json`; raises `InputError` on anything else."""
         relations = {question: relation for relation, question in _QUESTIONS.items()}
         rates = {f"{rate:g}": rate for rate in RATES}
-        if data.get("question") not in relations or set(data.get("found", ())) != set(rates):
+        check_keys(data, ("question", "best_guess", "found"), "a risk")
+        if (
+            data["question"] not in list(relations)
+            or not isinstance(data["found"], dict)
+            or set(data["found"]) != set(rates)
+        ):
             raise InputError(f"a risk speaks of {' or '.join(relations)}, at the false alarms {', '.join(rates)}.")
-        found = {rates[name]: float(share) for name, share in data["found"].items()}
-        return cls(relations[data["question"]], found, float(data["best_guess"]))
+        found = {rates[name]: _share(share, f"found at {name}") for name, share in data["found"].items()}
+        return cls(relations[data["question"]], found, _share(data["best_guess"], "best_guess"))
 
     def short_of(self, other: Risk) -> str | None:
         """Return in words the first number that lies below that of another risk, but for rounding; None if none does.
@@ -106,6 +111,12 @@ def percent(share: float) -> str:
         ('1.98 %', '100 %', '0.0200 %')
     """
     return f"{_SHOWN_DIGITS.create_decimal(f'{100 * share:.6f}'):f} %"
+
+
+def _share(value: Any, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise InputError(f"{name} = {str(value)[:40]!s} of a risk must be a number in 0 .. 1.")
+    return float(value)
 
 
 def _up(share: float) -> float:

@@ -28,7 +28,7 @@ from idpgan.privacy import Event, Guarantee, Noise, PrivacyReport, Relation, Uni
 from idpgan.privacy.noise import SYSTEM, Source
 from idpgan.privacy.plan import Budget, Plan, Price
 from idpgan.release.mark import DigitalSource
-from idpgan.release.settings import Settings
+from idpgan.release.statement import Settings, Statement
 
 Shape = tuple[int, int]
 Notes = Callable[[Tensor], tuple[str, ...]]
@@ -357,7 +357,7 @@ class PublicationTable(Section):
         return self
 
     @classmethod
-    def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Settings:
+    def from_release(cls, table: Any, described: Mapping[str, Any], statement: Statement) -> Settings:
         """Return the settings that a config.json holds; see `idpgan.release.artifact.Kind`."""
         stated = build(cls, table, "config.json")
         for problem in stated.problems(described):  # before a plan is made for a wrong shape

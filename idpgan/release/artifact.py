@@ -10,7 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
-from idpgan.release.settings import Settings
+from idpgan.errors import InputError
+from idpgan.files import parse_json
+from idpgan.models.checkpoint import CONFIG
+from idpgan.release.statement import Settings, Statement
 
 
 class Artifact(Protocol):
@@ -59,8 +62,36 @@ class Kind:
     Attributes:
         artifact: The class.
         settings: Returns the `Settings` that config.json holds, from its entry "settings", the artifact's description
-            and the content of privacy.json, all of them untrusted; raises `InputError`.
+            and privacy.json, all of them untrusted; raises `InputError`.
     """
 
     artifact: type[Artifact]
-    settings: Callable[[Any, Mapping[str, Any], Mapping[str, Any]], Settings]
+    settings: Callable[[Any, Mapping[str, Any], Statement], Settings]
+
+
+def describe_release(content: bytes, kinds: Mapping[str, Kind]) -> tuple[Artifact, dict[str, Any], Kind]:
+    """Return what a config.json describes, without content, and the whole table; ``kinds`` are the known ones.
+
+    Raises:
+        InputError: If it describes nothing of a known kind.
+    """
+    try:
+        document = parse_json(content)
+    except ValueError as error:
+        raise InputError(f"{CONFIG} does not describe what is given away ({error}).") from error
+    name = document.get("kind") if isinstance(document, dict) else None
+    if not isinstance(name, str) or name not in kinds:
+        raise InputError(f"{CONFIG} does not describe what is given away: its kind is none of {', '.join(kinds)}.")
+    return kinds[name].artifact.from_description(document.get(name)), document, kinds[name]
+
+
+def read_settings(config: Mapping[str, Any], kind: Kind, artifact: Artifact, statement: Statement) -> Settings:
+    """Return the settings that a config.json holds.
+
+    Raises:
+        InputError: If config.json holds no settings, or settings that could not make such a release.
+    """
+    table = config.get("settings")
+    if not isinstance(table, dict):
+        raise InputError(f"{CONFIG} has no settings.")
+    return kind.settings(table, artifact.describe(), statement)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jinja2
 
 from idpgan.own_code import is_own_code
-from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit
-from idpgan.privacy.risk import Risk
+from idpgan.privacy.guarantee import Guarantee, Unit
+from idpgan.release.statement import Statement
 
 RECORDS = {
     Unit.IMAGE: "one image with its label",
@@ -30,19 +30,18 @@ _MARKDOWN = re.compile(r"([\\`*_\[\]|~$])")
 _HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "#": "&#35;"}
 
 
-def render_card(report: PrivacyReport, document: Mapping[str, Any], settings: Any, card: str, made: Any) -> str:
+def render_card(statement: Statement, settings: Any, card: str, made: Any) -> str:
     """Return the text of a card. Names are escaped: they can neither draw, nor link, nor add an entry to the head.
 
     Args:
-        report: The three numbers.
-        document: The content of privacy.json.
-        settings: An `idpgan.release.settings.Settings`: names of data and method, and licenses.
+        statement: The content of privacy.json.
+        settings: An `idpgan.release.statement.Settings`: names of data and method, and licenses.
         card: That of the artifact, or "samples" for images that a generator drew.
         made: The artifact, without its content; of samples, what the card says of them.
     """
+    report = statement.report
     record = RECORDS.get(report.proven.unit, f"one {report.proven.unit}")
-    risk = None if document.get("risk") is None else Risk.from_json(document["risk"])
-    given = {"report": report, "document": document, "risk": risk, "settings": settings, "card": card, "made": made}
+    given = {"statement": statement, "report": report, "settings": settings, "card": card, "made": made}
     return _template().render(given, record=record)
 
 

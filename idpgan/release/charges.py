@@ -7,17 +7,16 @@ import math
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.plan import Price
-from idpgan.release.received import Stated
-from idpgan.release.settings import Settings
+from idpgan.release.statement import Settings, Statement
 
 _TOLERANCE = 1e-6  # same code and same settings: only the rounding of another machine is tolerated
 
 
-def check_charges(settings: Settings, stated: Stated) -> list[str]:
+def check_charges(settings: Settings, stated: Statement) -> list[str]:
     """Derive delta and charges from the settings."""
-    document, price = stated.document, settings.plan.price
-    if document["delta"] != price.delta:
-        return [f"delta = {document['delta']:g}, but the settings state epsilon at {price.delta:g}."]
+    price = settings.plan.price
+    if stated.delta != price.delta:
+        return [f"delta = {stated.delta:g}, but the settings state epsilon at {price.delta:g}."]
     if {(event.unit, event.relation) for event in stated.events} != {(stated.unit, stated.relation)}:
         return [f"the events are not all of unit {stated.unit}, {stated.relation}, or there is none."]
     if (price.unit, price.relation) != (stated.unit, stated.relation):
@@ -29,7 +28,7 @@ def check_charges(settings: Settings, stated: Stated) -> list[str]:
     return _check_events(stated, price, settings.num_pixels)
 
 
-def _check_events(stated: Stated, price: Price, num_pixels: int) -> list[str]:
+def _check_events(stated: Statement, price: Price, num_pixels: int) -> list[str]:
     """Compare the charges with those that the settings plan."""
     listed, planned = stated.events, price.events
     if not price.exact:
@@ -73,7 +72,7 @@ def _repeats(listed: tuple[Event, ...], planned: tuple[Event, ...]) -> bool:
     )
 
 
-def _check_steps(stated: Stated, price: Price) -> list[str]:
+def _check_steps(stated: Statement, price: Price) -> list[str]:
     """Check the count of the last event: fewer only where the target ended the run, more only within the target.
 
     The count is higher if a run was resumed and its repeated steps were charged again. A run that an earlier and less

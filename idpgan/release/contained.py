@@ -14,16 +14,14 @@ from idpgan.models.checkpoint import MOST_TEXT_BYTES
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
-from idpgan.release.folder import PRIVACY
-from idpgan.release.received import Stated, read_report
-from idpgan.release.settings import Settings
+from idpgan.release.statement import PRIVACY, Settings, Statement, read_report
 from idpgan.training.config import MOST_EVENTS, Contained
 
 KEY = "contained"  # key in the manifest of drawn images
 _TOLERANCE = 1e-6  # the rounding of another machine
 
 
-def contained_in(stated: Stated, settings: Settings) -> tuple[Contained, ...]:
+def contained_in(stated: Statement, settings: Settings) -> tuple[Contained, ...]:
     """Return a release and all releases that it contains, as a config that builds on it must name them.
 
     A release that does not protect its private images, say with noise of a fixed seed, counts as a read without noise.

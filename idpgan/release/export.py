@@ -135,11 +135,11 @@ def export_samples(
     if generator.config.drawn.truncation is not None:  # only there does the purpose make a difference
         manifest["purpose"] = str(purpose)
     if release is not None:
-        document, described = release.stated.document, release.artifact.describe()
+        described = release.artifact.describe()
         shown = {"num": num, "folder": not _is_npz(out), "mark": mark and mark.source} | {
             key: described[key] for key in ("image_shape", "classes")
         }
-        card = render_card(release.stated.report, document, release.settings, "samples", shown).encode()
+        card = render_card(release.stated, release.settings, "samples", shown).encode()
     names = None if chosen is None else [generator.classes[place] for place in chosen.tolist()]
     pixels = to_uint8(
         generator.sample(num, names, seed, batch_size=min(num, _BATCH), progress=progress, purpose=Purpose(purpose))

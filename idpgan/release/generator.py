@@ -29,9 +29,9 @@ from idpgan.models.generator import Generator
 from idpgan.models.own import GeneratorOutline
 from idpgan.models.pipeline import LORA_FILE, lora_bytes
 from idpgan.release.artifact import Kind
-from idpgan.release.folder import PRIVACY
 from idpgan.release.png import SAMPLES, decode_png, most_png_bytes
 from idpgan.release.settings import run_from_release
+from idpgan.release.statement import PRIVACY
 from idpgan.release.verify import Opened, is_bare, open_release
 from idpgan.training.config import ReleaseConfig
 from idpgan.training.samples import cell_maxima, sample_grid_shape, sample_grids, write_samples

@@ -7,10 +7,9 @@ of a release can say byte for byte what it has to be.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import zlib
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 from idpgan.models.checkpoint import CONFIG, WEIGHTS
 
 PICTURE = ".png"  # the end of the name of a file that carries the mark
-KEY = "mark"  # in privacy.json and in manifests
+KEY = "mark"  # in manifests
 _AFTER_HEAD = 33  # bytes of a PNG's signature and of its head, IHDR, which comes first
 _TERMS = "http://cv.iptc.org/newscodes/digitalsourcetype/"
 _PACKET = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
@@ -86,27 +85,3 @@ class Mark:
 def identified_by(names: Container[str]) -> str:
     """Return which file of a release identifies, by its hash, what made the pictures: the weights, or config.json."""
     return WEIGHTS if WEIGHTS in names else CONFIG
-
-
-def mark_of(document: Mapping[str, Any], identity: bytes) -> Mark:
-    """Return the mark on the pictures of a release.
-
-    Args:
-        document: The content of its privacy.json, which names the mark.
-        identity: The content of the file that `identified_by` names.
-    """
-    return Mark(DigitalSource(document[KEY]), document["idpgan"], hashlib.sha256(identity).hexdigest())
-
-
-def unmarked(files: Mapping[str, bytes], document: Mapping[str, Any]) -> tuple[Mapping[str, bytes], list[str]]:
-    """Return the files of a release, its pictures without their mark, and the names of pictures that do not carry it.
-
-    Args:
-        files: By name.
-        document: The content of its privacy.json; where it names no mark, the files are returned as they are.
-    """
-    if KEY not in document:
-        return files, []
-    mark = mark_of(document, files[identified_by(files)])
-    bare = {name: mark.off(content) if name.endswith(PICTURE) else content for name, content in files.items()}
-    return bare, [name for name in files if name.endswith(PICTURE) and len(bare[name]) == len(files[name])]

@@ -34,7 +34,7 @@ from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Plan, Price
 from idpgan.release.artifact import Kind
 from idpgan.release.folder import write_release
-from idpgan.release.settings import Settings
+from idpgan.release.statement import Settings, Statement
 from idpgan.release.verify import open_release
 
 TENSORS = "model.safetensors"
@@ -181,7 +181,7 @@ class ModelTable(Section):
     events: tuple[dict[str, Any], ...] = Field(min_length=1, max_length=1000)
 
     @classmethod
-    def from_release(cls, table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Settings:
+    def from_release(cls, table: Any, described: Mapping[str, Any], statement: Statement) -> Settings:
         """Return the settings that a config.json holds; see `idpgan.release.artifact.Kind`."""
         return build(cls, table, CONFIG).settings(described)
 

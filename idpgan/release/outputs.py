@@ -11,7 +11,7 @@ from typing import Any
 from idpgan.errors import InputError
 from idpgan.files import parse_json, read_plain
 from idpgan.models.checkpoint import WEIGHTS
-from idpgan.release.folder import PRIVACY
+from idpgan.release.statement import PRIVACY
 
 _MOST_BYTES = 1 << 26
 _HEAD_BYTES = 1000  # first bytes of a page, which contain its format

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
 from idpgan.data import sources
@@ -13,49 +12,12 @@ from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.data.drawn import count_public
 from idpgan.data.load import DataShape, Sizes
 from idpgan.errors import ConfigError
-from idpgan.privacy.plan import Plan
 from idpgan.release.mark import DigitalSource
-from idpgan.training.config import RunConfig, build_config, refuse_unsound
+from idpgan.release.statement import Settings, Statement
+from idpgan.training.config import build_config, refuse_unsound
 from idpgan.training.plan import RunPlan, plan_run
 
 _PUBLIC_ELSEWHERE = "public"  # placeholder for data.public_root, which is not released
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The settings from which charges, delta and report of a release follow.
-
-    `idpgan.release.folder.write_release` writes them, and `idpgan.release.verify` derives every number from them again.
-
-    Attributes:
-        data: Name of the data, one printable line.
-        method: Name of the method.
-        num_private: N >= 1, the number of private records: public.
-        num_public: Number of public images, which nothing protects.
-        num_classes: Number of public classes; 0 = no labels.
-        num_pixels: Numbers in one record, each of which may have a price of its own.
-        table: The settings as written to config.json: JSON values, all of them public.
-        plan: The plan, which also makes the report; if it asks for a delta of 1/N or more, its price is refused.
-        problems: Maps an artifact's description to its parts that do not follow from the settings, one sentence each.
-        run: The config, where a run made the release.
-        license: Of the release, as its maker states it; None = unknown.
-        data_license: Of the private images, likewise.
-        mark: What the mark on the pictures says made them; None = they carry none.
-    """
-
-    data: str
-    method: str
-    num_private: int
-    num_public: int
-    num_classes: int
-    num_pixels: int
-    table: Mapping[str, Any]
-    plan: Plan
-    problems: Callable[[Mapping[str, Any]], list[str]]
-    run: RunConfig | None = None
-    license: str | None = None
-    data_license: str | None = None
-    mark: DigitalSource | None = DigitalSource.TRAINED
 
 
 def settings_of_run(plan: RunPlan) -> Settings:
@@ -89,13 +51,13 @@ def settings_of_run(plan: RunPlan) -> Settings:
     )
 
 
-def run_from_release(table: Any, described: Mapping[str, Any], document: Mapping[str, Any]) -> Settings:
+def run_from_release(table: Any, described: Mapping[str, Any], statement: Statement) -> Settings:
     """Return the settings of a run, from its entry in config.json; see `idpgan.release.artifact.Kind`.
 
     Raises:
         InputError: If the entry is not the config of a run, or `idpgan train` refuses it.
     """
-    data, num_public = table.get("data"), document["num_public"]
+    data, num_public = table.get("data"), statement.num_public
     if not isinstance(data, dict) or set(WHERE_FILES_LIE) & set(data):
         raise ConfigError("config.json has no [data], or names folders of the machine that the run was trained on.")
     if num_public and not (data.get("public_share") or data.get("public")):  # they came from a separate folder
@@ -105,8 +67,8 @@ def run_from_release(table: Any, described: Mapping[str, Any], document: Mapping
         raise ConfigError(f"config.json: data.name = {ascii(config.data.name)[:60]} is not a known data set.")
     refuse_unsound(config)
     channels, height, width = described["image_shape"]
-    classes = tuple(described["classes"]) or tuple(map(str, range(document["num_classes"])))
-    sizes = Sizes(num_public, document["num_private"], 0, 0)
+    classes = tuple(described["classes"]) or tuple(map(str, range(statement.num_classes or 0)))
+    sizes = Sizes(num_public, statement.num_private, 0, 0)
     return settings_of_run(plan_run(config, DataShape(sizes, (channels, height, width), classes)))
 
 

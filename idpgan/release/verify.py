@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import logging
 import math
 import os
@@ -24,20 +23,17 @@ from typing import Any
 
 from idpgan.audit.cases import audited_again, stated_share
 from idpgan.errors import InputError
-from idpgan.files import parse_json, pasted, printable, read_plain
+from idpgan.files import json_text, parse_json, pasted, printable, read_plain
 from idpgan.models.checkpoint import CONFIG, MOST_TEXT_BYTES
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, number_to_json
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import SOURCES
 from idpgan.privacy.tradeoff import gaussian_mu
-from idpgan.release.artifact import Artifact, Kind
+from idpgan.release.artifact import Artifact, Kind, describe_release, read_settings
 from idpgan.release.charges import check_charges
-from idpgan.release.folder import CARD, FORMAT, PRIVACY, card_text, hashed_files, privacy_text, stated_risk
-from idpgan.release.mark import KEY as MARK
-from idpgan.release.mark import PICTURE, unmarked
-from idpgan.release.received import Stated, describe_release, read_privacy, read_settings
-from idpgan.release.settings import Settings
+from idpgan.release.folder import CARD, card_text, hashed_files
+from idpgan.release.statement import FORMAT, PRIVACY, WITHOUT_RISK, Settings, Statement, statement_of
 from idpgan.version import made_with
 
 _LOG = logging.getLogger(__name__)
@@ -51,7 +47,7 @@ class Verification:
     """What was found.
 
     Attributes:
-        stated: What the release says.
+        stated: What the release says, in its privacy.json with this ``content``.
         wrong: One sentence per thing that does not fit.
         beside: Likewise, of the card and of files that are not the release's.
         recomputed: Epsilon of the released events, at the released delta; None where the events are not those of the
@@ -60,7 +56,8 @@ class Verification:
         artifact: What is given away; None where the check ended before it was read, as for ``settings``.
     """
 
-    stated: Stated
+    stated: Statement
+    content: bytes
     wrong: list[str] = field(default_factory=list)
     beside: list[str] = field(default_factory=list)
     recomputed: float | None = None
@@ -86,13 +83,13 @@ class Verification:
     @property
     def own_words(self) -> bool:
         """Whether this very code made the release, so that its sentences can be derived too."""
-        return bool(self.stated.document["idpgan"] == made_with())
+        return bool(self.stated.idpgan == made_with())
 
     @property
     def unchecked(self) -> tuple[str, ...]:
         """What could not be checked, one sentence each, and is the word of whoever made the release."""
         prose = (
-            f"the sentences of report and card are those of idpgan {self.stated.document['idpgan']}, not of this "
+            f"the sentences of report and card are those of idpgan {self.stated.idpgan}, not of this "
             "version: only fields and hashes were compared"
         )
         of_artifact = getattr(self.artifact, "unchecked", None)
@@ -105,7 +102,7 @@ class Verification:
             "recomputed_epsilon": None if self.recomputed is None else number_to_json(self.recomputed),
             "report": self.report.to_json(),
             "problems": list(self.problems),
-            "made_with": self.stated.document["idpgan"],
+            "made_with": self.stated.idpgan,
             **({"unchecked": "; ".join(self.unchecked)} if self.unchecked else {}),
         }
 
@@ -126,7 +123,7 @@ def verify_release(path: Path, kinds: Mapping[str, Kind]) -> Verification:
     folder = path / "release" if (path / "release" / PRIVACY).exists() else path
     if not (folder / PRIVACY).exists():
         raise InputError(f"{folder} is not a release: it holds no {PRIVACY}. Name a run or its release folder.")
-    found = Verification(read_privacy(folder / PRIVACY))
+    found = _begin(folder, follow=False)
     _check(folder, kinds, found, whole=True)
     return found
 
@@ -135,7 +132,7 @@ def verify_release(path: Path, kinds: Mapping[str, Kind]) -> Verification:
 class Opened:
     """A release that may be loaded: what it states, what it describes, and the content of its files by name."""
 
-    stated: Stated
+    stated: Statement
     settings: Settings
     artifact: Artifact
     files: Mapping[str, bytes]
@@ -155,7 +152,7 @@ def open_release(folder: Path, kinds: Mapping[str, Kind]) -> Opened:
             f"{folder} is a release without its {PRIVACY}, so nothing says what protects the training images. Copy "
             "the whole folder again."
         )
-    found = Verification(read_privacy(folder / PRIVACY, follow=True))
+    found = _begin(folder, follow=True)
     _check(folder, kinds, found, whole=False)
     if found.wrong or found.artifact is None or found.settings is None:
         raise InputError(
@@ -165,6 +162,11 @@ def open_release(folder: Path, kinds: Mapping[str, Kind]) -> Opened:
     if found.beside:
         _LOG.warning("%s: %s The rest of the release was checked, and is used.", folder, " ".join(found.beside))
     return Opened(found.stated, found.settings, found.artifact, found.files)
+
+
+def _begin(folder: Path, *, follow: bool) -> Verification:
+    content = read_plain(folder / PRIVACY, MOST_TEXT_BYTES, follow=follow)
+    return Verification(statement_of(content, folder / PRIVACY), content)
 
 
 def is_bare(weights: Path) -> bool:
@@ -188,13 +190,12 @@ def _check(folder: Path, kinds: Mapping[str, Kind], found: Verification, *, whol
         shown = artifact.read(_without_marks(found)) if whole else []
         settings = read_settings(config, kind, artifact, found.stated)
         found.artifact, found.settings = artifact, settings
-        found.wrong += _check_config(found.files[CONFIG], config, artifact, settings, found.stated)
+        found.wrong += _check_config(found.files[CONFIG], config, artifact, settings)
         wrong = check_charges(settings, found.stated)
         found.wrong += wrong
         if not wrong:
             found.recomputed = compose_epsilon(found.stated.events, settings.plan.price.delta)
-            found.wrong += _check_report(settings, found)
-            found.wrong += _check_risk(settings, found.stated)
+            found.wrong += _check_statement(artifact, settings, found)
         _check_texts(artifact, settings, found)
         found.wrong += shown
     except InputError as error:
@@ -204,7 +205,7 @@ def _check(folder: Path, kinds: Mapping[str, Kind], found: Verification, *, whol
 
 def _without_marks(found: Verification) -> Mapping[str, bytes]:
     """Return the files with their pictures as they were before they were marked, where privacy.json names a mark."""
-    bare, without = unmarked(found.files, found.stated.document)
+    bare, without = found.stated.unmarked(found.files)
     if without:
         found.wrong.append(f"{without[0]} lacks the mark that {PRIVACY} speaks of, or has another one.")
     return bare
@@ -225,7 +226,7 @@ def _check_files(
         files[CARD] = _read(folder, CARD, MOST_TEXT_BYTES, follow)
     else:
         found.beside.append(f"{CARD} is missing.")
-    hashes = found.stated.document["files"]
+    hashes = found.stated.files
     if set(hashes) != set(hashed_files(artifact)):
         found.wrong.append(f"{PRIVACY} speaks of other files than those of the release.")
     for name in files:
@@ -270,57 +271,63 @@ def _read(folder: Path, name: str, most: int, follow: bool) -> bytes:
 # Numbers -------------------------------------------------------------------------------------------------------
 
 
-def _check_config(
-    content: bytes, config: Mapping[str, Any], artifact: Artifact, settings: Settings, stated: Stated
-) -> list[str]:
-    """Refuse a config.json without readable settings and description; compare privacy.json with the public facts."""
-    problems, document, kind = [], stated.document, artifact.kind
+def _check_config(content: bytes, config: Mapping[str, Any], artifact: Artifact, settings: Settings) -> list[str]:
+    """Refuse a config.json without readable settings and description."""
+    problems, kind = [], artifact.kind
     if set(config) != {"kind", kind, "settings"} or set(config[kind]) != set(artifact.describe()):
         problems.append(f"{CONFIG} is not what is written for these settings: it holds more, less or other values.")
-    if content != (json.dumps(config, indent=2) + "\n").encode():
+    if content != json_text(config).encode():
         problems.append(f"{CONFIG} is not written as a release writes it.")
-    follows = {name: getattr(settings, name) for name in ("num_private", "num_public", "num_classes")}
-    problems += [
-        f"{name} = {document[name]}, but the settings say {number}."
-        for name, number in follows.items()
-        if document[name] != number
-    ]
-    mark = settings.mark if any(name.endswith(PICTURE) for name in artifact.files()) else None
-    if document.get(MARK) != mark and (MARK in document or document["format"] == FORMAT):
-        problems.append(f"{MARK} = {document.get(MARK)}, but by the settings it is {mark}.")
     return problems + settings.problems(artifact.describe())
 
 
-def _check_report(settings: Settings, found: Verification) -> list[str]:
-    """Derive the report for noise of the system and of a fixed seed; one of them must give what is stated."""
+def _check_statement(artifact: Artifact, settings: Settings, found: Verification) -> list[str]:
+    """Make privacy.json again from the settings and the charges, and compare."""
     stated, said = found.stated, found.report
     ledger = Ledger(stated.unit, stated.relation)
     for event in stated.events:
         ledger.charge(event)
-    proven = ledger.proven(stated.document["delta"])
+    proven = ledger.proven(stated.delta)
     problems = _check_audited(said.audited, proven, stated)
     if found.recomputed is not None and said.proven.epsilon < found.recomputed * (1 - _TOLERANCE):
         problems.append(f"the events cost epsilon = {found.recomputed:.6g}, the report says {said.proven.epsilon:.6g}.")
-    proven = dataclasses.replace(proven, epsilon=said.proven.epsilon)
-    compare = (lambda entry: entry) if found.own_words else _without_prose
-    wrong = []
-    for source in SOURCES:
-        ours = _raised(settings.plan.report_of(stated.events, proven, (source, source)), said)
-        names = [entry.name for entry in dataclasses.fields(PrivacyReport) if entry.name != "audited"]
-        wrong.append([name for name in names if compare(getattr(said, name)) != compare(getattr(ours, name))])
-    return problems + [
-        f"report: '{name}' is not what follows from the settings and the events." for name in min(wrong, key=len)
+    report, wrong = _report_again(settings, dataclasses.replace(proven, epsilon=said.proven.epsilon), found)
+    problems += [f"report: '{name}' is not what follows from the settings and the events." for name in wrong]
+    ours = Statement.of(settings, artifact.describe(), artifact.files(), report, stated.events)
+    return problems + _differences(_as_in_format(ours, settings, stated), stated)
+
+
+def _report_again(settings: Settings, proven: Guarantee, found: Verification) -> tuple[PrivacyReport, list[str]]:
+    """Derive the report for noise of the system and of a fixed seed; return the one like it, and what differs."""
+    said, compare = found.report, (lambda entry: entry) if found.own_words else _without_prose
+    names = [entry.name for entry in dataclasses.fields(PrivacyReport) if entry.name != "audited"]
+    reports = [
+        _raised(settings.plan.report_of(found.stated.events, proven, (source, source)), said) for source in SOURCES
     ]
+    wrong = [
+        [name for name in names if compare(getattr(said, name)) != compare(getattr(ours, name))] for ours in reports
+    ]
+    return min(zip(reports, wrong, strict=True), key=lambda pair: len(pair[1]))
 
 
-def _check_risk(settings: Settings, stated: Stated) -> list[str]:
-    """Compute again what any attack finds at most; more may be stated, since the accounting may have become tighter."""
-    ours = stated_risk(stated.report, settings, stated.events) if "risk" in stated.document else None
-    if ("risk" in stated.document) != (stated.document["format"] == FORMAT) or (stated.risk is None) != (ours is None):
+def _as_in_format(ours: Statement, settings: Settings, stated: Statement) -> Statement:
+    """Return a statement as the version that wrote another one, in an earlier format, would have made it."""
+    if stated.format == FORMAT:
+        return ours
+    ours = ours.but(num_classes=settings.num_classes)
+    return ours.but(risk=None, mark=stated.mark and ours.mark) if stated.format in WITHOUT_RISK else ours
+
+
+def _differences(ours: Statement, stated: Statement) -> list[str]:
+    """Compare all fields but those that were compared before; more risk may be stated, as of an earlier accountant."""
+    less = None if stated.risk is None or ours.risk is None else stated.risk.short_of(ours.risk)
+    if less is not None:
+        return [f"risk: less is stated than an attack may find by these charges ({less})."]
+    if (stated.risk is None) != (ours.risk is None):
         return [f"{PRIVACY} has a risk where none can be stated, or none where one has to be."]
-    if stated.risk is None or ours is None or (short := stated.risk.short_of(ours)) is None:
-        return []
-    return [f"risk: less is stated than an attack may find by these charges ({short})."]
+    ours = ours.but(**{name: getattr(stated, name) for name in ("format", "idpgan", "report", "risk", "files")})
+    pairs = [(name, getattr(stated, name), getattr(ours, name)) for name in Statement.model_fields]
+    return [f"{name} = {theirs}, but the settings say {mine}." for name, theirs, mine in pairs if theirs != mine]
 
 
 def _without_prose(entry: Any) -> Any:
@@ -344,9 +351,9 @@ def _raised(expected: PrivacyReport, said: PrivacyReport) -> PrivacyReport:
     return dataclasses.replace(expected, contained=tuple(contained), total=total)
 
 
-def _check_audited(audited: Guarantee | None, proven: Guarantee, stated: Stated) -> list[str]:
+def _check_audited(audited: Guarantee | None, proven: Guarantee, stated: Statement) -> list[str]:
     """Check the audited numbers: finite, of the same unit and relation, of this proof, and refuting nothing."""
-    delta = stated.document["delta"]
+    delta = stated.delta
     if audited is None:
         return []
     if not audited.finite or (audited.unit, audited.relation) != (proven.unit, proven.relation):
@@ -374,16 +381,14 @@ def _check_audited(audited: Guarantee | None, proven: Guarantee, stated: Stated)
 
 def _check_texts(artifact: Artifact, settings: Settings, found: Verification) -> None:
     """Write card and privacy.json again from what they state, and compare."""
-    stated, document, card = found.stated, found.stated.document, found.files.get(CARD)
+    card = found.files.get(CARD)
     if card is not None:  # that it is missing was said where the files were read
-        said, ours = card.decode(errors="surrogateescape"), card_text(stated.report, document, artifact, settings)
+        said, ours = card.decode(errors="surrogateescape"), card_text(found.stated, artifact, settings)
         if not found.own_words:
             said, ours = _fields_of_card(said), _fields_of_card(ours)
         if said != ours:
             found.beside.append(f"{CARD} is not the card of these numbers and settings.")
-    without = {name: value for name, value in document.items() if name != "files"}
-    again = {**without, "report": stated.report.to_json(), "events": [event.to_json() for event in stated.events]}
-    if stated.content != privacy_text(again, document["files"]).encode():
+    if found.content != found.stated.content:
         found.wrong.append(f"{PRIVACY} is not written as a release writes it.")
 
 

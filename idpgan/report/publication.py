@@ -20,8 +20,7 @@ from idpgan.files import parse_json, read_plain
 from idpgan.methods import METHODS
 from idpgan.privacy.guarantee import number_from_json
 from idpgan.release.artifact import Kind
-from idpgan.release.received import Stated
-from idpgan.release.settings import Settings
+from idpgan.release.statement import Settings, Statement
 from idpgan.release.verify import open_release
 from idpgan.report import epsilons, page
 from idpgan.report.charts import number
@@ -93,7 +92,7 @@ def publication_page(out: Path, content: Path, form: str, sheet: Sheet, kinds: M
     }
 
 
-def _about(settings: Settings, stated: Stated, shape: _Shape) -> page.Content:
+def _about(settings: Settings, stated: Statement, shape: _Shape) -> page.Content:
     """Say what was published, and how."""
     options = settings.table.get("options") or {}
     facts = [
@@ -108,9 +107,9 @@ def _about(settings: Settings, stated: Stated, shape: _Shape) -> page.Content:
     return {"name": "about", "heading": "What was published", "facts": facts, "notes": notes}
 
 
-def _ledger(computed: page.Content, stated: Stated, file: str) -> page.Content:
+def _ledger(computed: page.Content, stated: Statement, file: str) -> page.Content:
     """Return the charges of this publication, and all publications of the folder up to it."""
-    part = epsilons.ledger_part(stated.events, float(stated.document["delta"]), stated.report.proven)
+    part = epsilons.ledger_part(stated.events, float(stated.delta), stated.report.proven)
     ledger = computed.get("ledger")
     if ledger is None:
         return part | {"missing": "An older version of idpgan wrote this folder: see the folder's ledger."}

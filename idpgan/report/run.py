@@ -27,9 +27,8 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport
 from idpgan.progress import Progress
 from idpgan.release.artifact import Artifact, Kind
-from idpgan.release.folder import PRIVACY
 from idpgan.release.generator import load_generator
-from idpgan.release.received import Stated
+from idpgan.release.statement import PRIVACY, Statement
 from idpgan.release.verify import open_release
 from idpgan.report import epsilons, measured, page
 from idpgan.report.epsilons import delta_text, epsilon_text
@@ -60,7 +59,7 @@ class Known:
 
     run: RunFolder
     config: RunConfig
-    stated: Stated | None
+    stated: Statement | None
     artifact: Artifact | None
     books: Books | None
     shape: DataShape | None
@@ -87,7 +86,7 @@ class Known:
     @functools.cached_property
     def plan(self) -> RunPlan:
         """Of the run, for neighbors, delta and budget; its charges may need data that are not here."""
-        stated = 1 if self.stated is None else self.stated.document["num_private"]
+        stated = 1 if self.stated is None else self.stated.num_private
         shape = self.shape or DataShape(Sizes(0, stated, 0, 0), (1, 1, 1), self.classes)
         plan: RunPlan = plan_run(self.config, shape)
         return plan
@@ -101,7 +100,7 @@ class Known:
     def delta(self) -> float:
         """Where epsilon is stated, as far as that is known."""
         if self.stated is not None:
-            return float(self.stated.document["delta"])
+            return float(self.stated.delta)
         if self.shape is not None:
             return self.plan.delta
         target = None if self.books is None else self.books.terms.target
@@ -170,7 +169,7 @@ def run_page(known: Known, progress: Progress) -> page.Content:
     privacy, config, stated = known.report, known.config, known.stated
     audit, _ = known.results["audit"]
     cap = None if audit is None else audit.get("result", {}).get("cap")
-    num = f", {stated.document['num_private']:,} private images" if stated else ""
+    num = f", {stated.num_private:,} private images" if stated else ""
     parts = [
         _about(known),
         *([epsilons.risk_part(stated.report, known.joint_events)] if stated else []),
@@ -217,7 +216,7 @@ def _about(known: Known) -> page.Content:
     sound = epsilons.SOUND[info.sound]
     facts = [("Method", f"{config.method.name} ({info.family}; {sound})"), ("Data", f"{data.name}{where}")]
     if stated is not None:
-        num, public = stated.document["num_private"], stated.document["num_public"]
+        num, public = stated.num_private, stated.num_public
         facts.append(("Private images", f"N = {num:,} (public)"))
         facts.append(("Public images", f"{public:,}" + ("; no protection at all" if public else "")))
     elif known.shape is not None:

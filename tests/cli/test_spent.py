@@ -17,6 +17,7 @@ from idpgan.data.images import png_bytes
 from idpgan.methods import EARLIER
 from idpgan.privacy import Event, Ledger, Relation, Unit
 from idpgan.privacy.folder_ledger import FolderLedger, ledger_of
+from idpgan.release.statement import read_privacy
 from idpgan.removed import gone
 from idpgan.run import RunFolder
 from idpgan.training.config import build_config
@@ -379,9 +380,9 @@ def test_a_run_without_its_state_is_known_by_its_release(run, spent, tmp_path, m
     config.write_text(config.read_text().replace('name = "digits"', 'name = "mnist"\nroot = "data"', 1))
     (tmp_path / "data").mkdir()
     shutil.rmtree(tmp_path / "runs" / "a" / "state")
-    proven = json.loads((tmp_path / "runs" / "a" / "release" / "privacy.json").read_text())["report"]["proven"]
+    proven = read_privacy(tmp_path / "runs" / "a" / "release" / "privacy.json").report.proven
     (row,) = spent("data")["spending"]
-    assert (row["epsilon"], row["delta"]) == (pytest.approx(proven["epsilon"]), proven["delta"])
+    assert (row["epsilon"], row["delta"]) == (pytest.approx(proven.epsilon), proven.delta)
 
 
 def laplaces(*epsilons):

@@ -15,11 +15,11 @@ from safetensors.torch import load_file, save_file
 from idpgan.audit.bounds import cap, epsilon_bound
 from idpgan.errors import InputError
 from idpgan.kinds import KINDS, verify
-from idpgan.privacy.event import Event
 from idpgan.privacy.ledger import Ledger
+from idpgan.release.artifact import describe_release
 from idpgan.release.card import render_card
-from idpgan.release.mark import DigitalSource, mark_of
-from idpgan.release.received import describe_release, read_privacy
+from idpgan.release.mark import DigitalSource, Mark
+from idpgan.release.statement import FORMAT, read_privacy
 
 
 def verdict(folder):
@@ -43,11 +43,24 @@ def document_of(folder):
     return json.loads((folder / "privacy.json").read_text())
 
 
+def entry(document, value, *shared):
+    """Return an event or a guarantee as it stands in privacy.json: without what stands above it, since format 6."""
+    table, shared = value.to_json(), (*shared, "unit", "relation") if document["format"] == FORMAT else ()
+    return {key: value for key, value in table.items() if key not in shared or value != document[key]}
+
+
+def events_of(folder):
+    """All charges that a release states."""
+    return list(read_privacy(folder / "privacy.json").events)
+
+
 def put(folder, document):
     """Write privacy.json with the hashes of what lies there, and the marks on its pictures."""
     if document.get("mark") in list(DigitalSource) and isinstance(document["idpgan"], str):
         identity = next(folder / name for name in ("generator.safetensors", "config.json") if (folder / name).exists())
-        mark = mark_of(document, identity.read_bytes())
+        mark = Mark(
+            DigitalSource(document["mark"]), document["idpgan"], hashlib.sha256(identity.read_bytes()).hexdigest()
+        )
         for picture in folder.rglob("*.png"):
             if picture.is_file() and (content := picture.read_bytes()).startswith(b"\x89PNG"):
                 picture.write_bytes(mark.on(without_mark(content)))
@@ -77,7 +90,7 @@ def edit(folder, change):
     try:
         content = (folder / "config.json").read_bytes()
         artifact, config, _ = describe_release(content, KINDS)
-        settings, report = config["settings"], read_privacy(folder / "privacy.json").report
+        settings, statement = config["settings"], read_privacy(folder / "privacy.json")
         method = settings.get("method", "continual-counter")  # a stream has one
         facts = types.SimpleNamespace(
             data=settings["data"]["name"] if isinstance(settings["data"], dict) else settings["data"],
@@ -85,7 +98,7 @@ def edit(folder, change):
             license=None,
             data_license=None,
         )
-        put_file(folder, "README.md", render_card(report, document, facts, artifact.card, artifact))
+        put_file(folder, "README.md", render_card(statement, facts, artifact.card, artifact))
     except (InputError, KeyError, TypeError, UnicodeEncodeError):
         pass  # no card can be rendered of that
 
@@ -114,8 +127,8 @@ def charged(*events):
         ledger = Ledger(events[0].unit, events[0].relation)
         for event in events:
             ledger.charge(event)
-        document["events"] = [event.to_json() for event in events]
-        document["report"]["proven"] = ledger.proven(document["delta"]).to_json()
+        document["events"] = [entry(document, event) for event in events]
+        document["report"]["proven"] = entry(document, ledger.proven(document["delta"]), "delta")
 
     return lambda folder: edit(folder, change)
 
@@ -124,7 +137,7 @@ def other_event(**changes):
     """Change the first charge, with all numbers that follow."""
 
     def apply(folder):
-        first = Event.from_json(document_of(folder)["events"][0])
+        first = events_of(folder)[0]
         charged(dataclasses.replace(first, **changes))(folder)
 
     return apply

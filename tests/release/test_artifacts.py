@@ -389,4 +389,4 @@ def test_a_new_kind_is_one_class_and_one_row(stream):
     put_file(stream, "config.json", json.dumps(ordered, indent=2) + "\n")
     renamed = {**others, "tally": dataclasses.replace(KINDS["stream"], artifact=Renamed)}
     assert verify_release(stream, renamed).problems == ()
-    assert document_of(stream)["format"] == "idpgan release 5"
+    assert document_of(stream)["format"] == "idpgan release 6"

@@ -22,7 +22,7 @@ from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Ledger, Relation, Unit
 from idpgan.publish import release as publish
 from idpgan.release.export import export_samples
-from idpgan.release.received import read_privacy
+from idpgan.release.statement import read_privacy
 from tests.release.conftest import AGGREGATE, train
 
 

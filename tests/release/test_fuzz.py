@@ -2,6 +2,7 @@
 
 import copy
 import json
+import math
 import random
 import shutil
 
@@ -94,6 +95,21 @@ def same(first, second):
     return json.dumps(first) == json.dumps(second)
 
 
+def states_more(before, after):
+    """Whether nothing differs but a risk that is higher, as of an earlier accountant, and noise by rounding."""
+    lower = copy.deepcopy(after)
+    try:
+        lower["risk"]["best_guess"] = min(after["risk"]["best_guess"], before["risk"]["best_guess"])
+        for rate, share in before["risk"]["found"].items():
+            lower["risk"]["found"][rate] = min(share, after["risk"]["found"][rate])
+        for charge, charged in zip(lower["events"], before["events"], strict=True):
+            if math.isclose(charge["noise_multiplier"], charged["noise_multiplier"], rel_tol=1e-6):
+                charge["noise_multiplier"] = charged["noise_multiplier"]
+        return same(before, lower)
+    except (KeyError, TypeError, ValueError):
+        return False
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_damaged_tables_give_no_traceback(aggregate_run, tmp_path, seed):
@@ -107,7 +123,7 @@ def test_damaged_tables_give_no_traceback(aggregate_run, tmp_path, seed):
         if name == "config.json":
             put(folder, json.loads((folder / "privacy.json").read_text()))
         found = verdict(folder)
-        if name == "privacy.json" and not same(before, after):
+        if name == "privacy.json" and not states_more(before, after):
             assert found, after
         if name == "config.json" and not found:  # what changes no charge may be another run's: seeds, steps, rates
             cap = {"most_per_person": 20}  # of unit person, which this run is not
@@ -128,8 +144,10 @@ def test_flipped_bytes_are_found(aggregate_run, tmp_path, seed):
         for _ in range(rng.choice([1, 1, 10])):
             content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
         path.write_bytes(content[: rng.choice([len(content), rng.randrange(len(content))])])
-        if bytes(content) != (aggregate_run / "release" / path.name).read_bytes():
-            assert verdict(folder), path.name
+        before = (aggregate_run / "release" / path.name).read_bytes()
+        if path.read_bytes() != before:
+            known = path.name == "privacy.json" and not verdict(folder)
+            assert states_more(*map(json.loads, (before, path.read_bytes()))) if known else verdict(folder), path.name
             if path.name != "privacy.json":
                 put(folder, json.loads((folder / "privacy.json").read_text()))  # a forger mends the hash
                 verdict(folder)

@@ -137,7 +137,7 @@ def test_a_mark_cannot_be_dropped_in_silence(release):
     document = document_of(release)
     del document["mark"]
     (release / "privacy.json").write_text(json.dumps(document, indent=2) + "\n")
-    assert "mark = None, but by the settings it is trainedAlgorithmicMedia" in verdict(release)
+    assert "mark = None, but the settings say trainedAlgorithmicMedia" in verdict(release)
 
 
 def test_without_a_mark_the_card_says_so(photos, aggregate_run, tmp_path):

@@ -16,6 +16,7 @@ from idpgan.errors import InputError
 from idpgan.kinds import opened, verify
 from idpgan.publish import release as publish
 from idpgan.release.export import export_samples
+from idpgan.release.statement import read_privacy
 from tests.release.forging import document_of, put, put_file, raw, replaced_text, with_hash
 
 WEIGHTS = "generator.safetensors"
@@ -118,11 +119,11 @@ TAMPERED = {
     "another reason": (reported(reason="no noise is needed"), "'reason' is not"),
     "no assumptions": (reported(public_assumptions=[]), "'public_assumptions' is not"),
     "another delta": (stated(delta=1e-9), "the settings state epsilon at"),
-    "another unit": (stated(unit="person"), "not all of unit person"),
-    "another relation": (stated(relation="replace-one"), "not all of"),
+    "another unit": (stated(unit="person"), "which speak of unit image"),
+    "another relation": (stated(relation="replace-one"), "which speak of unit image"),
     "more records": (stated(num_private=200_000), "below 1/N"),
     "public images": (stated(num_public=100), "'public_assumptions' is not"),
-    "a class fewer": (stated(num_classes=9), "but the settings say 10"),
+    "a class fewer": (stated(num_classes=9), "num_classes = 9, but the settings"),
     # the charges
     "more noise": (event(noise_multiplier=50.0), "gaussian 50 stands for"),
     "a charge without noise": (event(noise_multiplier=0.0), "positive and finite"),
@@ -139,7 +140,7 @@ TAMPERED = {
     "a key twice": (replaced_text("privacy.json", '"delta"', '"delta": 0.5, "delta"'), "a key stands twice"),
     "a key more": (stated(note="trust me"), "Unknown key 'note'"),
     "NaN": (replaced_text("privacy.json", "1295", "NaN"), "NaN is not a JSON number"),
-    "a format of tomorrow": (stated(format="idpgan release 6"), "not of the format"),
+    "a format of tomorrow": (stated(format="idpgan release 7"), "not of the format"),
     "written otherwise": (lambda f: raw("privacy.json", json.dumps(document_of(f)))(f), "not written as"),
     "a hash of zeros": (edited("privacy.json", lambda d: d["files"].update({WEIGHTS: "0" * 64})), "'000000000000'"),
     "a hash less": (edited("privacy.json", lambda d: d["files"].pop(WEIGHTS)), "speaks of other files"),
@@ -179,7 +180,7 @@ def refusals(folder, out):
 def test_there_are_forty_and_the_untouched_one_is_drawn_from_in_silence(release, tmp_path, caplog):
     assert len(TAMPERED) >= 40
     manifest = export_samples(release, 2, tmp_path / "out", seed=1)
-    assert manifest["privacy"] == json.loads((release / "privacy.json").read_text())["report"]
+    assert manifest["privacy"] == read_privacy(release / "privacy.json").report.to_json()
     assert len(opened(release).sample(2)) == 2
     assert caplog.text == ""
 

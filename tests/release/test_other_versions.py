@@ -16,7 +16,6 @@ from idpgan.commands import app
 from idpgan.commands.audit import write_into_release
 from idpgan.continual import ContinualCounter
 from idpgan.kinds import ObfuscatedImages, verify
-from idpgan.privacy.event import Event
 from idpgan.publish.plan import PublicationTable
 from idpgan.release.folder import write_release
 from idpgan.version import made_with
@@ -26,6 +25,7 @@ from tests.release.forging import (
     config,
     document_of,
     edit,
+    events_of,
     other_event,
     put_file,
     report,
@@ -125,7 +125,7 @@ LIES = {
     "assumption dropped": report(public_assumptions=[]),
     "N": stated(num_private=200_000),
     "noise": other_event(noise_multiplier=50.0),
-    "charges": lambda f: charged(*[Event.from_json(e) for e in document_of(f)["events"]] * 2)(f),
+    "charges": lambda f: charged(*events_of(f) * 2)(f),
     "settings": config(lambda c: c["settings"]["privacy"].update(epsilon=0.01)),
     "model": config(lambda c: c["generator"]["model"].update(warp=0.1)),
     "card": epsilon_in_card,

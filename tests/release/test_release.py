@@ -29,8 +29,9 @@ from idpgan.privacy.guarantee import EXACT, FLOATING_POINT, Guarantee, PrivacyRe
 from idpgan.privacy.noise import FIXED, SYSTEM
 from idpgan.release.card import render_card
 from idpgan.release.export import export_samples
-from idpgan.release.folder import CARD, PRIVACY, write_release
+from idpgan.release.folder import CARD, write_release
 from idpgan.release.generator import GeneratorArtifact
+from idpgan.release.statement import PRIVACY
 from idpgan.run import RunFolder
 from idpgan.synthesis.idp_published_plan import Settings as PublishedConfig
 from idpgan.training.config import build_config
@@ -214,13 +215,15 @@ def test_a_run_with_such_classes_is_refused_before_it_trains(monkeypatch, tmp_pa
 # Card ----------------------------------------------------------------------------------------------------------
 
 FACTS = types.SimpleNamespace(data="faces", method="idp-gan-aggregate", license=None, data_license=None)
-DOCUMENT = {"num_private": 1295, "num_public": 0, "delta": 1e-5, "idpgan": "0.1.0"}
+STATED = {"num_private": 1295, "num_public": 0, "delta": 1e-5, "idpgan": "0.1.0", "risk": None, "mark": None}
 
 
 def card(report, facts=FACTS, classes=("cat", "dog")):
     generator = build_generator(ModelConfig(width=4, latent_dim=4), (1, 8, 8), len(classes))
     generator.classes = classes
-    return render_card(report, DOCUMENT, facts, "generator", GeneratorArtifact(generator, 8))
+    return render_card(
+        types.SimpleNamespace(report=report, **STATED), facts, "generator", GeneratorArtifact(generator, 8)
+    )
 
 
 def a_report(unit=Unit.IMAGE, relation=Relation.ZERO_OUT, epsilon=2.0):

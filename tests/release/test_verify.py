@@ -14,7 +14,6 @@ from safetensors.torch import load, save
 from idpgan.data.load import DataShape, Sizes
 from idpgan.kinds import verify
 from idpgan.models.checkpoint import load_generator
-from idpgan.privacy.event import Event
 from idpgan.release.settings import settings_of_run
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
@@ -27,6 +26,7 @@ from tests.release.forging import (
     described,
     document_of,
     edit,
+    events_of,
     first_class,
     first_float,
     linked,
@@ -124,11 +124,11 @@ FORGED = {
         "is not what follows",
     ),
     "public images invented": (stated(num_public=100), "'public_assumptions' is not"),
-    "class fewer": (stated(num_classes=9), "num_classes = 9, but the settings say 10"),
-    "unit of the document": (stated(unit="person"), "the events are not all of unit person"),
-    "relation of the document": (stated(relation="replace-one"), "the events are not all of"),
-    "unknown unit": (stated(unit="planet"), "unknown unit"),
-    "old relation": (stated(relation="add-or-remove-one"), "unknown relation"),
+    "class fewer": (stated(num_classes=9), "num_classes = 9, but the settings"),
+    "unit of the document": (stated(unit="person"), "which speak of unit image"),
+    "relation of the document": (stated(relation="replace-one"), "which speak of unit image"),
+    "unknown unit": (stated(unit="planet"), "unit = 'planet' is none of"),
+    "old relation": (stated(relation="add-or-remove-one"), "relation = 'add-or-remove-one' is none of"),
     # charges
     "no charge": (stated(events=[]), "there is none"),
     "charge twice": (lambda f: edit(f, lambda d: d["events"].append(d["events"][0])), "1 are planned"),
@@ -157,7 +157,7 @@ FORGED = {
     "charges as a table": (stated(events={}), "events"),
     # privacy.json
     "format 2": (stated(format="idpgan release 2"), "train and release again"),
-    "format of tomorrow": (stated(format="idpgan release 6"), "not of the format"),
+    "format of tomorrow": (stated(format="idpgan release 7"), "not of the format"),
     "format as a list": (stated(format=[]), "not of the format"),
     "foreign key": (stated(note="trust me"), "Unknown key 'note'"),
     "key missing": (lambda f: edit(f, lambda d: d.pop("delta")), "Missing key 'delta'"),
@@ -319,7 +319,7 @@ def budget_run(tmp_path_factory):
 )
 def test_a_run_ends_with_its_steps_or_its_target(budget_run, tmp_path, change, word):
     folder = shutil.copytree(budget_run / "release", tmp_path / "release")
-    event = Event.from_json(document_of(folder)["events"][0])
+    event = events_of(folder)[0]
     assert event.count == 3  # of 10
     charged(event.repeated(event.count + change))(folder)
     said = verdict(folder)
@@ -328,7 +328,7 @@ def test_a_run_ends_with_its_steps_or_its_target(budget_run, tmp_path, change, w
 
 def test_a_run_that_a_less_tight_accountant_ended_is_consistent(budget_run, tmp_path):
     folder = shutil.copytree(budget_run / "release", tmp_path / "release")
-    event = Event.from_json(document_of(folder)["events"][0])
+    event = events_of(folder)[0]
     charged(event.repeated(event.count - 1))(folder)
     assert "the target allows more" in verdict(folder)
     said(epsilon=3.99)(folder)  # of a target of 4: there was no room for a step at such a price
@@ -384,7 +384,7 @@ def test_a_published_run_that_paid_for_repeated_steps_is_consistent(tmp_path, mo
     (path / "state" / "state.pt").unlink()
     trainer.resume(path)
     folder = path / "release"
-    events = [Event.from_json(item) for item in document_of(folder)["events"]]
+    events = events_of(folder)
     assert verdict(folder) == ""
     charged(*events[:1])(folder)  # negative control: labels left out
     assert verdict(folder) != ""
@@ -397,7 +397,7 @@ def test_pixels_of_different_prices_have_a_least_price_together(tmp_path):
     folder = train(tmp_path / "run", [*settings, "privacy.noise=once", "privacy.label_epsilon=1.0"], PUBLISHED)
     folder = folder / "release"
     assert verdict(folder) == ""
-    *pixels, label = (Event.from_json(item) for item in document_of(folder)["events"])
+    *pixels, label = events_of(folder)
     charged(*(dataclasses.replace(event, noise_multiplier=1e9) for event in pixels), label)(folder)
     assert "cost less than the settings can" in verdict(folder)
     charged(pixels[0], label)(folder)

@@ -19,6 +19,7 @@ from idpgan.privacy.event import _REQUIRED, Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.risk import Risk
 from idpgan.privacy.tradeoff import Tradeoff
+from idpgan.release.statement import read_privacy
 from idpgan.report.epsilons import Proven, described
 from idpgan.report.measured import attack_part
 from idpgan.report.page import GAP_PX, cells, render
@@ -70,12 +71,11 @@ def test_a_report_says_what_the_files_of_the_run_say(whole):
     page = self_contained(read(whole.path))
     accessible(page)
     assert "For the curator. Not covered by epsilon; do not give away." in page.text
-    stated = json.loads((whole.release / "privacy.json").read_text())
-    proven = stated["report"]["proven"]
-    for guarantee in filter(None, (stated["report"]["claimed"], proven)):
-        assert f"{guarantee['epsilon']:.4g}" in page.text
-    assert f"unit {proven['unit']}, {proven['relation']}, δ = {proven['delta']:.3g}" in page.text
-    charges = [Event.from_json(event) for event in stated["events"]]
+    stated = read_privacy(whole.release / "privacy.json")
+    proven, charges = stated.report.proven, stated.events
+    for guarantee in filter(None, (stated.report.claimed, proven)):
+        assert f"{guarantee.epsilon:.4g}" in page.text
+    assert f"unit {proven.unit}, {proven.relation}, δ = {proven.delta:.3g}" in page.text
     assert f"{charges[0].noise_multiplier:.4g} times the sensitivity" in page.text
     assert f"before the first step {compose_epsilon(charges, 1e-5):.4g}" in page.text
     audited = json.loads(whole.audit.read_text())

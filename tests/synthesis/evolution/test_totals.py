@@ -22,7 +22,7 @@ from idpgan.privacy.totals import Part, total
 from idpgan.publish import release
 from idpgan.release.contained import contained_in
 from idpgan.release.export import export_samples
-from idpgan.release.received import read_privacy
+from idpgan.release.statement import read_privacy
 from idpgan.run import RunFolder
 from idpgan.trainer import load_config
 from idpgan.training.config import build_config
@@ -86,7 +86,7 @@ def config_of(folder, table=None, **sections):
 
 
 def said_in(release):
-    return json.loads((release / "privacy.json").read_text())["report"]
+    return read_privacy(release / "privacy.json").report.to_json()
 
 
 def test_five_that_contains_five_says_seven_and_a_half(second, tmp_path, capsys):
@@ -96,9 +96,9 @@ def test_five_that_contains_five_says_seven_and_a_half(second, tmp_path, capsys)
     assert [each["epsilon"] for each in report["contained"]] == [pytest.approx(5, rel=1e-3)]
     assert report["total"]["epsilon"] == pytest.approx(7.54, abs=0.005)
     assert (report["total"]["delta"], report["total"]["unit"]) == (1e-5, "image")
-    own = json.loads((second / "release" / "privacy.json").read_text())["events"]
+    own = read_privacy(second / "release" / "privacy.json").events
     listed = json.loads((second / "release" / "config.json").read_text())["settings"]["contained"]
-    events = [Event.from_json(event) for event in own + listed[0]["events"]]
+    events = [*own, *map(Event.from_json, listed[0]["events"])]
     assert report["total"]["epsilon"] == compose_epsilon(events, 1e-5)
     risk = json.loads((second / "release" / "privacy.json").read_text())["risk"]
     assert risk == Risk.of(events).to_json()  # of both: a receiver has both
@@ -290,7 +290,7 @@ def test_many_kinds_of_charges_are_carried_as_one(second):
     many = [Event("laplace", Unit.IMAGE, Relation.REPLACE_ONE, 100.0 + number) for number in range(30)]
     proven = Guarantee(compose_epsilon(many, 1e-5), 1e-5, Unit.IMAGE, Relation.REPLACE_ONE, "")
     report = dataclasses.replace(stated.report, proven=proven, contained=(), total=None)
-    own, *_ = contained_in(dataclasses.replace(stated, events=tuple(many), report=report), found.settings)
+    own, *_ = contained_in(stated.but(events=tuple(many), report=report), found.settings)
     assert [event["kind"] for event in own.events] == ["approximate"]
     assert own.part.proven.epsilon == pytest.approx(proven.epsilon, rel=1e-6)
 
