@@ -14,11 +14,14 @@ besides the weights and what was released before, only record i, its label and i
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from idpgan.audit.cases import AuditCase, asked_of
 from idpgan.audit.entry import Entry, Request, RunFacts
@@ -26,7 +29,7 @@ from idpgan.audit.gradient_canaries import CanarySteps, Training, canary_case
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.device import resolve_device, sent
-from idpgan.memory import check_memory
+from idpgan.memory import check_memory, free_memory
 from idpgan.models.adapters import trained_weights
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit, accounting, opacus_history
@@ -35,7 +38,6 @@ from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.privacy.event import rounding_words
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget
-from idpgan.privacy.step_memory import fitting
 from idpgan.privacy.tiles import Tiles, Way, random_like, rows_at_once, tiled
 from idpgan.ranks import Ranks
 from idpgan.training.loop import no_step_affordable
@@ -49,6 +51,7 @@ PHYSICAL_BATCH = (
     "Records whose gradients are in memory at once, halved by itself where that is too many; a GPU takes 2,048 unless "
     'another number is set. "opacus" takes at most 128, and does not halve it.'
 )
+_USABLE = 0.8  # of the free memory: libraries have buffers of their own, and freed memory lies in pieces
 SETTINGS = "the settings: epsilon covers no choice of settings by looking at private images"
 
 _CANARY_TILES: dict[Any, Tiles | None] = {}  # of trainings that differ in coins and noise alone: audits play many
@@ -350,3 +353,65 @@ def steps_entry(
         return canary_case(name, played, asked_of(config), facts.claimed)
 
     return Entry(build, (Unit.IMAGE,), (Relation.ZERO_OUT,), delta=1e-5, of_run=of_run)
+
+
+# How much memory a step will take ------------------------------------------------------------------------------------
+
+
+def fitting(most: int, step: Callable[[int], object], device: torch.device) -> int:
+    """Return how many records' gradients the free memory will hold at once by forecast: ``most``, or half, and so on.
+
+    The forecast is from steps of one record and of two, which any machine holds. A processor's system promises more
+    memory than it has, and ends the process that uses it: a chunk that is too large is no error that could be caught,
+    as it is on a GPU.
+
+    Memory grows with the records along a line at most: what grows slower is shared by a block of them.
+
+    Args:
+        most: At least 1.
+        step: Computes the gradients of so many records.
+    """
+    free = free_memory(str(device))
+    if free is None or most == 1:
+        return most
+    one, two = most_bytes(lambda: step(1)), most_bytes(lambda: step(2))
+    while most > 1 and one + (most - 1) * max(two - one, 0) > _USABLE * free:
+        most //= 2
+    return most
+
+
+def most_bytes(call: Callable[[], object]) -> int:
+    """Return the most bytes of new tensors that there are at once while a function is called."""
+    with _Allocated() as seen:
+        call()
+    return seen.most
+
+
+class _Allocated(TorchDispatchMode):
+    """Counts the memory of tensors that operations return, while they live."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._living: dict[int, int] = {}
+        self._now = self.most = 0
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Say no, since the mark for PyTorch's compiler imports it at the first call, which takes a second."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            storage = tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else None
+            if storage is not None and storage._cdata not in self._living:
+                self._living[storage._cdata] = storage.nbytes()
+                self._now += storage.nbytes()
+                self.most = max(self.most, self._now)
+                weakref.finalize(storage, self._freed, storage._cdata)
+        return made
+
+    def _freed(self, storage: int) -> None:
+        self._now -= self._living.pop(storage)

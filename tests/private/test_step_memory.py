@@ -5,9 +5,10 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from idpgan.privacy import DPSGDPlan, step_memory
-from idpgan.privacy.step_memory import fitting, most_bytes
+from idpgan.privacy import DPSGDPlan
 from idpgan.privacy.tiles import Tiles, tiled
+from idpgan.private import steps
+from idpgan.private.steps import fitting, most_bytes
 
 CPU = torch.device("cpu")
 
@@ -44,5 +45,5 @@ def test_the_forecast_holds_for_many_records(way, least):
 
 @pytest.mark.parametrize(("free", "expected"), [(10**12, 64), (64 * 10**6 / 1.6, 32), (10**6, 1), (None, 64)])
 def test_records_are_halved_until_the_forecast_fits(free, expected, monkeypatch):
-    monkeypatch.setattr(step_memory, "free_memory", lambda _: free)
+    monkeypatch.setattr(steps, "free_memory", lambda _: free)
     assert fitting(64, lambda num: torch.zeros(num, 10**6, dtype=torch.uint8), CPU) == expected
