@@ -195,10 +195,10 @@ def launched(environment: Mapping[str, str] = os.environ) -> tuple[int, int, int
             "process cannot tell which device is its own. Start the processes with torchrun, or unset RANK and "
             "WORLD_SIZE for one process."
         )
-    given = [environment[name] for name in _NUMBERS]
-    rank, size, local_rank = (int(text) if text.isdecimal() else -1 for text in given)
+    texts = [environment[name] for name in _NUMBERS]
+    rank, size, local_rank = (int(text) if text.isdecimal() else -1 for text in texts)
     if not (0 <= rank < size and 0 <= local_rank <= rank):
-        shown = ", ".join(f"{name} = {text}" for name, text in zip(_NUMBERS, given, strict=True))
+        shown = ", ".join(f"{name} = {text}" for name, text in zip(_NUMBERS, texts, strict=True))
         raise InputError(f"{shown} do not fit together. Start the processes with torchrun, or unset these variables.")
     return rank, size, local_rank
 

@@ -225,10 +225,10 @@ def refuse_used(run: RunFolder) -> None:
         )
     if run.path.exists() and not run.path.is_dir():
         raise InputError(f"{run.path} is a file. Choose another name for the run folder.")
-    found = sorted(entry.name for entry in run.path.iterdir()) if run.path.exists() else []
-    if found and not _is_unborn(run):
+    names = sorted(entry.name for entry in run.path.iterdir()) if run.path.exists() else []
+    if names and not _is_unborn(run):
         raise InputError(
-            f"The folder {run.path} is not empty ({found[0]}{f' and {len(found) - 1} more' if found[1:] else ''}) and "
+            f"The folder {run.path} is not empty ({names[0]}{f' and {len(names) - 1} more' if names[1:] else ''}) and "
             "a new run writes over nothing. Choose another name, or continue an existing run with --resume."
         )
 

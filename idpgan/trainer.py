@@ -232,11 +232,11 @@ def _refuse_beyond_cap(planned: RunPlan, split: Split) -> None:
     most, people = planned.images_per_person, split.private.identities
     if most is None or people is None or not len(people):
         return
-    found = int(torch.unique(people, return_counts=True)[1].max())
-    if found > most:
+    largest = int(torch.unique(people, return_counts=True)[1].max())
+    if largest > most:
         raise ConfigError(
-            f"privacy.most_per_person = {most}, and somebody has {found} private images. The contained release "
-            f"protects one image and may have read all of them, so it costs a person {found} times that or more: set "
+            f"privacy.most_per_person = {most}, and somebody has {largest} private images. The contained release "
+            f"protects one image and may have read all of them, so it costs a person {largest} times that or more: set "
             "most_per_person to the most images that anybody has in the private folder."
         )
 
@@ -281,8 +281,16 @@ def _steps(split: Split, method: Method, run: RunFolder, ledger: Ledger, progres
     """Take the steps of a method in a folder."""
     planned: RunPlan = method.plan
     config, fingerprint = planned.config, _fingerprint(planned.config, split)
-    told: Any = {"config": config.training, "delta": planned.delta, "fingerprint": fingerprint, **more}
-    return train(method, ledger=ledger, run=run, progress=progress, **told)
+    return train(
+        method,
+        config=config.training,
+        ledger=ledger,
+        run=run,
+        fingerprint=fingerprint,
+        delta=planned.delta,
+        progress=progress,
+        **more,
+    )
 
 
 def _train_and_release(

@@ -379,8 +379,8 @@ def response_loss(logits: Tensor, labels: Tensor, probabilities: tuple[float, fl
         probabilities: truth and lie, see `RandomizedResponse.probabilities`.
     """
     truth, lie = probabilities
-    told = logits.softmax(1).gather(1, labels[:, None])[:, 0]
-    return -(lie + (truth - lie) * told).log().mean()
+    likelihood = logits.softmax(1).gather(1, labels[:, None])[:, 0]
+    return -(lie + (truth - lie) * likelihood).log().mean()
 
 
 # The audit: what leaves a phone whose features are all at the bound, or all at its negative --------------------------
@@ -393,8 +393,8 @@ def _features_case(
     lowest, highest = (torch.full((channel.features,), side, dtype=torch.float64) for side in (-1.0, 1.0))
     statistic = statistics.likelihood_ratio(mechanism)(lowest * bound, highest * bound)
     pair, events = neighbors.Pair(neighbors.FEATURES, lowest, highest), [mechanism.event]
-    each = DiscreteLaplace(2 * bound, mechanism.scale, mechanism.unit, mechanism.relation)  # all move at once
-    law = [each.event.repeated(channel.features)]
+    feature = DiscreteLaplace(2 * bound, mechanism.scale, mechanism.unit, mechanism.relation)  # all move at once
+    law = [feature.event.repeated(channel.features)]
     if response is not None:
         labels = torch.tensor([0.0, 1.0], dtype=torch.float64)
         statistic = statistics.WithLabel(statistic, labels, response.epsilon)

@@ -189,12 +189,12 @@ class Sharing:
         finite = torch.where(changes.isfinite(), changes.double(), 0.0)
         steps = (finite.clamp(-self.bound, self.bound) / self.bound * _STEPS).round().long()
         threshold, comparison, value = self.scales
-        rows, block = len(steps), -(-self.parameters // self.uploads)
-        order = torch.stack([noise.uniform((self.parameters,)).argsort() for _ in range(rows)])
-        places = torch.full((rows, self.uploads * block), -1)  # -1: a place that no parameter fills
+        participants, block = len(steps), -(-self.parameters // self.uploads)
+        order = torch.stack([noise.uniform((self.parameters,)).argsort() for _ in range(participants)])
+        places = torch.full((participants, self.uploads * block), -1)  # -1: a place that no parameter fills
         places[:, : self.parameters] = order
-        places = places.reshape(rows, block, self.uploads).mT.reshape(rows * self.uploads, block)
-        owner = torch.arange(rows).repeat_interleave(self.uploads)
+        places = places.reshape(participants, block, self.uploads).mT.reshape(participants * self.uploads, block)
+        owner = torch.arange(participants).repeat_interleave(self.uploads)
         there = places >= 0
         sizes = torch.where(there, steps.abs()[owner[:, None], places.clamp(min=0)], 0)
         vector = SparseVector(2 * _STEPS, threshold, comparison, 1, *_ADJACENCY)
@@ -203,9 +203,9 @@ class Sharing:
         named = places[torch.arange(len(places)), first]
         values = DiscreteLaplace(2 * _STEPS, value, *_ADJACENCY)(steps[owner, named.clamp(min=0)], noise)
         released = values.clamp(-_STEPS, _STEPS).double() / _STEPS * self.bound
-        found = torch.zeros(changes.shape, dtype=torch.float64)
-        found[owner[hit], named[hit]] = released[hit]
-        return found.to(changes.dtype)
+        uploads = torch.zeros(changes.shape, dtype=torch.float64)
+        uploads[owner[hit], named[hit]] = released[hit]
+        return uploads.to(changes.dtype)
 
 
 class Plan(RunPlan):

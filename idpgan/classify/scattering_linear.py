@@ -279,9 +279,9 @@ class Method(steps.PrivateSteps):
             for index in counted(needed.split(_ROWS), self.progress, "features of images", len(needed), len):
                 pixels = self._images.select(index).to(self.device).images
                 with torch.no_grad():
-                    found = self.dpsgd.features(self.newest.features(images.to_float(pixels)))
+                    features = self.dpsgd.features(self.newest.features(images.to_float(pixels)))
                 some = slice(int(index[0]), int(index[-1]) + 1)
-                known.whole[some], known.unit[some] = found.whole, found.unit
+                known.whole[some], known.unit[some] = features.whole, features.unit
             self._known = known
         return self._known
 

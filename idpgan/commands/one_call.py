@@ -105,13 +105,13 @@ def publish_images(
                 charge(records_of(named.folder), paid.events, paid.delta, *paid.pair)
     refuse_limited_paths(images)
     with shown(off=not progress) as show:
-        held = gathered(images, pixel_range=pixel_range, labeled=False, progress=show)
-    values = to_unit(held.images).to(resolve_device(device, "device"))
+        private = gathered(images, pixel_range=pixel_range, labeled=False, progress=show)
+    values = to_unit(private.images).to(resolve_device(device, "device"))
     values = values if values.shape[1] == 3 else values[:, 0]
     if method == BEST:
         if options:
             raise InputError(f"method 'best' takes no options, got {', '.join(options)}. Name the method.")
-        method = best_method(unit, epsilon / held.image_shape[0])
+        method = best_method(unit, epsilon / private.image_shape[0])
     one = parse_unit(unit)
     ledger = Ledger(one, Relation.REPLACE_ONE, Budget(epsilon, delta) if not accept_unsound else None)
     try:
@@ -126,7 +126,7 @@ def publish_images(
             **options,
         )
     finally:
-        together = charge(records_of(held), ledger.events, delta, one, Relation.REPLACE_ONE)
+        together = charge(records_of(private), ledger.events, delta, one, Relation.REPLACE_ONE)
     if together is not None:
         made = dataclasses.replace(made, notes=(*made.notes, str(together)))
     if out is not None:

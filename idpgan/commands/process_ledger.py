@@ -74,8 +74,8 @@ _DONE: list[tuple[Records, Part, int]] = []
 def records_of(images: Images | Path) -> Records:
     """Return by what images are known here; null records are nobody's."""
     if isinstance(images, Path):
-        root, found = images.resolve(), [path.stat() for path in walk(images) if path.exists()]
-        names = [str(root), *(f"{each.st_dev} {each.st_ino}" for each in found)]
+        root, files = images.resolve(), [path.stat() for path in walk(images) if path.exists()]
+        names = [str(root), *(f"{file.st_dev} {file.st_ino}" for file in files)]
         return Records(frozenset(_hash(name.encode()) for name in names), True)
     shape = repr(images.image_shape).encode()
     pictures = images.existing().images.cpu().numpy()
@@ -101,17 +101,17 @@ def charge(
     The dearest image of the release was read by these at most, so their composition bounds the cost of each. The
     curator is told on the terminal.
     """
-    own = Part(tuple(events), delta)
+    charges = Part(tuple(events), delta)
     with _LOCK:
         done = list(_DONE)
         if events:
-            _DONE.append((records, own, most_per_person))
+            _DONE.append((records, charges, most_per_person))
     before = [(part, most) for known, part, most in done if known.hashes & records.hashes]
     others = [known for known, *_ in done if not known.hashes & records.hashes]
     unknown = sum(known.of_folder or records.of_folder for known in others)
     if not events or not (before or unknown):
         return None
-    parts, most = [own, *(part for part, _ in before)], max(most_per_person, *(most for _, most in before), 1)
+    parts, most = [charges, *(part for part, _ in before)], max(most_per_person, *(most for _, most in before), 1)
     together = Together(total([parts], unit, relation, most_per_person=most), unknown)
     _LOG.warning("%s", together)
     return together

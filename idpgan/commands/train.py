@@ -213,12 +213,12 @@ def _processes() -> Iterator[Ranks]:
 
 def _describe(planned: RunPlan) -> list[str]:
     """Say in words what a run will cost, and how much can be learned."""
-    price, found, signal = planned.price, planned.total, planned.signal
+    price, all_charges, signal = planned.price, planned.total, planned.signal
     where = f"unit {price.unit}, {price.relation}, {planned.shape.num_private:,} private images"
     if price.epsilon == float("inf"):
         lines = [f"# Cost: epsilon is infinite, no guarantee ({where})."]
     else:
-        total = "" if found is None else f" In total, with the releases that it will contain: {found}."
+        total = "" if all_charges is None else f" In total, with the releases that it will contain: {all_charges}."
         lines = [f"# Cost: epsilon = {price.epsilon:.4g} at delta = {price.delta:.3g} ({where}).{total}"]
     if signal is not None:
         lines.append(f"# Signal to noise: {signal.figure:.3g} at most (docs/reference/signal.md).")

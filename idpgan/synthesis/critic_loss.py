@@ -119,8 +119,8 @@ class CriticLoss:
         return softplus(score) if self.kind == "non-saturating" else score
 
     def _scores(self, weights: Weights, images: Tensor, labels: Tensor) -> Tensor:
-        given = (images, labels) if self.conditional else (images,)
-        scores: Tensor = functional_call(self.critic, dict(weights), given)
+        inputs = (images, labels) if self.conditional else (images,)
+        scores: Tensor = functional_call(self.critic, dict(weights), inputs)
         return scores
 
     def _called(self, critic: nn.Module, images: Tensor, labels: Tensor) -> Tensor:

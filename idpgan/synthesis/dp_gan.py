@@ -85,36 +85,38 @@ class Method(steps.PrivateSteps):
 
     def _set_up(self, split: Split, canaries: nn.Module | None = None) -> None:
         """Make the networks; the steps of an audit train ``canaries`` in the place of the critic."""
-        config, own, self.training = self.plan.config, self.config, self.plan.config.training
+        config, method, self.training = self.plan.config, self.config, self.plan.config.training
         self._images = place(split.private, self.device)
-        self._public = split.public if looks_at_public(own) else None
+        self._public = split.public if looks_at_public(method) else None
         self.critic: Any = (canaries or self._build_critic()).to(self.device)
-        bound_weights(self.critic, own.loss, own.weight_bound)
+        bound_weights(self.critic, method.loss, method.weight_bound)
         self.networks = Networks(
             config,
             split.shape,
             self.critic,
             device=self.device,
-            adam=AdamSettings(own.generator_learning_rate, own.beta1, own.beta2),
-            critic_adam=AdamSettings(own.critic_learning_rate, own.beta1, own.beta2, decay=own.critic_decay),
-            ema_decay=own.ema_decay,
+            adam=AdamSettings(method.generator_learning_rate, method.beta1, method.beta2),
+            critic_adam=AdamSettings(
+                method.critic_learning_rate, method.beta1, method.beta2, decay=method.critic_decay
+            ),
+            ema_decay=method.ema_decay,
             stream=_RNG_STREAM,
         )
         self.newest, self.generator = self.networks.newest.eval(), self.networks.average
-        self.loss = loss_of(self.critic, own)
+        self.loss = loss_of(self.critic, method)
         if self._public is not None and self._public.labels is None and self.newest.num_classes:
             raise ConfigError("the public images have no labels, and model.conditional = true. Set it to false.")
         latent = self.newest.latent_dim
         # Of a record: those of a motion, its nodes, a fake, and alpha and a class.
         self._coins = 6, 2 * warp.NODES**2, latent + latent % 2, 2
         self.coins = sum(self._coins)
-        self.way = "vmap" if own.loss == "wgan-gp" else "capture"  # a penalty is not captured
+        self.way = "vmap" if method.loss == "wgan-gp" else "capture"  # a penalty is not captured
         self.train_privately(self.critic, self.networks.critic_optimizer)
-        if canaries is not None and own.groups:  # two weights a group
+        if canaries is not None and method.groups:  # two weights a group
             names = [name for name, _ in self.critic.named_parameters()]
-            groups = ClipGroups(tuple(zip(names[::2], names[1::2], strict=True)), (own.clip_norm,) * own.groups)
+            groups = ClipGroups(tuple(zip(names[::2], names[1::2], strict=True)), (method.clip_norm,) * method.groups)
             self.dpsgd = dataclasses.replace(self.dpsgd, groups=groups.apart if self.plan.apart else groups)
-        self.pace, self._since, self._accuracy = own.critic_steps_per_generator_step, 0, 1.0
+        self.pace, self._since, self._accuracy = method.critic_steps_per_generator_step, 0, 1.0
 
     def _build_critic(self) -> dcgan.Critic | OwnCritic:
         """Build the critic, and check that its layers do not mix records."""
@@ -161,8 +163,8 @@ class Method(steps.PrivateSteps):
         weights, records = dict(self.critic.named_parameters()), self._public_records()
         places, lengths = {name: place for place, name in enumerate(weights)}, torch.zeros(len(weights)).double()
         for chunk in zip(*(part.split(self.tiles.chunk) for part in records), strict=True):
-            found, _ = record_gradients(self.record_loss, weights, chunk, self.tiles.way)
-            lengths[[places[name] for name in found]] += sums_of_norms(found, len(chunk[0])).cpu()
+            gradients, _ = record_gradients(self.record_loss, weights, chunk, self.tiles.way)
+            lengths[[places[name] for name in gradients]] += sums_of_norms(gradients, len(chunk[0])).cpu()
         self.dpsgd.ranks.from_first([lengths])
         means = (lengths / len(records[0])).tolist()
         groups = group_by_norm(dict(zip(weights, means, strict=True)), self.config.groups)
@@ -182,10 +184,10 @@ class Method(steps.PrivateSteps):
         fit.set_rate(self.networks.critic_optimizer, self.rate(self.config.critic_learning_rate, step))
         if self.config.groups:
             self.dpsgd = dataclasses.replace(self.dpsgd, groups=self.clip_groups())
-        found = self.private_step()
+        stats = self.private_step()
         bound_weights(self.critic, self.config.loss, self.config.weight_bound)
         self._since += 1
-        return {"critic_loss" if name == "loss" else name: value for name, value in found.items()}
+        return {"critic_loss" if name == "loss" else name: value for name, value in stats.items()}
 
     # A record's loss: a function of that record, its coins and the weights ----------------------------------------
 

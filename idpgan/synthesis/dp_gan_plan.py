@@ -218,10 +218,10 @@ class Plan(RunPlan):
         A step adds up q N gradients of norm at most C, and noise of standard deviation sigma C on every weight; over T
         steps the first grows with T, the second with its root.
         """
-        rows = max(self.classes, 1)
+        cells = max(self.classes, 1)
         weights = families.critic_bytes(self.critic_model, self.shape.image_shape, self.classes) / 4
         noise = self.dpsgd.noise_multiplier * math.sqrt(weights / self.config.training.steps) / self.sample_rate
-        return Signal(self.shape.num_private / rows, rows, noise, "the DP-SGD steps")
+        return Signal(self.shape.num_private / cells, cells, noise, "the DP-SGD steps")
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name the mechanism, and where its noise came from."""
@@ -258,8 +258,8 @@ class Plan(RunPlan):
                 f"method.mismatch = {method.mismatch:g} needs at least 2 classes, and the critic has "
                 f"{classes}. Set method.mismatch = 0."
             )
-        each = families.critic_bytes(self.critic_model, self.shape.image_shape, classes)
-        steps.check_gradients(self, each, "Lower it, or method.critic_width (model.width).")
+        record_bytes = families.critic_bytes(self.critic_model, self.shape.image_shape, classes)
+        steps.check_gradients(self, record_bytes, "Lower it, or method.critic_width (model.width).")
         self.refuse_no_step()
 
     def refuse_no_step(self) -> None:

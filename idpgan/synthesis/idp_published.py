@@ -86,15 +86,21 @@ class Method(method.Method):
         self._order, self._cursor = torch.empty(0, dtype=torch.int64), 0
 
         self.critic = (critic or self._build_critic(shape)).to(self.device)
-        own = config.method
-        adam = AdamSettings(own.learning_rate, own.beta1, own.beta2, l2=own.l2)
+        section = config.method
+        adam = AdamSettings(section.learning_rate, section.beta1, section.beta2, l2=section.l2)
         self.networks = Networks(
-            config, split.shape, self.critic, device=self.device, adam=adam, ema_decay=own.ema_decay, stream=_RNG_STREAM
+            config,
+            split.shape,
+            self.critic,
+            device=self.device,
+            adam=adam,
+            ema_decay=section.ema_decay,
+            stream=_RNG_STREAM,
         )
         self.newest, self.generator = self.networks.newest, self.networks.average
-        perturbed.check_bounded_features(self.critic, shape, self.newest.num_classes if own.label_input else 0)
+        perturbed.check_bounded_features(self.critic, shape, self.newest.num_classes if section.label_input else 0)
         self._unbounded, self._warned = torch.zeros((), device=self.device), False
-        change, self._order2 = losses.ORDERS[own.loss]  # of one coefficient of order 1, and the weight of order 2
+        change, self._order2 = losses.ORDERS[section.loss]  # of one coefficient of order 1, and the weight of order 2
         self._coefficient_noise = Laplace(change, self.plan.coefficient_scale / change, *ADJACENCY)
 
     # Private reads ---------------------------------------------------------------------------------------------
@@ -132,11 +138,11 @@ class Method(method.Method):
 
     def paid_ahead(self, step: int) -> tuple[Event, ...]:
         """Return the price of the remaining accesses: one more than whole epochs, as the steps may begin inside one."""
-        left = self._run.training.steps - step
-        accesses = math.ceil(left * self.batch_size / self._num_private) + 1
+        remaining = self._run.training.steps - step
+        accesses = math.ceil(remaining * self.batch_size / self._num_private) + 1
         pixels = self.critic.first.pixel_noise
-        of_pixels = pixels.events(accesses) if left and pixels.draw != "once" else ()
-        of_labels = () if not left or self._labels_are_public else self.plan.label_events(accesses)
+        of_pixels = pixels.events(accesses) if remaining and pixels.draw != "once" else ()
+        of_labels = () if not remaining or self._labels_are_public else self.plan.label_events(accesses)
         return of_pixels + of_labels
 
     def _real_batch(self) -> tuple[Tensor, Tensor | None]:

@@ -135,8 +135,8 @@ class Plan(RunPlan):
         # Another label changes d coefficients of the old class's output and d of the new one's, each by at most 1;
         # where the outputs are attributes, it may change all of them. The squared error's change by at most 2.
         changed = self.label_outputs if self.config.data.attributes else 2
-        each = self.coefficient_scale / ORDERS[method.loss][0]
-        return (Event("laplace", *ADJACENCY, each, changed * method.features * accesses),)
+        multiplier = self.coefficient_scale / ORDERS[method.loss][0]
+        return (Event("laplace", *ADJACENCY, multiplier, changed * method.features * accesses),)
 
     @functools.cached_property
     def pixel_noise(self) -> PixelNoise:

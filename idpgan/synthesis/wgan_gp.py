@@ -79,15 +79,21 @@ class Method(method.Method):
     plan: Plan
 
     def _set_up(self, split: Split) -> None:
-        config, own = self.plan.config, self.config
+        config, section = self.plan.config, self.config
         self.batch_size = config.training.batch_size
         self.rows = self.batch_size
         self._images = place(split.private.existing(least=1), self.device)
         critic = build_critic(config.model, split.image_shape, len(split.classes), seed=config.training.seed)
         self.critic = critic.to(self.device)
-        adam = AdamSettings(own.learning_rate, own.beta1, own.beta2, l2=own.l2)
+        adam = AdamSettings(section.learning_rate, section.beta1, section.beta2, l2=section.l2)
         self.networks = Networks(
-            config, split.shape, self.critic, device=self.device, adam=adam, ema_decay=own.ema_decay, stream=_RNG_STREAM
+            config,
+            split.shape,
+            self.critic,
+            device=self.device,
+            adam=adam,
+            ema_decay=section.ema_decay,
+            stream=_RNG_STREAM,
         )
         self.newest, self.generator = self.networks.newest, self.networks.average
 

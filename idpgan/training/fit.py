@@ -226,8 +226,8 @@ def _check(model: nn.Module, images: Tensor, labels: Tensor, what: str) -> None:
     if len(images) == 0:
         raise InputError(f"There are no {what}. Give at least one.")
     if labels.dtype != torch.int64 or labels.shape != (len(images),):
-        found = f"{labels.dtype} {tuple(labels.shape)}"
-        raise InputError(f"The labels of {len(images)} {what} must be int64 ({len(images)},), got {found}.")
+        actual = f"{labels.dtype} {tuple(labels.shape)}"
+        raise InputError(f"The labels of {len(images)} {what} must be int64 ({len(images)},), got {actual}.")
     if not (images.dtype == torch.uint8 or images.is_floating_point()):
         raise InputError(f"The {what} must be uint8 or floating point, got {images.dtype}.")
     if images.is_floating_point() and not bool(images.isfinite().all()):

@@ -236,8 +236,10 @@ def _processor() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
-    told = sorted({line for line in text.splitlines() if line.startswith(("model name", "flags", "Features", "cache"))})
-    return f"{platform.machine()} {hashlib.sha256(chr(10).join(told).encode()).hexdigest()}"
+    cpu_facts = sorted(
+        {line for line in text.splitlines() if line.startswith(("model name", "flags", "Features", "cache"))}
+    )
+    return f"{platform.machine()} {hashlib.sha256(chr(10).join(cpu_facts).encode()).hexdigest()}"
 
 
 def nonfinite(values: dict[str, Any]) -> list[str]:

@@ -118,7 +118,7 @@ def read_stats(path: Path) -> list[dict[str, Any]]:
     """
     text = path.read_text(encoding="utf-8", errors="backslashreplace")  # the loop reports a damaged byte
     *lines, _ = text.split("\n")  # what follows the last line break is not whole
-    rows = []
+    records = []
     for number, line in enumerate(lines, start=1):
         try:
             row = json.loads(line)
@@ -129,8 +129,8 @@ def read_stats(path: Path) -> list[dict[str, Any]]:
             ) from error
         if type(step) is not int:
             raise InputError(f"{path}, line {number} is damaged: step = {step!r}. Delete the line, then resume.")
-        rows.append(row)
-    return rows
+        records.append(row)
+    return records
 
 
 class TensorBoard:

@@ -143,7 +143,7 @@ REFUSED = {
     "place": ({"out": "no/where"}, "the folder no does not exist"),
     "settings": ({"settings": "training.steps=1"}, "must be a list of texts"),
     "device": ({"device": "tpu"}, "tpu"),
-    "key": ({"settings": ["method.clop=1"]}, "Did you mean 'clip'?"),
+    "key": ({"settings": ["method.symetric=true"]}, "Did you mean 'symmetric'?"),
 }
 
 
