@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
@@ -68,7 +68,7 @@ class Price:
         }
 
 
-class Plan:
+class Plan(Protocol):
     """What a run, a publication or a stream will do and cost; made of public numbers: no image, no machine, no file.
 
     A subclass holds the mechanisms with calibrated noise; each is calibrated once, when it is first asked for.

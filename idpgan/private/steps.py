@@ -180,13 +180,13 @@ class PrivateSteps(Method):
         weights, tiles = trained_weights(self._trained), self.tiles
         drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
         with self.dpsgd.noise_ahead(weights, self.noise, after=[tiles.rows * self.coins] * len(drawn)):
-            found = self.dpsgd.clipped_sum(self.record_loss, weights, map(self._records, drawn), tiles)
-            sums = found.sums
+            result = self.dpsgd.clipped_sum(self.record_loss, weights, map(self._records, drawn), tiles)
+            sums = result.sums
             if public is not None:
                 more = self.dpsgd.clipped_sum(public[0], weights, tiled(public[2], tiles.rows), tiles).sums
                 sums = {name: total + more[name] for name, total in sums.items()}
             self.dpsgd.noisy_step(self._trainer, weights, sums, self.noise)
-        return self.dpsgd.statistics(found.losses, found.norms)
+        return self.dpsgd.statistics(result.losses, result.norms)
 
     def _records(self, index: Tensor) -> tuple[Sequence[Tensor], Tensor]:
         """Return what the loss takes of the records at positions ``index``, `EMPTY` for none, and which are null.
@@ -198,10 +198,10 @@ class PrivateSteps(Method):
         labels = batch.labels
         if labels is None:
             labels = torch.zeros(len(batch), dtype=torch.int64, device=self.device)
-        given = [to_float(batch.images), labels, *self.known(index.clamp(min=0))]
+        values = [to_float(batch.images), labels, *self.known(index.clamp(min=0))]
         if self.coins:
-            given.append(sent(self.noise.uniform((len(batch), self.coins)), self.device))
-        return self.prepared(*given), batch.is_null
+            values.append(sent(self.noise.uniform((len(batch), self.coins)), self.device))
+        return self.prepared(*values), batch.is_null
 
     # Tiles, rate, ranks and charges -------------------------------------------------------------------------------
 
@@ -229,8 +229,8 @@ class PrivateSteps(Method):
     def _trial(self, num: int) -> None:
         """Compute the gradients of so many random records, as a step does."""
         draws = torch.Generator().manual_seed(0)
-        given = [random_like(part, draws).expand(num, *part.shape[1:]).contiguous() for part in self.example()]
-        weights, records = trained_weights(self._trained), self.prepared(*given)
+        values = [random_like(part, draws).expand(num, *part.shape[1:]).contiguous() for part in self.example()]
+        weights, records = trained_weights(self._trained), self.prepared(*values)
         try:
             self.dpsgd.clipped_sum(self.record_loss, weights, tiled(records, num), Tiles.fixed(num, self.way))
         except NotCapturedError:
@@ -306,8 +306,8 @@ class PrivateSteps(Method):
         gradients = list[Tensor]()
 
         def look(*_: object) -> None:
-            found = [weight.grad for weight in self._trained.parameters() if weight.grad is not None]
-            gradients.append(torch.stack(found).sum(0))
+            parts = [weight.grad for weight in self._trained.parameters() if weight.grad is not None]
+            gradients.append(torch.stack(parts).sum(0))
 
         self._trainer.register_step_pre_hook(look)
 

@@ -232,12 +232,12 @@ class Method(ReleasedOnce):
             rows = torch.zeros(len(images), dtype=torch.int64)
             if self.classes and images.labels is not None:
                 rows = images.labels
-            found = []
+            parts = []
             for index in torch.arange(len(images)).split(_BATCH):
                 batch, labels = images.images[index].to(self.device), rows[index].to(self.device)
                 with torch.no_grad():
-                    found.append(self.features(to_float(batch), labels if self.classes else None).double().cpu())
-            return torch.cat(found), rows.cpu()
+                    parts.append(self.features(to_float(batch), labels if self.classes else None).double().cpu())
+            return torch.cat(parts), rows.cpu()
 
         return ReleasedSums(self._released["sums"], self.noise_std, vectors)
 

@@ -138,8 +138,8 @@ class Method(PrivateSteps):
 
     def usual_norm(self, num: int) -> float:
         """Return the median of `usual_norms`."""
-        found = self.usual_norms(num)
-        return float(found[found.isfinite()].median())
+        norms = self.usual_norms(num)
+        return float(norms[norms.isfinite()].median())
 
     def usual_norms(self, num: int) -> Tensor:
         """Return the norms of the gradients of so many images that the generator draws; public before a step."""
@@ -188,11 +188,11 @@ class Method(PrivateSteps):
     def step(self, step: int) -> Stats:
         """Take a private step; the average follows."""
         set_rate(self._optimizer, self.rate(self.plan.learning_rate, step))
-        found = self.private_step()
+        stats = self.private_step()
         self._average.update(self.newest)
         if self._adapts and step == 1:
             refuse_unmoved(self.newest.network, self._before)
-        return found
+        return stats
 
     def step_event(self) -> Event:
         """Return the price of a step."""
@@ -251,8 +251,10 @@ class Method(PrivateSteps):
         if not self.newest.known_numbers:
             return torch.zeros(len(self._images), 0, device=self.device)
         conditional = bool(self.newest.num_classes)
-        found = moments.private_moments(self._images, _Known(self.newest), conditional=conditional, cap=None)
-        parts = counted(found, self.progress, "images brought into place", len(self._images), lambda part: len(part[0]))
+        vectors = moments.private_moments(self._images, _Known(self.newest), conditional=conditional, cap=None)
+        parts = counted(
+            vectors, self.progress, "images brought into place", len(self._images), lambda part: len(part[0])
+        )
         return torch.cat([known for known, _, _ in parts]).to(self.device)
 
 
@@ -354,8 +356,10 @@ def refuse_unreached(network: nn.Module, loss: Callable[[Mapping[str, Tensor]], 
         for name, weight in trained_weights(network).items()
     }
     with torch.enable_grad():
-        found = torch.autograd.grad(loss(weights), list(weights.values()), allow_unused=True)
-    idle = [name for name, part in zip(weights, found, strict=True) if part is None or not bool(part.any())]
+        gradients = torch.autograd.grad(loss(weights), list(weights.values()), allow_unused=True)
+    idle = [
+        name for name, gradient in zip(weights, gradients, strict=True) if gradient is None or not bool(gradient.any())
+    ]
     if idle:
         raise ConfigError(
             f"model.trained: no gradient reaches {', '.join(idle[:5])} ({len(idle)} of {len(weights)} weights): only "

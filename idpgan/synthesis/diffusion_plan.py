@@ -117,9 +117,9 @@ def _check_parts(config: Any) -> None:
         _check_pipeline(config)
     shares = ["start_share", "teacher_share", *(["template_share"] if config.model.drawn.shape else [])]
     if sum(getattr(config.method, share) for share in shares) >= 1:
-        given = ", ".join(f"method.{share} = {getattr(config.method, share):g}" for share in shares)
+        named = ", ".join(f"method.{share} = {getattr(config.method, share):g}" for share in shares)
         raise ConfigError(
-            f"{given} leave nothing of the budget for the steps. Lower one of them, or take method gaussian, which "
+            f"{named} leave nothing of the budget for the steps. Lower one of them, or take method gaussian, which "
             "has no steps."
         )
     if not config.method.start_share:
@@ -256,25 +256,25 @@ class Plan(RunPlan):
         """The figure of the release; without one that of all steps together, as with dp-gan."""
         if self.starts_at_moments:
             return people.signal_of(self, self.release.sums.noise_length, "the release")
-        num, part, own = self.shape.num_private, self.largest_part, self._signal_of(self.num_weights)
+        num, part, figure = self.shape.num_private, self.largest_part, self._signal_of(self.num_weights)
         advice = (
-            f"The part that is trained has {self.num_weights:,} weights, N mu / sqrt(weights) = {own:.2g}. The largest "
-            f"part with {_LEAST_OF_PART:g} or more: {', '.join(part) or 'none'}."
+            f"The part that is trained has {self.num_weights:,} weights, N mu / sqrt(weights) = {figure:.2g}. The "
+            f"largest part with {_LEAST_OF_PART:g} or more: {', '.join(part) or 'none'}."
         )
-        return Signal(num / self.rows, self.rows, num / own, "the DP-SGD steps", advice=advice)
+        return Signal(num / self.rows, self.rows, num / figure, "the DP-SGD steps", advice=advice)
 
     @property
     def draws(self) -> int:
         """K."""
-        given, num = self.config.method.draws, self.shape.num_private
-        return given or next(draws for least, draws in _DRAWS if num >= least)
+        copies, num = self.config.method.draws, self.shape.num_private
+        return copies or next(draws for least, draws in _DRAWS if num >= least)
 
     @property
     def learning_rate(self) -> float:
         """Of Adam before the cool-down, by public numbers."""
-        given, steps, plan = self.config.method.learning_rate, self.config.training.steps, self.dpsgd
+        rate, steps, plan = self.config.method.learning_rate, self.config.training.steps, self.dpsgd
         noise = plan.noise_multiplier * math.sqrt(self.num_weights / steps) / plan.divisor
-        return given or _RATE * min(1.0, _QUIET / max(noise, 1e-12))
+        return rate or _RATE * min(1.0, _QUIET / max(noise, 1e-12))
 
     @property
     def num_weights(self) -> int:
@@ -341,8 +341,10 @@ class Plan(RunPlan):
             gaussian.check(self)
         if self.config.model.origin is not None:
             families.build_origin(self.config.model.origin, self.shape.image_shape)
-        each = 4 * self.num_weights + self.draws * families.batch_bytes(self.config.model, self.shape.image_shape, 1)
-        check_gradients(self, each, "Lower it, or model.width.")
+        record_bytes = 4 * self.num_weights + self.draws * families.batch_bytes(
+            self.config.model, self.shape.image_shape, 1
+        )
+        check_gradients(self, record_bytes, "Lower it, or model.width.")
 
 
 def _count(network: nn.Module) -> int:

@@ -85,9 +85,9 @@ class LocalPlan(RunPlan):
         labels: tuple[Event, ...] = ()
         if privacy.label_epsilon is not None and self.classes:
             labels = (RandomizedResponse(self.classes, privacy.label_epsilon, *_LOCAL).event,)
-        found = calibrate(lambda noise: (self._image(size, noise), *labels), privacy.epsilon, self.delta)
+        multiplier = calibrate(lambda noise: (self._image(size, noise), *labels), privacy.epsilon, self.delta)
         unpaid = (Event.non_private("raw labels are an input of the critic", *_LOCAL),)
-        return (self._image(size, found), *labels, *(unpaid if _raw_labels(self.config) else ()))
+        return (self._image(size, multiplier), *labels, *(unpaid if _raw_labels(self.config) else ()))
 
     def _image(self, size: int, noise_multiplier: float) -> Event:
         """Return the price of an image: replacing it moves each coefficient, or the norm of all, by at most 2."""

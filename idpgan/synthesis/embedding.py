@@ -112,14 +112,14 @@ def nearest(records: Tensor, candidates: Tensor) -> Tensor:
         raise ValueError(f"there are 1 to {MOST_DIMENSIONS} coordinates and at least one candidate.")
     rows, columns = by_device(records.device, *_TILE)
     parts = [(part.float(), part.float().square().sum(1)) for part in candidates.split(columns)]
-    found = torch.empty(len(records), dtype=torch.int64, device=records.device)
+    chosen = torch.empty(len(records), dtype=torch.int64, device=records.device)
     with full_precision():
         for start in range(0, len(records), rows):
             queries = 2 * records[start : start + rows].float()
-            best, index = queries.new_full((len(queries),), -torch.inf), found[start : start + rows]
+            best, index = queries.new_full((len(queries),), -torch.inf), chosen[start : start + rows]
             for number, (values, squares) in enumerate(parts):
-                score, place = torch.addmm(-squares, queries, values.T).max(1)
+                score, column = torch.addmm(-squares, queries, values.T).max(1)
                 better = score > best
-                index[better] = place[better] + number * columns
+                index[better] = column[better] + number * columns
                 best = torch.where(better, score, best)
-    return found
+    return chosen

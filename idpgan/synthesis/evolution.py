@@ -162,8 +162,8 @@ class Plan(RunPlan):
         what = PAPERS["people"].removesuffix(".") if model.simulator == "people" else what  # a release of 0.3.0
         if is_own_code(model.simulator):
             what = f"{model.simulator}, of which whoever made this release says that it has seen no private image"
-        own = f" {self.config.method.embedding}" if is_own_code(self.config.method.embedding) else ""
-        assumptions = [f"the simulator ({what}) and the embedding{own}, fixed before any private image"]
+        embedding = f" {self.config.method.embedding}" if is_own_code(self.config.method.embedding) else ""
+        assumptions = [f"the simulator ({what}) and the embedding{embedding}, fixed before any private image"]
         if model.origin is not None:
             assumptions = ["the embedding, learned on images of the released generator that the release contains"]
         if model.simulator == "public":
@@ -193,16 +193,17 @@ class Plan(RunPlan):
                 f"({', '.join(shape.classes) or 'none'})."
             )
         people.check_people(self)
-        own = 0
+        candidate_bytes = 0
         if is_own_code(model.simulator):
             simulator = OwnSimulator(model, shape.image_shape, classes)
             simulator.start(2, 0, torch.Generator().manual_seed(0))
-            own = 3 * 4 * self.rows * model.codes * simulator.numbers  # members, children, and what is saved of them
+            # Members, children, and what is saved of them
+            candidate_bytes = 3 * 4 * self.rows * model.codes * simulator.numbers
         if is_own_code(self.config.method.embedding):
             OwnFeatures(self.config.method.embedding, shape.image_shape)
         features = math.prod(scattering_shape(shape.image_shape, 1, 8))
         needed = generator_bytes(model, shape.image_shape, classes) + MOST_DIMENSIONS * shape.num_private
-        needed += 4 * 3 * DRAWN * features + own
+        needed += 4 * 3 * DRAWN * features + candidate_bytes
         check_memory(needed, f"model.codes = {model.codes:,} of {shape.num_private:,} images", "Lower it.")
 
 
@@ -306,8 +307,8 @@ class Method(method.Method):
             labels = private.labels[share].cpu()
         chosen = torch.zeros_like(labels)
         for row in range(rows):
-            own = torch.nonzero(labels == row)[:, 0]
-            chosen[own] = nearest(self._records[own.to(self.device)], vectors[row].to(self.device)).cpu()
+            members = torch.nonzero(labels == row)[:, 0]
+            chosen[members] = nearest(self._records[members.to(self.device)], vectors[row].to(self.device)).cpu()
         cap, counts = people.cap_of(self._run.privacy), None
         if cap is not None:  # number of counted images of each record's person
             kept, of_person = people.shares(private, cap)

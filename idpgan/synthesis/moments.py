@@ -185,25 +185,26 @@ class MomentMap:
         """
         labels = torch.zeros(len(public), dtype=torch.int64) if public.labels is None else public.labels.cpu()
         parts = zip(public.images.split(_MOST_ROWS), labels.split(_MOST_ROWS), strict=True)
-        found = torch.cat([self.coefficients(to_float(part), rows) for part, rows in parts])
+        coefficients = torch.cat([self.coefficients(to_float(part), rows) for part, rows in parts])
         kept = len(public) / (len(public) + _PRIOR_IMAGES)
         if self.odd.any():
-            found, labels = torch.cat([found, torch.where(self.odd, -found, found)]), labels.repeat(2)
-        center = found.mean(0)
+            mirrored = torch.where(self.odd, -coefficients, coefficients)
+            coefficients, labels = torch.cat([coefficients, mirrored]), labels.repeat(2)
+        center = coefficients.mean(0)
         if self.center.dim() == 2:
-            own = ((labels == label, m) for label, m in enumerate(self.center))
-            center = torch.stack([found[members].mean(0) if members.any() else m for members, m in own])
+            centers = ((labels == label, m) for label, m in enumerate(self.center))
+            center = torch.stack([coefficients[members].mean(0) if members.any() else m for members, m in centers])
         center = center.masked_fill(self.odd, 0.0)
-        spread = (found - of_rows(center.view(-1, self.size), labels)).square().mean(0)
+        spread = (coefficients - of_rows(center.view(-1, self.size), labels)).square().mean(0)
         self.set_public(center, kept * spread + (1 - kept) * self._prior)
-        y = self._shortened(found, labels)[0]
+        y = self._shortened(coefficients, labels)[0]
         self.covariance = y.T.cov(correction=0)
 
     def coefficients(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
         """Transform images (B, C, H, W) in [-1, 1] of classes (B,) to (B, q) float64; None: there is one template."""
         if self.registration is None:
-            found = images.flatten(1).double() @ self.basis.to(images.device)
-            return found if self.light is None else self.light.taken_out(found)
+            numbers = images.flatten(1).double() @ self.basis.to(images.device)
+            return numbers if self.light is None else self.light.taken_out(numbers)
         if self.template is None:
             raise RuntimeError("images are registered to a template, and none has been released yet.")
         shapes = self.registration(images, of_rows(self.template, rows).to(images.device))
@@ -366,10 +367,10 @@ def estimate_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> Norm
 
     ``moments`` says what was summed; every entry of the sums has noise of standard deviation ``noise_std``.
     """
-    found = moments.read(sums, noise_std)
-    counts = found.counts.clamp(min=1)  # noisy images of each row
-    means = found.first / counts[:, None]
-    noisy = found.second / counts[:, None, None] - means[:, :, None] * means[:, None]
+    totals = moments.read(sums, noise_std)
+    counts = totals.counts.clamp(min=1)  # noisy images of each row
+    means = totals.first / counts[:, None]
+    noisy = totals.second / counts[:, None, None] - means[:, :, None] * means[:, None]
     if moments.light is not None:
         means = shared(means, moments.first_std(noise_std) / counts)
     covariances = torch.zeros_like(noisy)
@@ -377,23 +378,23 @@ def estimate_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> Norm
         if block.any():
             public = None if moments.covariance is None else moments.covariance[block][:, block]
             rows, columns = torch.meshgrid(*[block.nonzero()[:, 0]] * 2, indexing="ij")
-            own, std = noisy[:, rows, columns], float(found.second_std[block][0])
-            covariances[:, rows, columns] = denoised(own, counts, std, public)
+            covariance, std = noisy[:, rows, columns], float(totals.second_std[block][0])
+            covariances[:, rows, columns] = denoised(covariance, counts, std, public)
     values, vectors = torch.linalg.eigh(covariances)
     values = values.clamp(min=0)
     ranks = (values > values.amax(1, keepdim=True) * 1e-9).sum(1).tolist()
-    scale = moments.scale * _gain(found)
+    scale = moments.scale * _gain(totals)
     factors = vectors * values.sqrt()[:, None]
     return Normals(moments.center + scale * means, scale[:, None] * factors, tuple(ranks))
 
 
-def _gain(found: Sums) -> float:
+def _gain(totals: Sums) -> float:
     """Return by how much images are longer than what was kept of them: it gives them back their contrast.
 
     One number for all rows, which belong to one kind of images.
     """
-    kept = found.second.diagonal(dim1=1, dim2=2).sum().item()
-    return math.sqrt(max(found.power.sum().item() / kept, 1.0)) if kept > 0 else 1.0
+    kept = totals.second.diagonal(dim1=1, dim2=2).sum().item()
+    return math.sqrt(max(totals.power.sum().item() / kept, 1.0)) if kept > 0 else 1.0
 
 
 class NormalsNoise(NamedTuple):
@@ -410,7 +411,7 @@ class NormalsNoise(NamedTuple):
 
 def noise_of_normals(sums: Tensor, moments: MomentMap, noise_std: float) -> NormalsNoise:
     """Return the noise on `estimate_normals` of the same sums; the moments that symmetry leaves out have none."""
-    found = moments.read(sums, noise_std)
-    counts, scale = found.counts.clamp(min=1)[:, None], moments.scale * _gain(found)
+    totals = moments.read(sums, noise_std)
+    counts, scale = totals.counts.clamp(min=1)[:, None], moments.scale * _gain(totals)
     mean = (scale * moments.first_std(noise_std) / counts).masked_fill(moments.odd, 0.0)
-    return NormalsNoise(mean, scale.square() * found.second_std / counts)
+    return NormalsNoise(mean, scale.square() * totals.second_std / counts)

@@ -138,8 +138,8 @@ def law_of(generator: Generator, coordinates: Coordinates) -> Law:
         return Law(mean / units, factor @ factor.mT / (units[:, None] * units), math.inf)
     rows = max(generator.num_classes, 1)
     drawn = generator.sample(rows * _DRAWN, seed=0, purpose=Purpose.TRAINING)  # classes in turn
-    found = coordinates.of(drawn).view(_DRAWN, rows, -1).transpose(0, 1)
-    return Law(found.mean(1), torch.stack([each.T.cov() for each in found]), _DRAWN)
+    numbers = coordinates.of(drawn).view(_DRAWN, rows, -1).transpose(0, 1)
+    return Law(numbers.mean(1), torch.stack([each.T.cov() for each in numbers]), _DRAWN)
 
 
 def move(
@@ -170,17 +170,17 @@ def move(
     x = [coordinates.of(to_float(pool), row) for row, pool in enumerate(pools)]
     means = torch.stack([each.mean(0) for each in x])
     drawn_std = (law.covariance.diagonal(dim1=1, dim2=2) / law.num).sqrt()
-    shift, left = shifts(law.mean - means, mean_std, drawn_std)
+    shift, residual = shifts(law.mean - means, mean_std, drawn_std)
     rng, one = torch.Generator().manual_seed(seed), torch.eye(len(units), dtype=torch.float64)
     for row, pool in enumerate(pools):
         chosen = torch.randperm(len(pool), generator=rng)[:num]
         linear = gains(x[row].T.cov(), law.covariance[row], variance_std[row])
         offset = shift[row] + (x[row][chosen] - means[row]) @ (linear - one)
-        bends = _SMEAR * left[row, q:]  # the generator smears texture alone
+        bends = _SMEAR * residual[row, q:]  # the generator smears texture alone
         offset[:, q:] += bends * torch.randn(num, len(bends), generator=rng, dtype=torch.float64)
         moved = coordinates.moved(to_float(pool[chosen]), x[row][chosen], offset).clamp(-1, 1)
         result.pictures[row] = to_uint8(moved).to(device)
-    result.smear.copy_(_SMEAR * left[:, :q])
+    result.smear.copy_(_SMEAR * residual[:, :q])
     return result.eval().requires_grad_(False)
 
 
@@ -193,7 +193,7 @@ def shifts(gap: Tensor, std: Tensor, sampling_std: Tensor) -> tuple[Tensor, Tens
         sampling_std: Of the error of the law's mean where it was found by drawing, (rows, q).
     """
     rows = len(gap)
-    common, own = gap.mean(0), gap - gap.mean(0)
+    common, beside = gap.mean(0), gap - gap.mean(0)
 
     def of_common(std: Tensor) -> Tensor:
         return std.square().sum(0).sqrt() / rows
@@ -202,8 +202,8 @@ def shifts(gap: Tensor, std: Tensor, sampling_std: Tensor) -> tuple[Tensor, Tens
         return (std.square() * (1 - 2 / rows) + std.square().sum(0) / rows**2).clamp(min=0).sqrt()
 
     whole = (std.square() + sampling_std.square()).sqrt()
-    kept = _kept(own, of_own(whole))
-    return _kept(common, of_common(whole)) * common + kept * own, kept * of_own(std)
+    kept = _kept(beside, of_own(whole))
+    return _kept(common, of_common(whole)) * common + kept * beside, kept * of_own(std)
 
 
 def _kept(gap: Tensor, std: Tensor) -> Tensor:
@@ -225,8 +225,8 @@ def gains(public: Tensor, released: Tensor, variance_std: Tensor) -> Tensor:
     root, inverse = ((vectors * values**power) @ vectors.T for power in (0.5, -0.5))
     edge = math.sqrt(2 * size) * float((variance_std / public.diagonal()).mean())
     target = root @ _positive(one + shrunk(inverse @ released @ inverse - one, edge)) @ root
-    found = inverse @ _positive(root @ target @ root, 0.5) @ inverse
-    values, vectors = torch.linalg.eigh(found)
+    gain = inverse @ _positive(root @ target @ root, 0.5) @ inverse
+    values, vectors = torch.linalg.eigh(gain)
     return (vectors * values.clamp(1 / _MOST_GAIN, _MOST_GAIN)) @ vectors.T
 
 
@@ -273,10 +273,10 @@ def draws_own(model: ModelConfig) -> bool:
 
 def assumed(model: ModelConfig) -> tuple[str, ...]:
     """Return what is taken as public where pictures are moved, or agreed with."""
-    if not (held := model.moved or model.drawn.agreed):
+    if not (num := model.moved or model.drawn.agreed):
         return ()
     how = "were moved" if model.moved else "the teacher agreed with"
-    shown = f"the {held:,} public images of each class that {how}: whoever is on one is seen in what is drawn"
+    shown = f"the {num:,} public images of each class that {how}: whoever is on one is seen in what is drawn"
     if not (model.moved and is_own_code(model.simulator)):
         return (shown,)
     stated = f"license {model.license}" if model.license else "no license was stated"
@@ -344,11 +344,11 @@ def check_pools(public: Images, model: ModelConfig, rows: int) -> None:
     key = "moved" if model.moved else "drawing"
     least = max(model.moved, _PRIOR_CLASSES) if model.moved else model.drawn.agreed
     for row in range(rows):
-        if (found := len(pool_of(public, row))) < least:
+        if (num_public := len(pool_of(public, row))) < least:
             name = f"of class '{public.classes[row]}'" if public.classes else "in all"
             raise ConfigError(
                 f"model.{key} = {getattr(model, key)} needs at least {least:,} public images of each class, and there "
-                f"are {found:,} {name}. Give more of them, or set another model.{key}."
+                f"are {num_public:,} {name}. Give more of them, or set another model.{key}."
             )
 
 

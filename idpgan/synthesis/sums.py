@@ -164,8 +164,8 @@ class SumsRelease:
 
     def reason(self, sums: str, events: Sequence[Event]) -> str:
         """Return what a report's reason says was released; ``sums`` names the sums. The teacher is DP-SGD."""
-        each, share = " of each class" if self.num_templates > 1 else "", self._method.teacher_share
-        template = f"a template{each} from {ROUNDS} noisy mean images, " if self.template_share else ""
+        kind, share = " of each class" if self.num_templates > 1 else "", self._method.teacher_share
+        template = f"a template{kind} from {ROUNDS} noisy mean images, " if self.template_share else ""
         teacher = f", and a classifier on {share:g} of the budget, where {rounding_words(events)}" if share else ""
         return f"{template}one release of noisy {sums}{teacher}"
 

@@ -55,7 +55,7 @@ def sums_case(
     canaries would be images: what the sums show holds for the whole release.
     """
     template, teacher = ((), None) if beside is None else (beside.template_events, beside.teacher)
-    taught = () if teacher is None else (teacher.event,)
+    teacher_events = () if teacher is None else (teacher.event,)
     played = [] if steps is None else [steps]
     if teacher is not None and not sums.unit.of_images:
         plan, count = teacher.plan(1), teacher.event.count
@@ -70,11 +70,11 @@ def sums_case(
     if not played:
         notes = (
             *("a template or a teacher's steps were left out: what the sums show holds for all",)
-            * bool(template or taught),
+            * bool(template or teacher_events),
             f"{sums.num_cells} cells of {sums.dimensions} numbers; sums that do not differ get independent noise and "
             "were not simulated",
         )
-        events = (sums.event, *template, *taught)
+        events = (sums.event, *template, *teacher_events)
         return released_case(method, request, events, pair, release, ratio, claimed, entrywise=True, notes=notes)
 
     differ = pair.data != pair.neighbor
@@ -89,7 +89,7 @@ def sums_case(
             first[:, 0] += other.play(there, noise)[:, 0]
         return first
 
-    events = (*template, sums.event, *taught, *(() if steps is None else (steps.event,)))
+    events = (*template, sums.event, *teacher_events, *(() if steps is None else (steps.event,)))
     return canary_case(method, played[0], request, claimed, events=events, play=play)
 
 

@@ -182,10 +182,10 @@ def balanced(teacher: LinearScattering, generator: Generator, progress: Progress
     probabilities", 2002). It looks at generated images only.
     """
     device, constant = teacher.weight.device, teacher.features(torch.zeros(1, *teacher.image_shape))[0, -1]
-    taught = generator.taught_by(teacher, 1)  # draws as widely as beside a teacher, and lets it choose nothing
-    drawn = taught.sample(_BALANCED_ON, seed=0, purpose=Purpose.TRAINING).split(_LOOKED_AT)
-    told = counted(drawn, progress, "balance the teacher", _BALANCED_ON, len)
-    logits = torch.cat([teacher.logits(part) for part in told]).double()
+    drawing = generator.taught_by(teacher, 1)  # draws as widely as beside a teacher, and lets it choose nothing
+    drawn = drawing.sample(_BALANCED_ON, seed=0, purpose=Purpose.TRAINING).split(_LOOKED_AT)
+    batches = counted(drawn, progress, "balance the teacher", _BALANCED_ON, len)
+    logits = torch.cat([teacher.logits(part) for part in batches]).double()
     bias = torch.zeros(logits.shape[1], dtype=torch.float64, device=device)
     for _ in range(_ROUNDS):
         bias -= ((logits + bias).softmax(1).mean(0) * logits.shape[1]).log()

@@ -80,8 +80,8 @@ def release_template(sums: CellSums, moments: MomentMap, private: Images, cap: i
         private: Read in every round.
         cap: Images of one person that count, for unit person; None for unit image.
     """
-    found, template = TemplateMap(moments), Tensor()
+    vector_map, template = TemplateMap(moments), Tensor()
     for _ in range(ROUNDS):
-        vectors = private_moments(private, found, conditional=sums.num_cells > 1, cap=cap)
-        found.template = template = found.read(sums.release(vectors, noise), sums.noise_std)
+        vectors = private_moments(private, vector_map, conditional=sums.num_cells > 1, cap=cap)
+        vector_map.template = template = vector_map.read(sums.release(vectors, noise), sums.noise_std)
     return template

@@ -177,18 +177,18 @@ class RunConfig(Section):
     def _check_ability(self) -> Self:
         """Refuse what the method cannot do with a model."""
         model, method = self.model, self.method
-        taught = bool(getattr(method, "teacher_share", 0))
+        has_teacher = bool(getattr(method, "teacher_share", 0))
         if model.moved and "move" not in self.ABILITIES:
             raise ConfigError(
                 f"model.moved = {model.moved} needs a method that releases a normal distribution, gaussian "
                 f"or idp-gan-aggregate, and this is {method.name}. Set model.moved = 0."
             )
-        if model.drawn.agreed and not taught:
+        if model.drawn.agreed and not has_teacher:
             raise ConfigError(
                 f'model.drawing = "{model.drawing}" takes public images that a teacher finds to be of their class: set '
                 'method.teacher_share above 0, or model.drawing = "handwriting".'
             )
-        if model.drawn.detail and taught:
+        if model.drawn.detail and has_teacher:
             raise ConfigError(
                 f'model.drawing = "{model.drawing}" draws edges that no private image has, and a teacher would choose '
                 'by them. Set method.teacher_share = 0, or model.drawing = "photos".'
@@ -213,7 +213,7 @@ class RunConfig(Section):
     @property
     def counted(self) -> tuple[Part, ...]:
         """Charges of contained releases that may have read the private images: none where all is declared."""
-        return () if self.data.public_disjoint else tuple(each.part for each in self.contained)
+        return () if self.data.public_disjoint else tuple(release.part for release in self.contained)
 
     @property
     def own_code(self) -> tuple[str, ...]:

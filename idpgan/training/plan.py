@@ -22,7 +22,7 @@ from idpgan.own_code import error_line, is_own_code
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
 from idpgan.privacy.noise import Source
-from idpgan.privacy.plan import Budget, Plan, Price
+from idpgan.privacy.plan import Budget, Price
 from idpgan.privacy.precision import check_precision
 from idpgan.privacy.totals import Part, joint_events, total
 from idpgan.training.config import RunConfig
@@ -97,7 +97,7 @@ def plan_run(config: RunConfig, shape: DataShape, given: Sequence[Event] = ()) -
     return load(config.method.name).Plan(config, shape, given)
 
 
-class RunPlan(Plan):
+class RunPlan:
     """What a run will do and cost; the plan of a method overrides what differs.
 
     Attributes:
@@ -193,22 +193,22 @@ class RunPlan(Plan):
 
     def to_json(self) -> dict[str, Any]:
         """Return what ``idpgan train --dry-run --json`` says of the run."""
-        signal, found = self.signal, self.total
+        signal, whole = self.signal, self.total
         return {
             "num_private": self.shape.num_private,
             **self.price.to_json(),
             "signal_to_noise": signal.to_json() if signal else None,
-            "total": found.to_json() if found else None,
+            "total": whole.to_json() if whole else None,
         }
 
     # What is said of it --------------------------------------------------------------------------------------------
 
     def report_of(self, events: Sequence[Event], proven: Guarantee, sources: Sequence[Source]) -> PrivacyReport:
         """Return the privacy report of a run, with the total where its release contains others."""
-        sources, found = sources[: self.SOURCES], self.total_of(events)
+        sources, whole = sources[: self.SOURCES], self.total_of(events)
         if self.row.sound is None:
             proven = Guarantee(math.inf, 0.0, Unit.IMAGE, Relation.REPLACE_ONE, "raw images are read without noise")
-        finite = proven.finite and (found is None or found.finite)
+        finite = proven.finite and (whole is None or whole.finite)
         return PrivacyReport(
             claimed=self.claimed,
             proven=proven,
@@ -216,8 +216,8 @@ class RunPlan(Plan):
             reason=self.reason(events, sources),
             private=finite and all(source.private for source in sources),
             public_assumptions=(*self.assumptions(sources), *self.declared),
-            contained=() if found is None else tuple(part.proven for part in self.contained),
-            total=found,
+            contained=() if whole is None else tuple(part.proven for part in self.contained),
+            total=whole,
         )
 
     @property
@@ -327,16 +327,16 @@ class RunPlan(Plan):
             return None
         parts = (Part(tuple(events), self.delta), *self.contained)
         most, delta = self._most_per_person, self.delta or None
-        found = total([parts], self.unit, self.relation, delta=delta, most_per_person=most).whole
-        check_delta(found.delta, self.shape.num_private, "privacy.delta together with that of the contained releases")
-        return found
+        whole = total([parts], self.unit, self.relation, delta=delta, most_per_person=most).whole
+        check_delta(whole.delta, self.shape.num_private, "privacy.delta together with that of the contained releases")
+        return whole
 
     def joint_events(self, events: Sequence[Event]) -> tuple[Event, ...]:
         """Return the charges of a run and of contained releases as charges of the run's unit and relation."""
-        found = self.total_of(events)
-        if found is None:
+        whole = self.total_of(events)
+        if whole is None:
             return tuple(events)
-        return joint_events((Part(tuple(events), self.delta), *self.contained), found, self._most_per_person)
+        return joint_events((Part(tuple(events), self.delta), *self.contained), whole, self._most_per_person)
 
     @property
     def names_origin(self) -> bool:
@@ -344,8 +344,8 @@ class RunPlan(Plan):
         origin = self.config.model.origin
         if origin is None:
             return True
-        said = (origin.num_private, origin.unit, origin.relation)
-        return any((each.num_private, *map(str, each.part.pair)) == said for each in self.config.contained)
+        stated = (origin.num_private, origin.unit, origin.relation)
+        return any((release.num_private, *map(str, release.part.pair)) == stated for release in self.config.contained)
 
     @property
     def images_per_person(self) -> int | None:
@@ -387,15 +387,15 @@ class RunPlan(Plan):
                 f"SHA-256 {model.pipeline.weights}, license {stated}; that nobody of the private images is among what "
                 "it learned from: the word of whoever made this release"
             )
-        for each in self.config.contained:
-            proven, what = each.part.proven, f"the contained release of method {each.method}"
+        for release in self.config.contained:
+            proven, what = release.part.proven, f"the contained release of method {release.method}"
             if data.public_disjoint:
                 phrases.append(
-                    f"that nobody of the private images is among the {each.num_private or 'unknown'} images of {what} "
-                    f"(data.public_disjoint): its {proven} is not counted"
+                    f"that nobody of the private images is among the {release.num_private or 'unknown'} images of "
+                    f"{what} (data.public_disjoint): its {proven} is not counted"
                 )
             elif self.unit.of_images and proven.unit is Unit.IMAGE:
                 phrases.append(f"the cap of {self._most_per_person} images of one {self.unit} in {what} too")
-            if each.num_public and not data.public_disjoint:
-                phrases.append(f"that the {each.num_public:,} public images of {what} are none of the private ones")
+            if release.num_public and not data.public_disjoint:
+                phrases.append(f"that the {release.num_public:,} public images of {what} are none of the private ones")
         return phrases
