@@ -75,10 +75,7 @@ Settings = settings(
                 tuple[int, ...], (200, 500, 1500, 3000), "Steps after which the metric is taken anew from fakes."
             ),
             "metric_noise": key(
-                float,
-                300.0,
-                "How many images count as one direction when noise and variance are weighed.",
-                ge=0,
+                float, 300.0, "How many images count as one direction when noise and variance are weighed.", ge=0
             ),
             "embedding_steps": key(int, 3500, "Steps of fitting the public CNN.", ge=0),
             "pretrain_steps": key(int, 1500, 'Steps of pre-training a "warp" generator on public images.', ge=0),

@@ -62,11 +62,7 @@ _KEYS: Keys = {
     ),
     "learning_rate": key(float | None, None, _LEARNING, gt=0),
     "cooldown": key(
-        float,
-        0.5,
-        "Share of the steps at the end over which the learning rate falls linearly to zero.",
-        ge=0,
-        le=1,
+        float, 0.5, "Share of the steps at the end over which the learning rate falls linearly to zero.", ge=0, le=1
     ),
     "ema_decay": key(float, 0.98, "Weight of the past in the averaged network, which is released.", ge=0, lt=1),
     "max_physical_batch": key(int, 128, _PHYSICAL, ge=1),

@@ -100,11 +100,7 @@ Settings = settings(
     method=[
         {
             "threshold": key(
-                float,
-                2.0,
-                "Standard deviations of the noise below which a noisy count is set to 0.",
-                ge=0,
-                le=100,
+                float, 2.0, "Standard deviations of the noise below which a noisy count is set to 0.", ge=0, le=100
             ),
             "looks": key(dict[str, str] | None, None, _LOOKS),
             "embedding": key(

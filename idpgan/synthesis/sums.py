@@ -29,11 +29,7 @@ from idpgan.training.plan import RunPlan
 KEYS: Keys = {
     **teacher.KEYS,
     "template_share": key(
-        float,
-        TEMPLATE_SHARE,
-        "Share of the budget that the template gets, where images are registered.",
-        gt=0,
-        le=0.5,
+        float, TEMPLATE_SHARE, "Share of the budget that the template gets, where images are registered.", gt=0, le=0.5
     ),
     "templates": key(
         Literal["one", "class"],
