@@ -5,7 +5,7 @@ import torch
 
 from idpgan.errors import InputError
 from idpgan.publish import make_obfuscator
-from tests.publish.planted import planted
+from tests.publish.pictures import planted
 
 SHAPE = (1, 8, 8)
 SETTINGS = {"towards": 0, "gamma": 0.0, "learning_rate": 2e-3}

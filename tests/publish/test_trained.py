@@ -11,7 +11,7 @@ from idpgan.methods import methods_of
 from idpgan.models.classifier import build_classifier
 from idpgan.publish import load_obfuscator, make_obfuscator
 from idpgan.training.fit import FitConfig, fit_classifier, predict
-from tests.publish.planted import planted
+from tests.publish.pictures import planted
 
 SHAPE = (1, 8, 8)
 OPTIONS = {
