@@ -1,6 +1,6 @@
 """The command line: one file a command, which holds its options, what it does and how it is shown.
 
-Heavy imports wait inside the functions, so that ``--help`` is there at once.
+Heavy imports wait inside the functions, and a command's file until it is called, so that ``--help`` is there at once.
 """
 
 from __future__ import annotations
@@ -9,11 +9,14 @@ import functools
 import importlib
 import io
 import logging
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from idpgan.commands.command import Command
 from idpgan.commands.faults import (
@@ -40,9 +43,66 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+class _Loaded(Mapping[str, Any]):
+    """The commands by name; the file of one is imported when the command is asked for, and of no other."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Return the command, or raise a KeyError."""
+        if name not in _COMMANDS:
+            raise KeyError(name)
+        return _command(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_COMMANDS)
+
+    def __len__(self) -> int:
+        return len(_COMMANDS)
+
+
+@functools.cache
+def _command(name: str) -> Any:
+    """Return one command, a function in the file of its name."""
+    alone = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    alone.command(cls=Command)(guarded(getattr(importlib.import_module(f"{__name__}.{name}"), name)))
+    return typer.main.get_command(alone)
+
+
+class _Group(TyperGroup):
+    """All commands; its help takes the first line of each from the source, so that nothing is imported for it."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        commands: Any = _Loaded()
+        self.commands = commands
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Raises `InputError`, after the help, where there is not even a command."""
+        if not args and not ctx.resilient_parsing:
+            print(ctx.get_help())
+            raise InputError("A command is missing. See --help.")
+        return super().parse_args(ctx, args)
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names in the order of use."""
+        return list(_COMMANDS)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write each command with the first line of its help."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, _summary(name)) for name in _COMMANDS])
+
+
+def _summary(name: str) -> str:
+    """Return the first line of a command's docstring."""
+    text = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
+    line = re.search(rf'\ndef {name}\(.*?"""(.*?)\n', text, re.DOTALL)
+    return line[1] if line else ""
+
+
 app = typer.Typer(
     name="idpgan",
-    no_args_is_help=True,
+    cls=_Group,
+    rich_markup_mode=None,  # rich takes longer to import than all else of the help
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -67,8 +127,6 @@ _COMMANDS = (
     "prepare", "people", "init", "train", "sample", "evaluate", "attack", "recognize", "audit", "report",
     "publish", "stream", "ledger", "methods", "verify", "doctor",
 )  # fmt: skip
-for _name in _COMMANDS:  # each is a function in the file of its name; the package's attribute stays the file
-    app.command(cls=Command)(guarded(getattr(importlib.import_module(f"{__name__}.{_name}"), _name)))
 _group = functools.cache(functools.partial(typer.main.get_command, app))  # of all options: 50 ms each time
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
 
@@ -98,8 +156,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with sigterm_raises(), own_state():  # PYTHONWARNINGS=error ends no run
             code = _group()(given, standalone_mode=False) or 0
     except _UsageError as error:  # an unknown command or option
-        what = error.format_message().rstrip(".") or "A command is missing"  # empty after the help
-        code = say(f"{what}. See --help.", BAD)
+        code = say(f"{error.format_message().rstrip('.')}. See --help.", BAD)
     except InputError as error:
         code = say(str(error), BAD)
     except MachineError as fault:
