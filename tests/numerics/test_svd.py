@@ -6,9 +6,11 @@ import threading
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from idpgan.errors import InputError
 from idpgan.numerics import svd
+from idpgan.numerics.gram_svd import gram_svd
 from idpgan.numerics.svd import LAPACK, SUBSPACE, batched_svd, choose_method, decompose
 
 LIMITS = {"values": 20, "left": 30, "right": 40, "product": 75}  # in eps; LAPACK itself reaches 13, 20, 31, 61 here
@@ -81,6 +83,46 @@ def test_the_full_decomposition_agrees_with_float64(case, dtype):
     assert U.dtype == S.dtype == Vh.dtype == dtype
     assert bool((S[:, 1:] <= S[:, :-1]).all() & (S >= 0).all())
     assert_within(errors(matrices, U, S, Vh))
+
+
+def by_products(matrices):
+    """`gram_svd` as `decompose` calls it on CUDA."""
+    tall = matrices.mT if matrices.shape[1] < matrices.shape[2] else matrices
+    scaled, exponent = svd._scaled(tall.double())
+    U, S, V = gram_svd(scaled)
+    S = torch.ldexp(S, exponent.unsqueeze(1))
+    U, S, V = (factor.to(matrices.dtype) for factor in (U, S, V))
+    return (V, S, U.mT) if tall is not matrices else (U, S, V.mT)
+
+
+GRAM = {torch.float32: LIMITS, torch.float64: LIMITS | {"product": 1e-10 / 2.2e-16}}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("case", CASES)
+def test_the_decomposition_for_cuda_agrees_with_float64(case, dtype):
+    matrices = CASES[case].to(dtype)
+    U, S, Vh = by_products(matrices)
+    assert bool((S[:, 1:] <= S[:, :-1]).all() & (S >= 0).all())
+    assert_within(errors(matrices, U, S, Vh), GRAM[dtype])
+
+
+class Launches(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_the_launches_for_cuda_do_not_depend_on_the_matrices():
+    counts = []
+    for matrices in (random(2, 40, 36), random(64, 40, 36), CASES["zero"], CASES["condition 1e14"]):
+        with Launches() as launches:
+            by_products(matrices)
+        counts.append(launches.count)
+    assert len(set(counts)) == 1
+    assert counts[0] < 200 * 36  # a fixed number for each column, views counted
 
 
 def test_the_limits_can_fail():
@@ -346,4 +388,4 @@ def test_cuda(case, dtype):
     matrices = CASES[case].to(dtype)
     results = batched_svd(matrices.cuda())
     assert all(part.is_cuda for part in results)
-    assert_within(errors(matrices, *(part.cpu() for part in results)))
+    assert_within(errors(matrices, *(part.cpu() for part in results)), GRAM[dtype])
