@@ -48,13 +48,15 @@ def right_vectors(matrices: Tensor) -> Tensor:
     """Return V (B, n, n) that diagonalizes ``A^T A`` to eps of its norm, the largest value first.
 
     It comes from the eigenproblem, which CUDA solves in batches up to a side of 32; above, from cuSOLVER's batched
-    approximate SVD of ``[A; 1e-6 I]``, which has the same V and no zero values: of A itself it may fail.
+    approximate SVD of ``[A; 1e-6 I]``, which has the same V and no zero values: of A itself it may fail. One step of
+    Newton and Schulz makes that V orthonormal to eps.
     """
     if is_gpu(matrices.device) and matrices.shape[2] > _EIGH:
         tail = _SHARE * torch.eye(matrices.shape[2], dtype=matrices.dtype, device=matrices.device)
         try:
             longer = torch.cat([matrices, tail.expand(len(matrices), -1, -1)], 1)
-            return torch.linalg.svd(longer, full_matrices=False, driver="gesvda").Vh.mT
+            V = torch.linalg.svd(longer, full_matrices=False, driver="gesvda").Vh.mT
+            return V @ (1.5 * torch.eye(V.shape[2], dtype=V.dtype, device=V.device) - 0.5 * V.mT @ V)
         except torch.linalg.LinAlgError:
             pass
     return torch.linalg.eigh(matrices.mT @ matrices).eigenvectors.flip(2)
