@@ -1,5 +1,7 @@
 r"""The Fenwick tree as a strategy for prefix sums, the weights that make its error least, and noise on its nodes.
 
+The counter that uses it is `idpgan.continual.stream.ContinualCounter`.
+
 Node t of the tree (t = 1 .. n) is the sum of the values t - lowbit(t) + 1 .. t, where lowbit(t) is the largest power of
 two that divides t. The prefix sum of t is the sum of the nodes t, t - lowbit(t), ... > 0. As matrices: W = B M with W
 the lower triangle of ones, ``M[p, t] = 1`` where value t lies in node p, and ``B[t, p] = 1`` where prefix t uses node

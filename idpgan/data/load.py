@@ -1,4 +1,8 @@
-"""Load a data set by its name, and split it into public, private, holdout and test by fixed index, never by content."""
+"""Load a data set by its name, and split it into public, private, holdout and test by fixed index, never by content.
+
+`load` is where a run reads private images first. What opens and decodes their files is the set's own file in
+`idpgan.data.sources`, most by `idpgan.data.image_files.read_files`.
+"""
 
 from __future__ import annotations
 

@@ -262,7 +262,7 @@ class DPSGDPlan:
 
     # A step -----------------------------------------------------------------------------------------------------------
 
-    def drawn(self, num: int, noise: Noise) -> Tensor:
+    def poisson_sample(self, num: int, noise: Noise) -> Tensor:
         """Draw the records of a step, each by an independent secret coin of chance q, and return this rank's share.
 
         The coins are never released, as the accounting of Poisson sampling requires. A coin compares 52 uniform bits
@@ -287,8 +287,8 @@ class DPSGDPlan:
         return torch.nonzero(drawn[share])[:, 0] + share.start
 
     def sample(self, num: int, noise: Noise, tiles: Tiles) -> Tensor:
-        """Return where the records of `drawn` are computed: positions, int64 (tiles, T), -1 where a slot is empty."""
-        return tiles.places(self.drawn(num, noise))
+        """Return where `poisson_sample`'s records are computed: positions, int64 (tiles, T), -1 in an empty slot."""
+        return tiles.places(self.poisson_sample(num, noise))
 
     @own_state()
     def clipped_sum(
@@ -447,7 +447,7 @@ class DPSGDPlan:
 
     def grid_noise(self, count: int, noise: Noise) -> Tensor:
         """Draw ``round(Z)``, whole steps (count,), Z normal of standard deviation ``ceil(noise_multiplier / grid)``."""
-        return noise.drawn(rounded_gaussian, math.ceil(self.noise_multiplier / self.grid), count)
+        return noise.draw(rounded_gaussian, math.ceil(self.noise_multiplier / self.grid), count)
 
     def noise_ahead(self, weights: Weights, noise: Noise, after: Iterable[int] = ()) -> AbstractContextManager[None]:
         """In the block, let a thread draw the noise of the `noisy_step` in it; ``after`` as of `Noise.ahead`."""

@@ -2,6 +2,7 @@
 
 torch's CPU generator is a Mersenne Twister that uses the low 32 bits of its seed: an attacker can try all of them and
 subtract the noise. Releases therefore draw from AES-256 in counter mode under a fresh 256-bit key.
+`idpgan.privacy.discrete` turns these bits into Laplace and Gaussian numbers.
 
 What is drawn is a function of key and place in the stream. So a thread may draw `ahead` what follows later, while a
 step computes, and every number is the one that would have been drawn then.
@@ -37,7 +38,7 @@ from idpgan.privacy.event import MOST
 
 _BLOCK_BYTES = 16  # AES block = two 64-bit words
 _RATCHET = b"idpgan noise ratchet"
-Draw = Callable[[int, int, "Noise"], torch.Tensor]  # (scale, count, source), as `idpgan.privacy.discrete` has them
+Sampler = Callable[[int, int, "Noise"], torch.Tensor]  # (scale, count, source), as `idpgan.privacy.discrete` has them
 
 
 class Source(NamedTuple):
@@ -112,24 +113,24 @@ class Noise:
         return np.frombuffer(stream, dtype=np.uint64, count=count)
 
     @contextlib.contextmanager
-    def ahead(self, after: Iterable[int], draw: Draw, scale: int, count: int) -> Iterator[None]:
-        """In the block, let a thread make the `drawn` numbers that come ``after`` draws of so many words each.
+    def ahead(self, after: Iterable[int], sampler: Sampler, scale: int, count: int) -> Iterator[None]:
+        """In the block, let a thread make what `draw` will return ``after`` draws of so many words each.
 
-        Nothing private decides when it begins, and no number changes. What fails in the thread fails in `drawn`. The
+        Nothing private decides when it begins, and no number changes. What fails in the thread fails in `draw`. The
         block ends when the thread does: a step that fails leaves nothing behind that draws.
         """
         thread = type(self)(b"", private=self.private)
         thread._start(self._key, self._blocks + sum(map(_blocks_of, after)))
-        place = self._key, thread._blocks, draw, scale, count
+        place = self._key, thread._blocks, sampler, scale, count
         with ThreadPoolExecutor(1, "idpgan-noise") as pool:
-            self._ahead = place, thread, pool.submit(draw, scale, count, thread)
+            self._ahead = place, thread, pool.submit(sampler, scale, count, thread)
             yield
         self._ahead = None
 
-    def drawn(self, draw: Draw, scale: int, count: int) -> torch.Tensor:
-        """Return ``draw(scale, count, self)``, made by now if it was drawn `ahead` for this place of the stream."""
-        if self._ahead is None or self._ahead[0] != (self._key, self._blocks, draw, scale, count):
-            return draw(scale, count, self)
+    def draw(self, sampler: Sampler, scale: int, count: int) -> torch.Tensor:
+        """Return ``sampler(scale, count, self)``, made by now if it was drawn `ahead` for this place of the stream."""
+        if self._ahead is None or self._ahead[0] != (self._key, self._blocks, sampler, scale, count):
+            return sampler(scale, count, self)
         _, thread, made = self._ahead
         numbers = made.result()
         self._start(self._key, thread._blocks)

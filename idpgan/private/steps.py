@@ -173,7 +173,7 @@ class PrivateSteps(Method):
         """Clip, sum, add noise, divide by the public divisor, step; return statistics for the curator."""
         public = self.public_part()
         if self._opacus is not None:
-            records, null = self._records(self.dpsgd.drawn(len(self._images), self.noise))
+            records, null = self._records(self.dpsgd.poisson_sample(len(self._images), self.noise))
             batches = [Batch(self.batch_loss, records, null)]
             batches += [] if public is None else [Batch(public[1], public[2])]
             return self.dpsgd.statistics(*self._opacus.step(self.dpsgd, self.noise, *batches)[0])

@@ -5,6 +5,7 @@ with the same config, data and code. Steps after the state are repeated with the
 the computation is the same: from the newest state, which the ledger names by its hash, on the CPU of an equal machine,
 and by code of the user, if any, that computes the same (`Method.computation`).
 Otherwise noise is drawn afresh and the repeated steps are charged again.
+`idpgan.trainer.resume` calls for it, and `idpgan.training.loop` restores it and decides what is charged.
 """
 
 from __future__ import annotations

@@ -172,7 +172,7 @@ def test_a_share_without_a_record_adds_nothing(monkeypatch):
     method = method_of("scattering-linear", split_of())
     assert method.dpsgd.sample_rate == 1
     nobody = torch.zeros(0, dtype=torch.int64)  # more ranks than images
-    monkeypatch.setattr(type(method.dpsgd), "drawn", lambda plan, num, noise: nobody)
+    monkeypatch.setattr(type(method.dpsgd), "poisson_sample", lambda plan, num, noise: nobody)
     assert sums_of(method, monkeypatch).abs().max() == 0
 
 

@@ -231,7 +231,7 @@ def test_every_record_has_its_own_coin_of_chance_q():
     plan = plan_of(rate)
     drawn = torch.zeros(draws, num)
     for row in drawn:
-        row[plan.drawn(num, noise)] = 1
+        row[plan.poisson_sample(num, noise)] = 1
     sizes, per_record = drawn.sum(1).numpy(), drawn.sum(0).numpy()
     law = binom(num, rate)
     assert abs(sizes.mean() - law.mean()) < 4 * law.std() / math.sqrt(draws)
@@ -247,9 +247,9 @@ def test_every_record_has_its_own_coin_of_chance_q():
 
 def test_sampling_edges():
     noise = Noise.fixed(0)
-    assert plan_of(1.0).drawn(5, noise).tolist() == [0, 1, 2, 3, 4]
-    assert len(plan_of(1e-12).drawn(5, noise)) == 0
-    assert len(plan_of(0.5).drawn(0, noise)) == 0
+    assert plan_of(1.0).poisson_sample(5, noise).tolist() == [0, 1, 2, 3, 4]
+    assert len(plan_of(1e-12).poisson_sample(5, noise)) == 0
+    assert len(plan_of(0.5).poisson_sample(0, noise)) == 0
 
 
 # The noisy step ------------------------------------------------------------------------------------------------------

@@ -458,7 +458,7 @@ def test_more_rows_than_add_up_exactly_are_refused(monkeypatch):
     with pytest.raises(ValueError, match="8 at most"):
         clipped(PLAN, *network_loss("linear"), physical_batch=5)
     with pytest.raises(dpsgd.InputError, match="8 records at most"):
-        dataclasses.replace(PLAN, sample_rate=1.0).drawn(9, Noise.fixed(0))
+        dataclasses.replace(PLAN, sample_rate=1.0).poisson_sample(9, Noise.fixed(0))
 
 
 def test_a_layer_adds_whole_rows_without_rounding():

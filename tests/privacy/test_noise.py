@@ -170,31 +170,31 @@ def test_what_is_drawn_ahead_is_what_would_have_been_drawn():
     with noise.ahead([3, 8], *AHEAD):
         assert torch.equal(noise.uniform((3,)), plain.uniform((3,)))
         assert torch.equal(noise.uniform((2, 4)), plain.uniform((2, 4)))
-        taken = noise.drawn(*AHEAD)
-    assert torch.equal(taken, plain.drawn(*AHEAD))
+        taken = noise.draw(*AHEAD)
+    assert torch.equal(taken, plain.draw(*AHEAD))
     assert noise.state() == plain.state()  # the stream goes on at the same place, and no number comes again
-    assert not torch.equal(noise.drawn(*AHEAD), taken)
+    assert not torch.equal(noise.draw(*AHEAD), taken)
 
 
 def test_what_was_drawn_ahead_for_another_place_or_scale_is_not_taken():
     noise, plain = Noise.fixed(3), Noise.fixed(3)
     with noise.ahead([3], *AHEAD):
-        assert torch.equal(noise.drawn(*AHEAD), plain.drawn(*AHEAD))
+        assert torch.equal(noise.draw(*AHEAD), plain.draw(*AHEAD))
     with noise.ahead([], *AHEAD):
-        assert torch.equal(noise.drawn(rounded_gaussian, 1 << 21, 9), plain.drawn(rounded_gaussian, 1 << 21, 9))
+        assert torch.equal(noise.draw(rounded_gaussian, 1 << 21, 9), plain.draw(rounded_gaussian, 1 << 21, 9))
     with noise.ahead([], *AHEAD):
         noise.ratchet()
         plain.ratchet()
-        assert torch.equal(noise.drawn(*AHEAD), plain.drawn(*AHEAD))
+        assert torch.equal(noise.draw(*AHEAD), plain.draw(*AHEAD))
 
 
 def test_what_fails_in_the_thread_fails_where_the_numbers_are_needed():
     noise = Noise.fixed(3)
     with pytest.raises(ValueError, match=r"1 \.\. 2\^50"), noise.ahead([], rounded_gaussian, 0, 9):
-        noise.drawn(rounded_gaussian, 0, 9)
+        noise.draw(rounded_gaussian, 0, 9)
     noise.erase()
     with pytest.raises(RuntimeError, match="erased"), noise.ahead([], *AHEAD):
-        noise.drawn(*AHEAD)
+        noise.draw(*AHEAD)
 
 
 def test_a_step_that_fails_leaves_no_thread_behind():

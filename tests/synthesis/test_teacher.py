@@ -85,14 +85,14 @@ def test_every_step_of_the_teacher_has_the_noise_that_was_charged(monkeypatch, k
 
 
 def test_a_drawn_teacher_reads_what_its_coins_say(monkeypatch):
-    config, rows, drawn = config_of(**DRAWN), [], DPSGDPlan.drawn
+    config, rows, drawn = config_of(**DRAWN), [], DPSGDPlan.poisson_sample
 
     def watched(plan, num, noise):
         index = drawn(plan, num, noise)
         rows.append((plan.sample_rate, plan.divisor, len(index)))
         return index
 
-    monkeypatch.setattr(DPSGDPlan, "drawn", watched)
+    monkeypatch.setattr(DPSGDPlan, "poisson_sample", watched)
     split = load(config.data)
     train_on(config, split)
     rates, divisors, counts = zip(*rows, strict=True)

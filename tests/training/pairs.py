@@ -125,8 +125,8 @@ def numbers(ranks: Ranks) -> dict[str, Any]:
         "whole": _whole(ranks),
         "votes": _votes(ranks),
         "votes alone": _votes(ALONE),
-        "drawn": _plan(ranks).drawn(101, Noise.fixed(3)).tolist(),
-        "drawn alone": _plan(ALONE).drawn(101, Noise.fixed(3)).tolist(),
+        "drawn": _plan(ranks).poisson_sample(101, Noise.fixed(3)).tolist(),
+        "drawn alone": _plan(ALONE).poisson_sample(101, Noise.fixed(3)).tolist(),
     }
 
 

@@ -1,7 +1,7 @@
 r"""Numbers of an image with constant sensitivity, and discrete noise on them: the release of linear publishers.
 
 The numbers are pixels, or linear queries ``A X B^T`` of an image X (m, n): block sums, low frequencies, wavelets. The
-noise lies on a public grid.
+noise lies on a public grid and is drawn by `idpgan.privacy.discrete`.
 """
 
 from __future__ import annotations

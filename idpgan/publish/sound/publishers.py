@@ -1,6 +1,7 @@
 """The sound publishers: noise on every pixel or on few numbers of an image, and the best estimate from the result.
 
 Those by a model of faces are in `faces`, by sums of several sizes in `weighted_blocks`, windows in `sliding_windows`.
+A plan only sizes the noise; `numbers.NoisyNumbers` adds it, drawn by `idpgan.privacy.discrete`.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ _SIZES = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 48, 64, 96, 128)  # sizes
 
 def plan_lap(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Recipe:
     """Return the plan of ``lap``: noise on every pixel, without post-processing."""
-    release = numbers.calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
-    return Recipe((release.event,), release)
+    noisy = numbers.calibrate_pixels(shape, unit, options.law, epsilon=epsilon, delta=delta)
+    return Recipe((noisy.event,), noisy)
 
 
 def plan_shrink(shape: Shape, unit: Unit, epsilon: float, delta: float, options: LawOptions) -> Recipe:
