@@ -135,7 +135,7 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise InputError(f"{target} is a link or a file, not a folder. Move it away.")
-    with locked_folder(lambda: _part_of(target)) as part, naming(target):
+    with locked_folder(lambda: _make_part_folder(target)) as part, naming(target):
         try:
             yield part
             old = part.with_suffix(".old")
@@ -167,14 +167,14 @@ def new_folder(target: Path) -> Iterator[Path]:
         if PART.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
             with contextlib.suppress(InputError, OSError), file_lock(left, busy="it is being filled", folder=True):
                 shutil.rmtree(left)
-    with locked_folder(lambda: _part_of(target)) as part, naming(target):
+    with locked_folder(lambda: _make_part_folder(target)) as part, naming(target):
         yield part
         refuse_filled(target)
         part.rename(target)  # replaces an empty folder; the system refuses if somebody filled it just now
         flush_folder(target.parent)
 
 
-def _part_of(target: Path) -> Path:
+def _make_part_folder(target: Path) -> Path:
     """Make and return a new hidden folder beside a target."""
     part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
     part.mkdir()

@@ -348,8 +348,8 @@ def released_case(
     **more: Any,
 ) -> AuditCase:
     """Return the case of a release that these events price; claim None = the request."""
-    asked, proven = guarantees(request, *events)
-    return AuditCase(method, pair, claimed or asked, proven, release, (statistic,), events=tuple(events), **more)
+    requested, proven = guarantees(request, *events)
+    return AuditCase(method, pair, claimed or requested, proven, release, (statistic,), events=tuple(events), **more)
 
 
 def asked_of(config: Any) -> Request:

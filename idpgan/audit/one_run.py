@@ -320,8 +320,8 @@ def bound_law(
         law = law_of(scaled(strength), min(1e-6, error / 1000))[0]
         return next((r for r, v in right.items() if refutes(law, canaries, r, v, error)), 0)
 
-    gaussian = law_of(events, 0.5)[1]
-    name = "Gaussian" if gaussian else "the mechanism's own"
+    is_gaussian = law_of(events, 0.5)[1]
+    name = "Gaussian" if is_gaussian else "the mechanism's own"
     if not any(refutes(lambda rate: rate, canaries, r, v, error) for r, v in right.items()):  # mere guessing
         return LawBound(0.0, name, *max(right.items()))
     low, best = 1.0, refuting(1.0)
@@ -333,7 +333,7 @@ def bound_law(
     if not best:
         return LawBound(0.0, name, *max(right.items()))
     high = 2 * low
-    for _ in range(_GAUSSIAN_HALVINGS if gaussian else _COMPOSED_HALVINGS):
+    for _ in range(_GAUSSIAN_HALVINGS if is_gaussian else _COMPOSED_HALVINGS):
         middle = math.sqrt(low * high)
         refuted = refuting(middle)
         low, high, best = (middle, high, refuted) if refuted else (low, middle, best)

@@ -94,7 +94,7 @@ class PrepareOptions:
         if self.align is None and self.not_found != "null":
             raise InputError("--not-found belongs to --align eyes: without it no face is looked for.")
         refuse_below(self, frame=1)
-        _ = self.view
+        _ = self.dicom_view
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -102,7 +102,7 @@ class PrepareOptions:
         return sides(self.size)
 
     @property
-    def view(self) -> View:
+    def dicom_view(self) -> View:
         """How DICOM files are shown; raises `InputError` if ``window`` is no range."""
         from idpgan.data.dicom import View
 
@@ -332,9 +332,9 @@ class _Making(NamedTuple):
 
         channels, size = self.shape[0], self.shape[1:]
         if self.find is None:
-            pixels, sides = photo_pixels(path, channels, size, self.options.crop, self.options.view)
+            pixels, sides = photo_pixels(path, channels, size, self.options.crop, self.options.dicom_view)
             return pixels, min(sides[0] / size[0], sides[1] / size[1]), ""
-        with open_photo(path, channels, 2 * max(*SEARCHED, *size), self.options.view) as photo:
+        with open_photo(path, channels, 2 * max(*SEARCHED, *size), self.options.dicom_view) as photo:
             faces = self.find(np.asarray(photo.convert("L")), self.options.faces)
             if number < len(faces):
                 return *registered(photo, faces[number], size), "eyes" if faces[number].seen else "face"

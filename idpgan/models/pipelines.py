@@ -75,7 +75,7 @@ class PipelineSimulator:
         """Denoise latent numbers z (B, numbers), standard normal, to images (B, C, H, W) in [-1, 1]."""
         self._ready(z.device)
         latents = z.view(-1, *self._latent) * getattr(self.pipeline.scheduler, "init_noise_sigma", 1.0)
-        return self._shown(self._denoised(latents, self.pipeline.scheduler.timesteps, labels))
+        return self._decoded(self._denoised(latents, self.pipeline.scheduler.timesteps, labels))
 
     def vary(self, images: Tensor, strength: float, labels: Tensor | None) -> Tensor:
         """Add noise up to a share ``strength`` of the schedule to images (B, C, H, W) in [-1, 1], and denoise them."""
@@ -85,7 +85,7 @@ class PipelineSimulator:
         clean = self.encoded(images)
         noise = torch.randn(clean.shape).to(clean.device)
         noisy = self.pipeline.scheduler.add_noise(clean, noise, timesteps[:1].expand(len(clean)))
-        return self._shown(self._denoised(noisy, timesteps, labels))
+        return self._decoded(self._denoised(noisy, timesteps, labels))
 
     def encoded(self, images: Tensor) -> Tensor:
         """Return what the network sees of images (B, C, H, W) in [-1, 1] without noise, each by itself."""
@@ -128,7 +128,7 @@ class PipelineSimulator:
         noise: Tensor = self.network(latents, timestep=times, **given).sample  # type: ignore[misc]  # checked above
         return noise[:, : latents.shape[1]]  # some predict a variance too
 
-    def _shown(self, latents: Tensor) -> Tensor:
+    def _decoded(self, latents: Tensor) -> Tensor:
         """Decode latents, and bring what comes out to our shape."""
         images = latents if self.autoencoder is None else self.autoencoder.decode(latents / self._scale).sample
         return fitted(images, self.image_shape).clamp(-1, 1)

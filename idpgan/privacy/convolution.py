@@ -187,15 +187,15 @@ class _Window:
 
 def _convolve(parts: list[_Part], window: _Window) -> tuple[np.ndarray, float]:
     """Return the masses of the sum of independent losses within the window, and a bound on the sum of their errors."""
-    each = (7 * window.levels + 5) * ROUND_OFF  # of one coefficient, and of one factor of its power
+    coefficient_error = (7 * window.levels + 5) * ROUND_OFF  # and of one factor of its power
     spectrum = np.ones(window.points // 2 + 1, dtype=complex)
     log_bound, relative = np.zeros(len(spectrum)), np.zeros(len(spectrum))
     for part, count in parts:
         transform = np.fft.rfft(part.masses, window.points)
         spectrum *= _power(transform, count, np.multiply)
-        upper = np.abs(transform) + each
-        log_bound += count * np.log(upper)
-        relative += count * each / upper
+        magnitude_bound = np.abs(transform) + coefficient_error
+        log_bound += count * np.log(magnitude_bound)
+        relative += count * coefficient_error / magnitude_bound
     return window.back(spectrum, relative * np.exp(log_bound))
 
 
@@ -210,17 +210,17 @@ def _convolve_rare(parts: list[_Part], cuts: list[int], window: _Window) -> tupl
     def times(one: np.ndarray, other: np.ndarray) -> np.ndarray:
         return np.stack([one[0] * other[0], one[0] * other[1] + one[1] * (other[0] + other[1])])
 
-    each = (7 * window.levels + 15) * ROUND_OFF
+    coefficient_error = (7 * window.levels + 15) * ROUND_OFF
     spectrum = np.stack([np.ones(window.points // 2 + 1, dtype=complex), np.zeros(window.points // 2 + 1)])
     log_bound, relative, rare = (np.zeros(window.points // 2 + 1) for _ in range(3))
     for (part, count), cut in zip(parts, cuts, strict=True):
         beyond = np.where(np.arange(len(part.masses)) >= cut, part.masses, 0.0)
         pair = np.stack([np.fft.rfft(part.masses - beyond, window.points), np.fft.rfft(beyond, window.points)])
         spectrum = times(spectrum, _power(pair, count, times))
-        upper = np.sum(np.abs(pair), axis=0) + each
-        log_bound += count * np.log(upper)
-        relative += count * each / upper
-        rare += count * float(np.sum(beyond)) / upper
+        magnitude_bound = np.sum(np.abs(pair), axis=0) + coefficient_error
+        log_bound += count * np.log(magnitude_bound)
+        relative += count * coefficient_error / magnitude_bound
+        rare += count * float(np.sum(beyond)) / magnitude_bound
     return window.back(spectrum[1], 2 * rare * relative * np.exp(log_bound))
 
 

@@ -72,9 +72,9 @@ def clip_and_add(
     packs = packed(gradients) if groups is None else gradients
     sums = [torch.zeros(pack.numbers, dtype=torch.int32, device=counted.device) for pack in packs.values()]
     steps = min(1 / grid, 2.0 ** (_SUM_BITS - (len(counted) - 1).bit_length()))
-    for some, rows, norm in contributions(packs, counted, clip_norm, steps, groups):
+    for records, rows, norm in contributions(packs, counted, clip_norm, steps, groups):
         for part, pack, own in zip(rows, packs.values(), sums, strict=True):
-            pack.add(part, some, own)
+            pack.add(part, records, own)
         lengths.append(norm)
     for own, (name, pack) in zip(sums, packs.items(), strict=True):
         for weight, part in pack.unpacked(name, own):
@@ -115,8 +115,8 @@ def contributions(
     places = [[*range(len(gradients))]] if groups is None else groups.places(gradients)
     bounds = (clip_norm,) if groups is None else groups.bounds
     share = steps / math.sqrt(len(bounds))
-    for some, rows in blocks(gradients, len(counted)):
-        counts = counted[some]
+    for records, rows in blocks(gradients, len(counted)):
+        counts = counted[records]
         lengths = [norms([rows[place] for place in own], counts) for own in places]
         norm = lengths[0]
         if groups is not None:
@@ -131,7 +131,7 @@ def contributions(
             factor = torch.where(finite & counts, factors, 0.0).float()[:, None]
             for place in own:
                 whole[place].copy_(rows[place].mul_(factor))  # toward zero
-        yield some, whole, torch.where(counts, norm, torch.nan)
+        yield records, whole, torch.where(counts, norm, torch.nan)
 
 
 def blocks(gradients: Mapping[str, LayerGradient], num: int) -> Iterator[tuple[slice, list[Tensor]]]:
@@ -142,11 +142,11 @@ def blocks(gradients: Mapping[str, LayerGradient], num: int) -> Iterator[tuple[s
     block = min(num, together(gradients))
     buffers = [torch.empty(block, gradient.width, device=gradient.device) for gradient in gradients.values()]
     for start in range(0, num, block):
-        some = slice(start, min(start + block, num))
-        rows = buffers if some.stop - start == block else [buffer[: some.stop - start] for buffer in buffers]
+        records = slice(start, min(start + block, num))
+        rows = buffers if records.stop - start == block else [buffer[: records.stop - start] for buffer in buffers]
         for part, gradient in zip(rows, gradients.values(), strict=True):
-            gradient.rows(some, part)
-        yield some, rows
+            gradient.write_rows(records, part)
+        yield records, rows
 
 
 def together(gradients: Mapping[str, LayerGradient]) -> int:
@@ -157,14 +157,14 @@ def together(gradients: Mapping[str, LayerGradient]) -> int:
     return min(by_device(device, *_MOST_TOGETHER), 1 << max(0, held.bit_length() - 1))
 
 
-def norms(rows: Sequence[Tensor], some: Tensor) -> Tensor:
+def norms(rows: Sequence[Tensor], counted: Tensor) -> Tensor:
     """Return the L2 norms (k,), float64, of some records' rows in parts, (k, width) float32 each.
 
     Pieces of at most 128 numbers are measured in float32, which is off by at most a share of 131 / 2^25 and misses
     numbers below 2^-63, whose squares float32 does not hold. The norm of the pieces' norms is taken in float64.
     """
     if not rows:
-        return torch.zeros(len(some), dtype=torch.float64, device=some.device)
+        return torch.zeros(len(counted), dtype=torch.float64, device=counted.device)
     pieces = [torch.linalg.vector_norm(part.view(len(part), -1, _piece(part.shape[1])), dim=2) for part in rows]
     return torch.linalg.vector_norm(torch.cat(pieces, 1).double(), dim=1)
 
@@ -198,11 +198,11 @@ class LayerGradient:
         self.shape, self.numbers, self.device = weight.shape, weight.numel(), weight.device
         self.width = self.numbers if width is None else width
 
-    def rows(self, some: slice, out: Tensor) -> None:
+    def write_rows(self, records: slice, out: Tensor) -> None:
         """Write the gradients of some records to (k, width) float32."""
         raise NotImplementedError
 
-    def add(self, rows: Tensor, some: slice, total: Tensor) -> None:
+    def add(self, rows: Tensor, records: slice, total: Tensor) -> None:
         """Add rows (k, width) of some records to a sum of rows, int32."""
         total.add_(rows.sum(0, dtype=torch.int32))
 
@@ -224,11 +224,11 @@ class Packed(LayerGradient):
         self._widths = [*widths, -sum(widths) % _PIECE]
         self.numbers = self.width = sum(self._widths)
 
-    def rows(self, some: slice, out: Tensor) -> None:
+    def write_rows(self, records: slice, out: Tensor) -> None:
         """See `LayerGradient`."""
         *parts, rest = out.split(self._widths, 1)
         for gradient, part in zip(self._gradients.values(), parts, strict=True):
-            gradient.rows(some, part)
+            gradient.write_rows(records, part)
         rest.zero_()
 
     def unpacked(self, name: str, total: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -244,9 +244,9 @@ class Materialized(LayerGradient):
         super().__init__(gradients[0])
         self._gradients = gradients.unsqueeze(-1).flatten(1)  # a weight may be one number
 
-    def rows(self, some: slice, out: Tensor) -> None:
+    def write_rows(self, records: slice, out: Tensor) -> None:
         """See `LayerGradient`."""
-        out.copy_(self._gradients[some])
+        out.copy_(self._gradients[records])
 
 
 class Call:
@@ -313,12 +313,12 @@ class Outer(LayerGradient):
             raise RuntimeError("a weight is in convolutions of unequal groups.")
         self._calls, self._dtype = calls, weight.dtype
 
-    def rows(self, some: slice, out: Tensor) -> None:
+    def write_rows(self, records: slice, out: Tensor) -> None:
         """See `LayerGradient`."""
         fits = out.dtype == self._dtype and out.is_contiguous()
         total = out if fits else torch.empty(out.shape, dtype=self._dtype, device=out.device)
         for number, call in enumerate(self._calls):
-            left, right = (part.to(self._dtype) for part in call.factors(some))
+            left, right = (part.to(self._dtype) for part in call.factors(records))
             found = total.view(len(left), left.shape[1], -1)
             if number:
                 found.baddbmm_(left, right)
@@ -340,7 +340,7 @@ class _Product(Call, ABC):
     groups = 1
 
     @abstractmethod
-    def factors(self, some: slice) -> tuple[Tensor, Tensor]:
+    def factors(self, records: slice) -> tuple[Tensor, Tensor]:
         """Return a (k G, p, R) and x (k G, R, d) of some records; the next call may overwrite them."""
 
 
@@ -352,10 +352,10 @@ class LinearCall(_Product):
         left, right = (part.reshape(len(part), -1, part.shape[-1]) for part in (self.gradient, self.inputs))
         return left.mT, right
 
-    def factors(self, some: slice) -> tuple[Tensor, Tensor]:
+    def factors(self, records: slice) -> tuple[Tensor, Tensor]:
         """See `_Product`."""
         left, right = self._factors
-        return left[some], right[some]
+        return left[records], right[records]
 
 
 @dataclass(eq=False)
@@ -373,10 +373,10 @@ class ConvolutionCall(_Product):
     groups: int
     _buffers: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def factors(self, some: slice) -> tuple[Tensor, Tensor]:
+    def factors(self, records: slice) -> tuple[Tensor, Tensor]:
         """See `_Product`; a patch is in the order (row, column, channel), so that it is copied in long runs."""
         left, images = self._views
-        return left[some].flatten(0, 1), self._patches(images[some])
+        return left[records].flatten(0, 1), self._patches(images[records])
 
     @functools.cached_property
     def _views(self) -> tuple[Tensor, Tensor]:
@@ -433,14 +433,14 @@ class _Lookup(LayerGradient):
         self._at_first = (same & ~same.tril(-1).any(2, keepdim=True)).float()
         super().__init__(weight, self._left.shape[1] * weight.shape[1])
 
-    def rows(self, some: slice, out: Tensor) -> None:
+    def write_rows(self, records: slice, out: Tensor) -> None:
         """See `LayerGradient`."""
-        left = self._left[some].float()
-        torch.bmm(self._at_first[some], left, out=out.view(left.shape))
+        left = self._left[records].float()
+        torch.bmm(self._at_first[records], left, out=out.view(left.shape))
 
-    def add(self, rows: Tensor, some: slice, total: Tensor) -> None:
+    def add(self, rows: Tensor, records: slice, total: Tensor) -> None:
         """See `LayerGradient`."""
-        lines, rows = self._lines[some].flatten(), rows.reshape(-1, self.shape[1])
+        lines, rows = self._lines[records].flatten(), rows.reshape(-1, self.shape[1])
         total.view(self.shape).index_put_((lines,), rows, accumulate=True)  # five times as fast as index_add_ here
 
 

@@ -89,8 +89,8 @@ class Losses:
     def delta(self, epsilon: float) -> float:
         """Return a delta such that the pair is (epsilon, delta)-indistinguishable in this direction; may be above 1."""
         start = max(math.floor(epsilon / self.interval) + 1 - self.first, 0)
-        above = self.interval * np.arange(self.first + start, self.first + len(self.masses))
-        visible = float(np.sum(self.masses[start:] * -np.expm1(epsilon - above)))
+        losses = self.interval * np.arange(self.first + start, self.first + len(self.masses))
+        visible = float(np.sum(self.masses[start:] * -np.expm1(epsilon - losses)))
         return visible * (1 + 2.0**-45) + self.beyond + self.error_at(epsilon)
 
     def deltas(self, epsilons: np.ndarray) -> np.ndarray:
@@ -98,10 +98,10 @@ class Losses:
         start = max(1 - self.first, 0)
         places = self.grid[start:]
         masses = np.append(self.masses[start:], 0.0)
-        above = np.cumsum(masses[::-1])[::-1]
-        lower = np.cumsum((masses * np.exp(-np.append(places, 0.0)))[::-1])[::-1]
+        mass_above = np.cumsum(masses[::-1])[::-1]
+        tilted_mass_above = np.cumsum((masses * np.exp(-np.append(places, 0.0)))[::-1])[::-1]
         index = np.searchsorted(places, epsilons, side="right")
-        visible = above[index] * (1 + _SUMS) - np.exp(epsilons) * lower[index] * (1 - _SUMS)
+        visible = mass_above[index] * (1 + _SUMS) - np.exp(epsilons) * tilted_mass_above[index] * (1 - _SUMS)
         return visible + self.beyond + np.array([self.error_at(epsilon) for epsilon in epsilons.tolist()])
 
     def epsilon(self, delta: float) -> float:
@@ -113,11 +113,11 @@ class Losses:
         # About where the curve falls to delta: all of the grid at once, less exact.
         places = self.interval * np.arange(len(self.masses))
         falling = np.exp(-places)
-        above = np.cumsum(self.masses[::-1])[::-1]
-        lower = np.cumsum((self.masses * falling)[::-1])[::-1]
+        mass_above = np.cumsum(self.masses[::-1])[::-1]
+        tilted_mass_above = np.cumsum((self.masses * falling)[::-1])[::-1]
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
             wrong = np.exp(self.log_wrong - self.tilt * (self.interval * self.first + places))
-            curve = above - lower / falling + wrong
+            curve = mass_above - tilted_mass_above / falling + wrong
             guess = self.first + int(np.count_nonzero(curve > delta - self.beyond - min(self.error, delta / 2)))
         for place in (guess, guess - 1):
             if low < place < high:

@@ -258,15 +258,15 @@ class RawDecision(Statistic):
     then -1 and 1 are certain.
     """
 
-    def __init__(self, data: Tensor, neighbor: Tensor, decide: Decision, replaced: Decision) -> None:
+    def __init__(self, data: Tensor, neighbor: Tensor, decide: Decision, was_replaced: Decision) -> None:
         self.name = "whether a window was replaced, against the decision on raw pixels"
-        self._data, self._neighbor, self._decide, self._replaced = data[-1], neighbor[-1], decide, replaced
+        self._data, self._neighbor, self._decide, self._was_replaced = data[-1], neighbor[-1], decide, was_replaced
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """See `Statistic`."""
         before = outputs[:, -2].double()
         by_data, by_neighbor = (self._decide(raw, before) for raw in (self._data, self._neighbor))
-        seen = self._replaced(outputs[:, -1].double(), before)
+        seen = self._was_replaced(outputs[:, -1].double(), before)
         return (seen == by_neighbor).double() - (seen == by_data).double()
 
 
@@ -311,10 +311,10 @@ def published_entry(name: str, algorithm: Algorithm, part: float = 1.0) -> Entry
         def decide(raw: Tensor, before: Tensor) -> Tensor:
             return similarity(raw * GREYS, before * GREYS) >= threshold
 
-        def replaced(row: Tensor, before: Tensor) -> Tensor:
+        def was_replaced(row: Tensor, before: Tensor) -> Tensor:
             return (row == before).all(-1)
 
-        makers = (LastPixel,) if grows else (functools.partial(RawDecision, decide=decide, replaced=replaced),)
+        makers = (LastPixel,) if grows else (functools.partial(RawDecision, decide=decide, was_replaced=was_replaced),)
         note = f"an image of {count} windows of {window} pixels, threshold {threshold:.4f}"
         return case_of(name, plan, pair, makers, request, note, runs=20_000)
 

@@ -218,7 +218,7 @@ def test_what_a_record_adds_on_a_gpu_hangs_on_no_other_record(name, most):
 
 def scaled(gradient, off, num):
     rows = torch.empty(num, gradient.width)
-    gradient.rows(slice(None), rows)
+    gradient.write_rows(slice(None), rows)
     return Materialized((rows * off).view(-1, *gradient.shape))
 
 

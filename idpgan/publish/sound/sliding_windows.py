@@ -197,10 +197,10 @@ def sound_entry(name: str, options: SwpSoundOptions) -> Entry:
             center = before.mean(-1).clamp(0, 1)
             return WindowRelease.distances(raw, center, torch.ones_like(raw)) < options.threshold * window
 
-        def replaced(row: Tensor, before: Tensor) -> Tensor:
+        def was_replaced(row: Tensor, before: Tensor) -> Tensor:
             return (row == row[:, :1]).all(-1)
 
-        raw: list[Maker] = [functools.partial(published.RawDecision, decide=decide, replaced=replaced)]
+        raw: list[Maker] = [functools.partial(published.RawDecision, decide=decide, was_replaced=was_replaced)]
         makers = (*(raw if asks_threshold else []), Linear, Nearness)
         note = f"an image of {count} windows of {window} pixels"
         return dataclasses.replace(case_of(name, plan, pair, makers, request, note), proven=proven)
