@@ -1,5 +1,6 @@
 """Settings of all tests: one torch thread, fixed seeds of models and noise, hypothesis without a clock."""
 
+import functools
 import gc
 import hashlib
 import itertools
@@ -13,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 
-from idpgan import host
+from idpgan import host, trainer
 from idpgan.device import keep_freed_memory
 from idpgan.models.drawing import Drawing
 from idpgan.privacy import Noise
+from tests.small_runs import config_of
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # scripts there import each other by their names
 
@@ -90,6 +92,22 @@ _OS_BYTES = secrets.token_bytes
 def _keys_of(name: str):
     numbers = itertools.count()
     return lambda size=32: hashlib.shake_256(f"{_shift}{name} {next(numbers)}".encode()).digest(size)
+
+
+@pytest.fixture(scope="session")
+def small_run(tmp_path_factory):
+    """Return the folder of a finished run of small_runs.py, trained once by keys of its own name; not to be changed."""
+
+    @functools.cache
+    def finished(name):
+        before = secrets.token_bytes
+        secrets.token_bytes = _keys_of(f"small run {name}")
+        try:
+            return trainer.start(config_of(name), tmp_path_factory.mktemp("small") / "run").run.path
+        finally:
+            secrets.token_bytes = before
+
+    return finished
 
 
 @pytest.hookimpl(hookwrapper=True)

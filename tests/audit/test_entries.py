@@ -28,7 +28,7 @@ from idpgan.privacy.accounting import compose_epsilon
 from idpgan.run import RunFolder
 from idpgan.training.config import settings
 from idpgan.training.plan import RunPlan, plan_run
-from tests.redteam.small_runs import config_of
+from tests.small_runs import config_of
 
 TRAINED = dict(methods_of("generator", "classifier"))
 ROWS = {**TRAINED, **publish.METHODS}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from idpgan.audit.entry import Request
-from idpgan.commands import audit, main
+from idpgan.commands import audit
 from idpgan.config import dump_toml
 from idpgan.kinds import verify as verify_release
 from idpgan.run import RunFolder
@@ -18,14 +18,9 @@ SMALL = ["training.tick_steps=2", "training.steps=2", "release.samples=10"]
 
 
 @pytest.fixture(scope="module")
-def aggregate_run(tmp_path_factory):
+def aggregate_run(small_run, tmp_path_factory):
     """A finished aggregate run on the embedded digits."""
-    path = tmp_path_factory.mktemp("audit") / "run"
-    fast = ["method.pretrain_steps=0", "method.features=random", "method.moments=6", "method.fourier=20"]
-    with pytest.raises(SystemExit) as ended:
-        main(["train", *SMALL, *fast, "training.batch_size=20", "--out", str(path)])
-    assert ended.value.code == 0
-    return path
+    return shutil.copytree(small_run("idp-gan-aggregate"), tmp_path_factory.mktemp("audit") / "run")
 
 
 def test_a_method_is_audited_beside_claim_and_proof(run):
@@ -102,7 +97,7 @@ def test_a_run_is_audited_with_its_own_settings(run, aggregate_run):
     assert written["data_free"] is True
     release = json.loads(before["privacy.json"])["report"]
     assert written["proven"] == pytest.approx(release["proven"]["epsilon"])
-    assert written["claimed"] == (release["claimed"] or {"epsilon": 10.0})["epsilon"]
+    assert written["claimed"] == (release["claimed"] or {"epsilon": 2.0})["epsilon"]
     assert {path.name: path.read_bytes() for path in (aggregate_run / "release").iterdir()} == before
 
 

@@ -1,4 +1,4 @@
-"""Small runs of every method on the digits, in processes of their own that may be frozen, killed or starved of disk.
+"""Small runs of every method, in processes of their own that may be frozen, killed or starved of disk.
 
 A fork server imports this module once, so that a child starts in milliseconds.
 """
@@ -22,72 +22,12 @@ import torch
 from idpgan import trainer
 from idpgan.errors import InputError
 from idpgan.synthesis import METHODS
-from idpgan.training.config import RunConfig, build_config, load_method
+from idpgan.training.config import load_method
+from tests.small_runs import config_of
 
 torch.set_num_threads(1)
 for name in METHODS:
     load_method(name)
-
-STEPS = 6
-_MODEL = {"width": 4, "latent_dim": 4}
-_WARP = {**_MODEL, "generator": "warp", "codes": 5}
-_AGGREGATE = {"moments": 6, "fourier": 20, "metric_steps": [2]}
-_TABLES: dict[str, dict[str, Any]] = {
-    "gaussian": {
-        "model": {"generator": "gaussian", "latent_dim": 12},
-        "privacy": {"epsilon": 2.0, "delta": 1e-5},
-        "training": {"steps": 0},
-    },
-    "evolution": {
-        "model": {"generator": "population", "simulator": "fonts", "codes": 6},
-        "privacy": {"epsilon": 2.0, "delta": 1e-5},
-    },
-    "dssgd": {
-        "method": {"width": 4, "participants": 3},
-        "privacy": {"epsilon": 2.0, "accept_unsound": True},
-    },
-    "arden": {
-        "method": {"width": 4},
-        "privacy": {"epsilon": 9.0, "label_epsilon": 2.0, "accept_unsound": True},
-    },
-    "pgd": {"method": {"width": 4, "attack_steps": 2}, "training": {"batch_size": 8}},
-    "wgan-gp": {"model": _MODEL, "training": {"batch_size": 8}},
-    "idp-gan-aggregate": {"model": _WARP, "method": _AGGREGATE, "privacy": {"epsilon": 2.0, "delta": 1e-5}},
-    "idp-gan-published": {
-        "model": _MODEL,
-        "privacy": {"epsilon1": 0.5, "epsilon2": 0.5, "noise": "once", "delta": 1e-5, "accept_unsound": True},
-        "training": {"batch_size": 8},
-    },
-    "dp-gan": {
-        "model": _MODEL,
-        "method": {"critic_steps_per_generator_step": 2},
-        "privacy": {"epsilon": 2.0, "delta": 1e-5, "sample_rate": 0.02},
-        "training": {"batch_size": 26},
-    },
-    "dp-gan-zhang": {
-        "data": {"public_share": 0.05, "confirm_public": True},
-        "model": _MODEL,
-        "method": {"groups": 3, "public_steps": 2, "critic_steps_per_generator_step": 2},
-        "privacy": {"epsilon": 2.0, "delta": 1e-5, "sample_rate": 0.02, "accept_unsound": True},
-        "training": {"batch_size": 26},
-    },
-    "diffusion": {
-        "model": {"generator": "diffusion", "latent_dim": 12, "width": 4},
-        "method": {"draws": 1},
-        "privacy": {"epsilon": 2.0, "delta": 1e-5},
-        "training": {"batch_size": 1_000_000},
-    },
-    "edm": {"model": {"generator": "diffusion", "latent_dim": 12, "width": 4}, "training": {"batch_size": 8}},
-}
-
-
-def config_of(name: str) -> RunConfig:
-    """Return a run of `STEPS` steps (none of gaussian) that is saved after every second one."""
-    table = {section: dict(keys) for section, keys in _TABLES[name].items()}
-    table.setdefault("method", {})["name"] = name
-    training = {"batch_size": 20, "steps": STEPS} | table.get("training", {})
-    table["training"] = {**training, "tick_steps": 2, "device": "cpu"}
-    return build_config(table, "a small run")
 
 
 def start_or_resume(name: str, out: Path) -> None:

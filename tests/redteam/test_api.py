@@ -5,7 +5,6 @@ mean one thing (a NumPy array for a tensor); it may never end in anything but a 
 """
 
 import dataclasses
-import signal
 
 import numpy as np
 import pytest
@@ -45,6 +44,7 @@ from idpgan.metrics.images import (
 from idpgan.metrics.inception import inception_score
 from idpgan.metrics.recognition import halves, recognize
 from idpgan.models import ModelConfig, build_generator
+from tests.redteam.alarm import within
 
 CALLBACKS = {"mechanism", "critic"}  # any function fits; what it raises is its own
 SECONDS = 20  # a call that takes longer hangs
@@ -224,31 +224,18 @@ WRONG = {
 }
 
 
-@pytest.fixture
-def alarm():
-    """A call that does not come back is an error and not a test run that never ends."""
-
-    def rang(number, frame):
-        raise AssertionError(f"no answer within {SECONDS} s")
-
-    previous = signal.signal(signal.SIGALRM, rang)
-    yield lambda: signal.alarm(SECONDS)
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, previous)
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CALLS)
-def test_wrong_types_are_named_and_nothing_else_happens(name, alarm):
+def test_wrong_types_are_named_and_nothing_else_happens(name):
     function, good = CALLS[name]
     failures, refused = [], 0
     for argument in good:
         for what, value in WRONG.items():
             if argument in CALLBACKS and callable(value):
                 continue
-            alarm()
             try:
-                function(**{**good, argument: value})
+                with within(SECONDS):
+                    function(**{**good, argument: value})
             except InputError as error:
                 refused += 1
                 if "\n" in str(error):

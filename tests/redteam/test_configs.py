@@ -8,7 +8,6 @@ import copy
 import datetime
 import io
 import math
-import signal
 import time
 import tomllib
 from pathlib import Path
@@ -19,6 +18,7 @@ import tomli_w
 
 from idpgan.commands import main
 from idpgan.training.config import Contained, load_method
+from tests.redteam.alarm import within
 
 CASES, SLICE = 2000, 60
 SECONDS = 60  # a case that takes longer hangs; most of it would be the accountant's
@@ -148,33 +148,23 @@ def outcome(arguments):
     raise AssertionError("main ended without an exit code")
 
 
-def rang(number, frame):
-    raise AssertionError(f"no answer within {SECONDS} s")
-
-
 def attack(numbers, configs, folder):
     """Try cases; returns the numbers of those that built and a line for each that was answered wrongly."""
     built, wrong = [], []
     path = folder / "run.toml"
-    previous = signal.signal(signal.SIGALRM, rang)
-    try:
-        for number in numbers:
-            content, settings = case(number, configs)
-            path.write_bytes(content)
-            signal.alarm(SECONDS)
-            try:
+    for number in numbers:
+        content, settings = case(number, configs)
+        path.write_bytes(content)
+        try:
+            with within(SECONDS):
                 code, err = outcome(["train", str(path), *settings, "--dry-run"])
-            except BaseException as error:  # noqa: BLE001  # that is what this test looks for
-                wrong.append(f"case {number}: {type(error).__name__}: {str(error)[:200]}")
-                continue
-            finally:
-                signal.alarm(0)
-            if code == 0:
-                built.append(number)
-            elif code != 2 or err.count("\n") != 1 or not err.startswith("idpgan: ") or not err.strip().isprintable():
-                wrong.append(f"case {number}: exit code {code}, {err[:300]!r}")
-    finally:
-        signal.signal(signal.SIGALRM, previous)
+        except BaseException as error:  # noqa: BLE001  # that is what this test looks for
+            wrong.append(f"case {number}: {type(error).__name__}: {str(error)[:200]}")
+            continue
+        if code == 0:
+            built.append(number)
+        elif code != 2 or err.count("\n") != 1 or not err.startswith("idpgan: ") or not err.strip().isprintable():
+            wrong.append(f"case {number}: exit code {code}, {err[:300]!r}")
     return built, wrong
 
 

@@ -6,7 +6,6 @@ Deterministic: case number n is the same everywhere. The default suite runs a sl
 import gzip
 import io
 import os
-import signal
 import socket
 import struct
 import zipfile
@@ -25,6 +24,7 @@ from idpgan.data.sources import mnist
 from idpgan.errors import InputError
 from idpgan.metrics.source import read_images
 from tests.data.layouts import read
+from tests.redteam.alarm import within
 
 IMAGES, NPZ, IDX = 200, 60, 40
 SECONDS = 10
@@ -349,27 +349,17 @@ def try_idx(number, place):
 # The tests ------------------------------------------------------------------------------------------------------
 
 
-def rang(number, frame):
-    raise AssertionError(f"no answer within {SECONDS} s")
-
-
 def attack(tries, place):
     """Run cases; returns what was answered wrongly and how many were decoded and found to be right."""
     wrong, right = [], 0
-    previous = signal.signal(signal.SIGALRM, rang)
-    try:
-        for attempt, number in tries:
-            signal.alarm(SECONDS)
-            try:
+    for attempt, number in tries:
+        try:
+            with within(SECONDS):
                 problem, same = attempt(number, place)
-            except Exception as error:  # noqa: BLE001  # that is what this test looks for
-                problem, same = f"{attempt.__name__} {number}: {type(error).__name__}: {str(error)[:200]}", None
-            finally:
-                signal.alarm(0)
-            wrong += [] if problem is None else [problem]
-            right += same is True
-    finally:
-        signal.signal(signal.SIGALRM, previous)
+        except Exception as error:  # noqa: BLE001  # that is what this test looks for
+            problem, same = f"{attempt.__name__} {number}: {type(error).__name__}: {str(error)[:200]}", None
+        wrong += [] if problem is None else [problem]
+        right += same is True
     return wrong, right
 
 

@@ -16,7 +16,7 @@ from idpgan.privacy.ledger import Ledger
 from idpgan.synthesis import METHODS
 from idpgan.training.plan import plan_run
 from tests.redteam import small_runs
-from tests.redteam.small_runs import STEPS, config_of
+from tests.small_runs import STEPS, config_of
 from tests.training.toy import digits
 
 FROZEN, KILLED = 100, 50  # over all methods

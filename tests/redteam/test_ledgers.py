@@ -15,7 +15,7 @@ from idpgan.errors import InputError
 from idpgan.kinds import verify as verify_release
 from idpgan.privacy.books import checksum
 from idpgan.training.config import load_method
-from tests.redteam import small_runs
+from tests import small_runs
 
 EDITS = 100
 TAKEN = 4  # steps that the interrupted run took

@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from idpgan import trainer
 from idpgan.audit.bounds import cap, epsilon_bound
 from idpgan.commands.audit import check_release, write_into_release
 from idpgan.data.images import check_class_names
@@ -167,13 +166,6 @@ def test_nothing_is_written_through_a_link(ready, tmp_path, what):
         with pytest.raises(InputError, match=r"not written over"):
             write()
     assert (target.read_bytes(), stat.S_IMODE(target.stat().st_mode)) == (before, 0o600)
-
-
-def test_resuming_a_finished_run_keeps_the_audited_value(aggregate_run, tmp_path):
-    path = shutil.copytree(aggregate_run, tmp_path / "run")
-    write_into_release(path, audit_of())
-    trainer.resume(path)
-    assert verify(path).report.audited.epsilon == bound()
 
 
 # Class names ---------------------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Reports of finished runs and of a publication, each made once."""
 
+import shutil
+
 import pytest
 
 from idpgan.commands import attack, audit, evaluate
@@ -11,6 +13,7 @@ from idpgan.metrics.evaluation import METRICS, Evaluation
 from idpgan.metrics.fidelity import FidelityResult
 from idpgan.metrics.inception import InceptionResult
 from idpgan.metrics.utility import ClassifierScore, UtilityResult
+from idpgan.run import RunFolder
 from idpgan.trainer import start
 from idpgan.training.config import build_config
 from tests.data.layouts import declared
@@ -64,15 +67,9 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def bare(tmp_path_factory):
+def bare(small_run, tmp_path_factory):
     """A run of digits without a guarantee, of which nothing was measured."""
-    table = {
-        "data": {"name": "digits"},
-        "method": {"name": "wgan-gp"},
-        "model": {"width": 4, "latent_dim": 4},
-        "training": {"steps": 2, "tick_steps": 1, "batch_size": 8},
-    }
-    return start(build_config(table, "the test"), tmp_path_factory.mktemp("bare") / "run").run
+    return RunFolder(shutil.copytree(small_run("wgan-gp"), tmp_path_factory.mktemp("bare") / "run"))
 
 
 @pytest.fixture(scope="session")

@@ -17,7 +17,6 @@ from idpgan.errors import InputError
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import _REQUIRED, Event
 from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.risk import Risk
 from idpgan.privacy.tradeoff import Tradeoff
 from idpgan.release.statement import read_privacy
 from idpgan.report.epsilons import Proven, described
@@ -84,10 +83,10 @@ def test_a_report_says_what_the_files_of_the_run_say(whole):
     attacked = json.loads(whole.attack.read_text())["attacks"]["nearest-sample"]
     low, high = attacked["auc_interval"]
     assert f"{attacked['auc']:.3f} [{low:.3f}, {high:.3f}]" in page.text
-    for words in ("60.00% ± 14.14%", "± 0.050", "0.2500 ± 0.2500", "a note", f"N = {stated['num_private']}", "torch 2"):
+    for words in ("60.00% ± 14.14%", "± 0.050", "0.2500 ± 0.2500", "a note", f"N = {stated.num_private}", "torch 2"):
         assert words in page.text
     assert len(page.all("svg")) == 2 + 1 + 1 + 2  # two attacks, the most of any, epsilon, and what the steps record
-    risk = Risk.from_json(stated["risk"])
+    risk = stated.risk
     assert all(f"{what} {most} {guess}" in page.text for what, most, guess in risk.rows())
     assert f"any attack, at most: proven {risk.rows()[0][1]}" in page.text.replace("  ", " ")
     dashed = sum("dashed: the most that any attack finds" in drawn["aria-label"] for drawn in page.all("svg"))

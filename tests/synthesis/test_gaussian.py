@@ -8,7 +8,6 @@ import pytest
 import torch
 
 from idpgan import trainer
-from idpgan.commands.audit import run_case
 from idpgan.config import load_table
 from idpgan.data.images import Images
 from idpgan.data.load import load
@@ -214,20 +213,6 @@ def config_of(**privacy):
     return build_config(table, "a test")
 
 
-@pytest.mark.parametrize("relation", ["zero-out-one", "replace-one"])
-def test_a_run_ends_with_a_verified_release(tmp_path, relation):
-    config = config_of(relation=relation)
-    finished = trainer.start(config, tmp_path / "run")
-    assert (finished.outcome.step, finished.outcome.ended, finished.released) == (0, "finished", True)
-    assert verify(tmp_path / "run").problems == ()
-    generator = load_generator(tmp_path / "run")
-    assert generator.sample(20, seed=0).std() > 0.1
-    stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
-    assert 0.99 * 3.0 < stated["report"]["proven"]["epsilon"] <= 3.0
-    assert trainer.resume(tmp_path / "run").outcome.step == 0  # nothing is charged again
-    assert json.loads((tmp_path / "run" / "release" / "privacy.json").read_text()) == stated
-
-
 FACES = {"name": "faces", "num_images": 60, "num_people": 20, "image_size": [24, 20], "label": ["smiling"]}
 
 
@@ -269,14 +254,6 @@ def test_the_images_teach_what_a_class_is():
     images = method.generator.sample(2000, seed=0)
     made = torch.stack([images[k::10].mean(0) for k in range(10)])
     assert torch.equal(torch.cdist(made.flatten(1), real.flatten(1)).argmin(1), torch.arange(10))
-
-
-def test_a_run_is_audited_with_its_own_settings(tmp_path):
-    trainer.start(config_of(), tmp_path / "run")
-    case = run_case(tmp_path / "run")
-    audited = case.run(4000, seed=1)
-    assert case.method == "gaussian"
-    assert 0.5 < audited.result.epsilon_lower <= case.proven.epsilon <= 3.0
 
 
 @pytest.mark.parametrize(

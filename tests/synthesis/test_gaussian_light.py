@@ -5,10 +5,8 @@ import itertools
 import pytest
 import torch
 
-from idpgan import trainer
 from idpgan.data.images import Images, to_float
 from idpgan.errors import ConfigError
-from idpgan.kinds import verify
 from idpgan.models import load_generator
 from idpgan.models.config import ModelConfig, Purpose
 from idpgan.models.drawing import Drawing
@@ -203,9 +201,9 @@ def test_drawn_images_have_the_spread_of_light_of_the_private_ones():
     assert spreads[False] < 0.85  # vectors are cut to one length, and with them the lights
 
 
-def config_of(shape=0, **model):
+def config_of(**model):
     table = {
-        "model": {"generator": "gaussian", "latent_dim": 12, "drawing": {"light": True, "shape": shape}} | model,
+        "model": {"generator": "gaussian", "latent_dim": 12, "drawing": {"light": True}} | model,
         "method": {"name": "gaussian"},
         "privacy": {"epsilon": 3.0, "delta": 1e-5},
         "training": {"device": "cpu"},
@@ -214,13 +212,9 @@ def config_of(shape=0, **model):
     return build_config(table, "a test")
 
 
-@pytest.mark.parametrize("shape", [0, 2])
-def test_a_run_ends_with_a_verified_release(tmp_path, shape):
-    trainer.start(config_of(shape=shape), tmp_path / "run")
-    assert verify(tmp_path / "run").problems == ()
-    generator = load_generator(tmp_path / "run")
-    assert generator.latent_dim == 14 + 2 * shape
-    assert generator.sample(20, seed=0).std() > 0.1
+@pytest.mark.parametrize(("name", "size"), [("gaussian, light", 14), ("gaussian, light in place", 18)])
+def test_two_numbers_of_light_are_drawn_beside_the_coefficients(small_run, name, size):
+    assert load_generator(small_run(name)).latent_dim == size
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,11 @@
 """gaussian with mirror symmetry: the norm by brute force, the estimate, the law of samples, folder to release, runs."""
 
-import json
-
 import pytest
 import torch
 
 from idpgan import trainer
-from idpgan.commands.audit import run_case
 from idpgan.data.faces import draw
 from idpgan.data.images import Images
-from idpgan.kinds import verify
 from idpgan.models import ModelConfig, build_generator, load_generator
 from idpgan.models.drawing import Drawing
 from idpgan.models.gaussian import low_spectrum
@@ -222,20 +218,6 @@ def test_a_neighbor_of_an_odd_image_reaches_the_sensitivity():
     right = sums.exact(private_moments(images.zeroed_out(torch.tensor([0])), moments, conditional=False, cap=None))
     assert not right.any()
     assert 0.99 * sums.mechanism.sensitivity < (left - right).double().norm() <= sums.mechanism.sensitivity
-
-
-@pytest.mark.parametrize(("shape", "unit"), [(0, "image"), (COUNT, "person")])
-def test_a_run_is_paid_verified_audited_and_resumed(tmp_path, shape, unit):
-    table = table_of(unit, method={"symmetric": True})
-    table["model"] = {"generator": "gaussian", "latent_dim": 10, "drawing": {"shape": shape}}
-    trainer.start(build_config(table, "a test"), tmp_path / "run")
-    assert verify(tmp_path / "run").problems == ()
-    stated = json.loads((tmp_path / "run" / "release" / "privacy.json").read_text())
-    assert 0.99 * 3.0 < stated["report"]["proven"]["epsilon"] <= 3.0
-    first = load_generator(tmp_path / "run").sample(3, seed=1)
-    assert trainer.resume(tmp_path / "run").outcome.step == 0  # nothing is charged again
-    assert torch.equal(load_generator(tmp_path / "run").sample(3, seed=1), first)
-    assert run_case(tmp_path / "run").proven.epsilon == pytest.approx(stated["report"]["proven"]["epsilon"])
 
 
 def test_a_run_folder_without_the_key_is_resumed_as_it_was(tmp_path):
