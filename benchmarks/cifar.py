@@ -33,7 +33,7 @@ def main() -> None:
     given = parser.add_mutually_exclusive_group(required=True)
     given.add_argument("--tar", type=Path)
     given.add_argument("--images", type=Path, help="in the place of the tar: a folder of its layout")
-    parser.add_argument("--out", type=Path, required=True, help="unpacked images, runs and cache")
+    parser.add_argument("--out", type=Path, required=True, help="unpacked images and runs")
     parser.add_argument("--epsilons", nargs="+", default=["1.0", "10.0"])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--part", default="test", choices=["test", "holdout"])
@@ -71,8 +71,7 @@ def row(config: RunConfig, options: argparse.Namespace) -> dict[str, Any]:
     found = run / f"dpimagebench-{options.part}-{options.num or 'all'}.json"
     if not found.exists():
         asked = EvaluateOptions(
-            protocol="dpimagebench", part=options.part, num=options.num, device=options.device,
-            cache=options.out / "cache", out=found,
+            protocol="dpimagebench", part=options.part, num=options.num, device=options.device, out=found
         )  # fmt: skip
         write_text_atomic(found, json.dumps(evaluate_source(run, asked).to_json(), indent=1) + "\n")
     measured = json.loads(found.read_text())

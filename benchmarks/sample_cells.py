@@ -232,7 +232,6 @@ def trained(cell: Cell, run: Path, arguments: argparse.Namespace) -> dict[str, A
             seeds=arguments.judges,
             classifiers=tuple(arguments.classifiers),
             device=arguments.device,
-            cache=arguments.out / "cache",
         ),
     )
     evaluated.write()

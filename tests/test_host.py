@@ -31,6 +31,7 @@ STEP = Event("poisson-gaussian", *OURS, 1.0, 100, sample_rate=0.05)
 PIXELS = (np.arange(60 * 64).reshape(60, 8, 8) * 7 % 251).astype(np.uint8)
 LABELS = np.arange(60) % 2
 MATRICES = torch.arange(24.0).reshape(2, 3, 4).sin()
+FACES = torch.rand(2, 1, 8, 8, dtype=torch.float32)
 NUMBERS = torch.linspace(0, 1, 9, dtype=torch.float64)
 WHOLE = torch.arange(9)
 SMALL = models.ModelConfig(width=8)
@@ -104,6 +105,11 @@ def saved(folder, module):
     return models.load_generator(folder / "g.safetensors").sample(3, seed=1)
 
 
+def blurred(folder):
+    publish.make_obfuscator("blur", (1, 8, 8)).save(folder)
+    return publish.load_obfuscator(folder).transform(FACES)
+
+
 def calls(folder):
     """One call of everything on docs/reference/api.md that computes, by its name there; each takes no argument."""
     noise, m = Noise.fixed(1), privacy
@@ -157,6 +163,9 @@ def calls(folder):
         "idpgan.privacy.Ledger": lambda: m.Ledger(*OURS).charge(STEP),
         "idpgan.publish.release": lambda: publish.release(MATRICES.abs(), "lap", epsilon=1.0).images,
         "idpgan.publish.Release": lambda: MADE.images.to_uint8(),
+        "idpgan.publish.make_obfuscator": lambda: publish.make_obfuscator("blur", (1, 8, 8)).transform(FACES),
+        "idpgan.publish.Obfuscator": lambda: publish.make_obfuscator("pixelate", (1, 8, 8), block=4).transform(FACES),
+        "idpgan.publish.load_obfuscator": lambda: blurred(folder),
         "idpgan.publish.batched_svd": lambda: publish.batched_svd(MATRICES),
         "idpgan.continual.ContinualCounter": counted,
         "idpgan.continual.fast_diagonal": lambda: continual.fast_diagonal(9),

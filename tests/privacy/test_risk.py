@@ -127,9 +127,11 @@ def test_each_relation_has_its_own_words():
         assert Risk.from_json(risk.to_json()) == risk
         assert [guess for *_, guess in risk.rows()] == ["1 %", "0.1 %", "50 %"]
     assert member.short_of(content) == "membership for which of two contents"
-    for broken in ({}, {**member.to_json(), "question": "who"}, {**member.to_json(), "found": {"0.01": 0.5}}):
+    for broken in ({**member.to_json(), "question": "who"}, {**member.to_json(), "found": {"0.01": 0.5}}):
         with pytest.raises(InputError, match="a risk speaks of"):
             Risk.from_json(broken)
+    with pytest.raises(InputError, match="Missing key 'best_guess' of a risk"):
+        Risk.from_json({})
 
 
 def test_percents_are_rounded_up():

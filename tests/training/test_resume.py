@@ -22,7 +22,8 @@ from idpgan.training.loop import DivergedError
 from tests.training import toy
 from tests.training.toy import KINDS, NoisyGan, bits, remains, tiny_config, train_on_digits
 
-KILL_CONFIG = tiny_config(steps=40, tick_steps=6)
+KILL_SETTINGS = {"steps": 40, "tick_steps": 6}
+KILL_CONFIG = tiny_config(**KILL_SETTINGS)
 
 
 class Stopper:
@@ -165,7 +166,7 @@ class Child:
 
     def __init__(self, children, path: Path, kind: str) -> None:
         self.step_done = children.Value("i", -1, lock=False)
-        self.process = children.Process(target=toy.run_in_child, args=(path, KILL_CONFIG, kind, self.step_done))
+        self.process = children.Process(target=toy.run_in_child, args=(path, KILL_SETTINGS, kind, self.step_done))
         self.process.start()
 
     def wait_for(self, condition: Callable[[], bool]) -> None:

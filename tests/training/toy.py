@@ -214,7 +214,7 @@ def killed_and_resumed(tmp_path: Path, config: Config, cls: type[WganGp]) -> Wga
 KINDS: dict[str, type[WganGp]] = {"plain": WganGp, "noisy": NoisyGan}
 
 
-def run_in_child(path: Path, config: Config, kind: str, step_done: Any) -> None:
+def run_in_child(path: Path, settings: dict[str, Any], kind: str, step_done: Any) -> None:
     """Begin or continue a run; the target of a process that may be killed. `step_done` is shared with the parent."""
     torch.set_num_threads(1)
 
@@ -230,7 +230,7 @@ def run_in_child(path: Path, config: Config, kind: str, step_done: Any) -> None:
         method.step = counted_step  # type: ignore[method-assign]
         return method
 
-    train_on_digits(path, config, kind=watched)
+    train_on_digits(path, tiny_config(**settings), kind=watched)
 
 
 def bits(value: Any) -> Any:
