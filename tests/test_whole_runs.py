@@ -67,8 +67,9 @@ def test_what_is_released_is_used_and_the_rest_is_the_curators_alone_and_without
             assert permissions & 0o044 == 0o044, item
         else:
             assert permissions == (0o700 if item.is_dir() else 0o600), item
-    names = {"samples", "tensorboard", "log.txt", "config.toml", "environment.json"}
-    assert names | ({"stats.jsonl"} if config.training.steps else set()) <= {item.name for item in run.path.iterdir()}
+    names = {"samples", "log.txt", "config.toml", "environment.json"}
+    of_steps = {"stats.jsonl", "tensorboard"} if config.training.steps else set()
+    assert names | of_steps <= {item.name for item in run.path.iterdir()}
     if run.state.exists():
         noise = torch.load(run.state, weights_only=True)["method"].get("noise")
         assert noise is None or noise["key"] is None
