@@ -157,7 +157,12 @@ def release_planned(plan: PublicationPlan, values: Tensor, noise: Noise, changed
 
     Args:
         changed: What an obfuscator has made of them, where the curator fitted or keeps one.
+
+    Raises:
+        ValueError: If something is ``changed`` where the plan proves an epsilon: it has no noise of that plan.
     """
+    if changed is not None and any(event.is_private for event in plan.price.events):
+        raise ValueError(f"'{plan.method}' releases with its own noise, and not what was made of the images elsewhere.")
     released = (plan.recipe.release(values, noise) if changed is None else changed.view_as(values)).to(values.dtype)
     options, notes = plan.options.public(), plan.recipe.notes(values)
     return Release(released, plan.report(noise.source), plan.method, plan.price.events, options, notes, plan)

@@ -12,7 +12,8 @@ from idpgan import publish
 from idpgan.errors import InputError
 from idpgan.methods import methods_of
 from idpgan.privacy import Noise, Unit, compose_epsilon
-from idpgan.publish.plan import load_publisher
+from idpgan.publish.plan import load_publisher, offer
+from idpgan.publish.publisher import release_planned
 from tests.publish.pictures import pictures
 
 IMAGES = pictures(3, 8, 9)
@@ -48,6 +49,15 @@ def test_a_plan_names_its_price_before_an_image_is_read(method):
         assert {event.unit for event in plan.events} == {unit}
         assert plan.release(IMAGES, Noise.fixed(1)).shape == IMAGES.shape
     assert set(publisher.audit.units) == set(info.units)
+
+
+def test_a_plan_with_a_proof_releases_nothing_that_was_made_elsewhere():
+    with pytest.raises(ValueError, match="its own noise"):
+        release_planned(offer("lap", 3, (8, 9), epsilon=1.0), IMAGES, Noise.system(), IMAGES)
+    changed = release_planned(offer("blur", 3, (8, 9)), IMAGES, Noise.system(), IMAGES)
+    assert torch.equal(changed.images, IMAGES)
+    assert not changed.privacy.private
+    assert not changed.privacy.proven.finite
 
 
 def test_bytes_are_clipped_and_rounded():
