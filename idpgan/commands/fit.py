@@ -44,6 +44,7 @@ from idpgan.origin import with_releases
 from idpgan.privacy.books import Books
 from idpgan.privacy.guarantee import PrivacyReport, default_delta
 from idpgan.progress import Progress, shown
+from idpgan.release.artifact import as_loaded
 from idpgan.release.dataset import DRAWN, SyntheticDataset
 from idpgan.run import RunFolder, private_folder, refuse_used
 from idpgan.synthesis.facts import facts_of
@@ -321,7 +322,7 @@ def _train(images: Any, labels: Any, method: str, kind: type[F], given: _Given, 
         finished, together = _started(planned, split, out, data.records, progress)
     if finished.privacy is None:
         raise KeyboardInterrupt(finished.outcome.message)
-    network: Any = getattr(finished.artifact, kind.family).to("cpu").eval().requires_grad_()
+    network: Any = as_loaded(finished.artifact, kind.family)
     network.privacy, kept = finished.privacy, None if given.out is None else out
     make: Callable[..., F] = kind  # with the network as one more argument
     about = finished.privacy, config.method.name, planned.shape.num_private, finished.run.release

@@ -5,6 +5,7 @@ A new kind is one class that implements `Artifact`, one row in `idpgan.kinds.KIN
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,3 +96,17 @@ def read_settings(config: Mapping[str, Any], kind: Kind, artifact: Artifact, sta
     if not isinstance(table, dict):
         raise InputError(f"{CONFIG} has no settings.")
     return kind.settings(table, artifact.describe(), statement)
+
+
+def as_loaded(artifact: Any, name: str) -> Any:
+    """Return the network of a released artifact, its attribute ``name``, as a loaded one is.
+
+    It is on the CPU and in eval mode, and its weights train but for those that are not trained, such as released
+    moments: averages of networks keep no such flags.
+    """
+    network = getattr(artifact, name).to("cpu").eval()
+    described = getattr(artifact.from_description(json.loads(json.dumps(artifact.describe()))), name)
+    fixed = {key for key, weight in described.named_parameters() if not weight.requires_grad}
+    for key, weight in network.named_parameters():
+        weight.requires_grad_(key not in fixed)
+    return network

@@ -54,6 +54,18 @@ def test_a_release_of_arrays_in_five_lines(tmp_path):
     assert "proven: epsilon = 3" in generator.report()
 
 
+def test_released_moments_are_not_trained_in_memory_either():
+    settings = ("training.steps=1", "model.width=4")
+    generator = idpgan.fit(GREY, **{**QUICK, "method": "diffusion"}, unit="image", settings=settings)
+    loaded = idpgan.load_generator(generator.release)
+    flags, expected = (
+        {name: weight.requires_grad for name, weight in network.named_parameters()}
+        for network in (generator.generator, loaded)
+    )
+    assert flags == expected
+    assert {name for name, flag in flags.items() if not flag} == {"mean", "factor"}
+
+
 class Pairs(Dataset):
     """PIL pictures with labels and names of the classes, as torchvision's data sets have them."""
 
