@@ -8,7 +8,7 @@ from idpgan.data.faces import draw_people
 from idpgan.errors import InputError
 from idpgan.methods import METHODS, methods_of
 from idpgan.metrics.recognition import halves, recognize
-from idpgan.publish import load_obfuscator, make_obfuscator
+from idpgan.publish import load_obfuscator, make_obfuscator, release
 from idpgan.publish.obfuscators.filters import from_blocks, to_blocks
 
 SHAPE = (1, 16, 16)
@@ -65,6 +65,12 @@ def test_disguised_images_stay_images_and_need_the_key():
     centered = (to_blocks(hidden, 4) - 0.5) * one.matrices.abs().sum(1).max()
     back = torch.einsum("nkcij,klj->nkcil", centered, one.matrices) + 0.5
     assert torch.allclose(back, to_blocks(images, 4)[:, one.order], atol=1e-4)
+
+
+def test_a_key_is_shown_nowhere_but_to_its_curator():
+    made = release(torch.rand(3, 16, 16), "disguise", accept_unsound=True, key=123456789)
+    assert made.options == {"block": 4, "permute": True, "transform": True, "noise": 0.01}
+    assert "123456789" not in f"{made!r} {made.privacy} {made.events}"
 
 
 def test_a_fresh_key_is_drawn_and_kept(tmp_path):
