@@ -41,11 +41,15 @@ REMOVED = MappingProxyType(
         'model.trained = "tangent:R"': 'Take "lora:R": as many numbers, beside the same layers.',
         'model.trained = "votes:K:R"': 'Name the layers yourself: "lora:R:PATTERN".',
         "method.average": "Leave it out: the critic's average keeps 0.95 of the past.",
+        "method.average_from": "Leave it out: iterates are averaged over the second half of the steps.",
         "method.clip": "Leave it out: moments are cut at 0.7 of the expected length.",
         "method.contrast": "Leave it out: without public images pixels are expected to have 0.35.",
         "method.count_share": "Leave it out: the count has 0.2 of the squared norm.",
         "method.first_variation": "Leave it out: children differ by 0.6 after the first iteration.",
         "method.last_variation": "Leave it out: children differ by 0.2 after the last iteration but one.",
+        "method.private_weight": "Leave it out: both losses weigh the same.",
+        "method.relevance_floor": "Leave it out: the least relevance of a pixel is 0.1 of the mean.",
+        "method.warmup_share": "Leave it out: the radius grows over 0.2 of the steps.",
         "method.vote_share": "Votes for layers went too: leave it out.",
         # commands and options
         "idpgan sample --papers": "Card and manifest say what protects the images; `datasets` and the Hub make "

@@ -40,9 +40,8 @@ from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Noise, RandomizedR
 from idpgan.privacy.collaborative import FeatureNoise
 from idpgan.privacy.noise import Source
 from idpgan.progress import Progress, silent
-from idpgan.release.classifier import ClassifierArtifact
 from idpgan.training import method
-from idpgan.training.config import MOST_STEPS, ReleaseConfig, section_of, settings
+from idpgan.training.config import MOST_STEPS, section_of, settings
 from idpgan.training.fit import set_rate
 from idpgan.training.method import Stats
 from idpgan.training.plan import RunPlan
@@ -99,9 +98,6 @@ Settings = settings(
                 "is random noise alone.",
                 ge=0,
             ),
-            "private_weight": key(
-                float, 1.0, "Weight of the loss on the perturbed private images, where there are public ones.", gt=0
-            ),
             "learning_rate": key(float, 2e-3, "Peak of Adam's; it falls to 0 linearly.", gt=0),
         }
     ],
@@ -132,6 +128,7 @@ Settings = settings(
         }
     ],
     checks=[_leave_the_image_something],
+    dropped={"private_weight": 1.0},
 )
 
 
@@ -233,13 +230,7 @@ class Method(method.Method):
         """The released classifier."""
         return self.newest
 
-    def artifact(self, config: ReleaseConfig) -> ClassifierArtifact:
-        """Return the classifier as a release holds it."""
-        return ClassifierArtifact(self.product)
-
-    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Return the log-odds of an image's class; see `HasCritic`."""
-        return classifier.scores(self.product, images, labels)
+    artifact, critic_scores = classifier.artifact, classifier.critic_scores
 
     def prepare(self) -> None:
         """Train the phone's part; then perturb all images and labels, once, and drop the raw ones."""
@@ -291,7 +282,7 @@ class Method(method.Method):
                 cast(Tensor, batch.labels), self.channel, self._rng, clean_weight=config.clean_weight,
                 radius=config.radius,
             )  # fmt: skip
-            stats["public_loss"], loss = public.detach(), public + config.private_weight * private
+            stats["public_loss"], loss = public.detach(), public + private
         self.optimizer.zero_grad(set_to_none=True)
         loss.backward()
         self.optimizer.step()

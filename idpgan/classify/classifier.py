@@ -6,13 +6,14 @@ probability q = min(1, B / N). For B >= N every image is in every step.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from idpgan.config import Keys, key
+from idpgan.config import Keys
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.memory import check_memory
@@ -23,29 +24,15 @@ from idpgan.privacy import Event, guarantee
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.noise import Source
 from idpgan.private import steps
-from idpgan.training.config import CHOOSE_DELTA, RunConfig
+from idpgan.release.classifier import ClassifierArtifact
+from idpgan.training.config import ReleaseConfig, RunConfig
+from idpgan.training.method import Method
 from idpgan.training.plan import RunPlan
 
 Build = Callable[[Sequence[int], Sequence[str]], PrivateClassifier]
 """Image shape and classes -> the network before the first step; `InputError` where there is none for such images."""
 
-PRIVACY: Keys = {
-    "epsilon": key(float, ..., "What the run may spend; the step that would exceed it is not taken.", gt=0),
-    "delta": key(
-        float,
-        ...,
-        "Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as the noise is Gaussian.",
-        gt=0,
-        lt=1,
-        hint=CHOOSE_DELTA,
-    ),
-    "noise_multiplier": key(
-        float | None,
-        None,
-        "sigma; None = the least with which ``training.steps`` steps stay within epsilon.",
-        gt=0,
-    ),
-}
+PRIVACY: Keys = {**steps.BUDGET, "noise_multiplier": steps.NOISE_MULTIPLIER}
 """Keys of [privacy] of a private classifier; unit image, zero-out-one."""
 
 
@@ -86,9 +73,14 @@ def misdescribed(build: Build, described: Mapping[str, Any]) -> list[str]:
     return []
 
 
-def scores(network: PrivateClassifier, images: Tensor, labels: Tensor | None) -> Tensor:
+def artifact(self: Method, config: ReleaseConfig) -> ClassifierArtifact:
+    """Return the product of a classifier's method as a release holds it; each such method has it by this name."""
+    return ClassifierArtifact(self.product)
+
+
+def critic_scores(self: Method, images: Tensor, labels: Tensor | None = None) -> Tensor:
     """Return the log-odds of an image's class, or of the likeliest one, for attacks; see `HasCritic`."""
-    logits = network.logits(images)
+    logits = self.product.logits(images)
     return log_odds(logits, logits.argmax(1) if labels is None else labels)
 
 
@@ -100,20 +92,53 @@ def seeded(config: RunConfig, stream: int = 1) -> torch.Generator:
 # Private ones --------------------------------------------------------------------------------------------------------
 
 
-def dpsgd_of(plan: RunPlan) -> DPSGDPlan:
-    """Return the steps of DP-SGD of a run."""
-    batch = min(plan.config.training.batch_size, plan.shape.num_private)
-    return steps.steps_at(plan, batch / plan.shape.num_private, batch)
+class StepsPlan(RunPlan):
+    """The plan of a classifier whose steps are those of DP-SGD; a method adds its network and what a step takes.
 
+    Attributes:
+        WAY_OUT: What to do where the memory of a step does not suffice, one sentence.
+    """
 
-def reason(plan: RunPlan, events: Sequence[Event], sources: Sequence[Source]) -> str:
-    """Say how images are drawn."""
-    everything = plan.config.training.batch_size >= plan.shape.num_private
-    drawn = "all images in every step" if everything else "Poisson sampling"
-    return steps.reason_of_steps(plan, f"noisy gradient descent of a classifier, {drawn}", events, sources[0])
+    WAY_OUT: ClassVar[str]
 
+    @property
+    def batch(self) -> int:
+        """The expected number of images in a step, which divides their noisy sum."""
+        return min(self.config.training.batch_size, self.shape.num_private)
 
-def assumptions(plan: RunPlan) -> tuple[str, ...]:
-    """Name the divisor and the settings."""
-    batch = min(plan.config.training.batch_size, plan.shape.num_private)
-    return f"the expected number {batch:,} of images in a step, which divides their noisy sum", steps.SETTINGS
+    @functools.cached_property
+    def dpsgd(self) -> DPSGDPlan:
+        """The steps."""
+        return steps.steps_at(self, self.batch / self.shape.num_private, self.batch)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The price of all steps."""
+        return (self.dpsgd.event.repeated(self.config.training.steps),)
+
+    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
+        """Say how images are drawn."""
+        everything = self.config.training.batch_size >= self.shape.num_private
+        drawn = "all images in every step" if everything else "Poisson sampling"
+        return steps.reason_of_steps(self, f"noisy gradient descent of a classifier, {drawn}", events, sources[0])
+
+    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
+        """Name the divisor and the settings."""
+        return f"the expected number {self.batch:,} of images in a step, which divides their noisy sum", steps.SETTINGS
+
+    def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
+        """Return the network before the first step; `InputError` where there is none for such images."""
+        raise NotImplementedError
+
+    def step_bytes(self, network: PrivateClassifier) -> int:
+        """Return the least memory that a step takes besides its images and weights."""
+        raise NotImplementedError
+
+    def check(self) -> None:
+        """Refuse what no classifier supports, and noise with which not even one step is within the budget."""
+        check(self, self.classifier, self.step_bytes, self.WAY_OUT)
+        steps.refuse_no_step(self, self.dpsgd)
+
+    def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
+        """Compare the described network with that of [method]."""
+        return misdescribed(self.classifier, described)

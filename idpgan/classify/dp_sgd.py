@@ -9,8 +9,7 @@ weights is post-processing.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -24,14 +23,11 @@ from idpgan.config import key
 from idpgan.data.load import Split, place
 from idpgan.models import ema, optimizers
 from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
-from idpgan.privacy import Event, Noise
+from idpgan.privacy import Noise
 from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, Weights
-from idpgan.privacy.noise import Source
 from idpgan.private import steps
-from idpgan.release.classifier import ClassifierArtifact
-from idpgan.training.config import ENGINE, MOST_STEPS, ReleaseConfig, check_engine, section_of, settings
+from idpgan.training.config import ENGINE, MOST_STEPS, check_engine, section_of, settings
 from idpgan.training.method import Stats
-from idpgan.training.plan import RunPlan
 
 _BYTES = 12  # of a record's gradient, per weight: float32, and float64 where it is summed
 
@@ -73,26 +69,10 @@ Settings = settings(
 )
 
 
-class Plan(RunPlan):
+class Plan(classifier.StepsPlan):
     """The plan of a run of dp-sgd."""
 
-    @functools.cached_property
-    def dpsgd(self) -> DPSGDPlan:
-        """The steps."""
-        return classifier.dpsgd_of(self)
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """The price of all steps."""
-        return (self.dpsgd.event.repeated(self.config.training.steps),)
-
-    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
-        """Say how images are drawn."""
-        return classifier.reason(self, events, sources)
-
-    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
-        """Name the divisor and the settings."""
-        return classifier.assumptions(self)
+    WAY_OUT = "Lower method.max_physical_batch or method.width."
 
     def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
         """Return a convolutional network whose layers normalize each image by itself."""
@@ -103,16 +83,6 @@ class Plan(RunPlan):
         method, training = self.config.method, self.config.training
         records = min(method.max_physical_batch, training.batch_size, self.shape.num_private)
         return records * sum(weight.numel() for weight in network.parameters()) * _BYTES
-
-    def check(self) -> None:
-        """Refuse what no classifier supports, and noise with which not even one step is within the budget."""
-        way_out = "Lower method.max_physical_batch or method.width."
-        classifier.check(self, self.classifier, self.step_bytes, way_out)
-        steps.refuse_no_step(self, self.dpsgd)
-
-    def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
-        """Compare the described network with that of [method]."""
-        return classifier.misdescribed(self.classifier, described)
 
 
 class Method(steps.PrivateSteps):
@@ -145,13 +115,7 @@ class Method(steps.PrivateSteps):
         """The moving average of the weights."""
         return cast(PrivateClassifier, self._average.module)
 
-    def artifact(self, config: ReleaseConfig) -> ClassifierArtifact:
-        """Return the classifier as a release holds it."""
-        return ClassifierArtifact(self.product)
-
-    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Return the log-odds of an image's class; see `HasCritic`."""
-        return classifier.scores(self.product, images, labels)
+    artifact, critic_scores = classifier.artifact, classifier.critic_scores
 
     def step(self, step: int) -> Stats:
         """Take a private step; then average."""

@@ -37,9 +37,8 @@ from idpgan.models.private_classifier import PrivateClassifier, ReluCnn, ReluMlp
 from idpgan.privacy import DiscreteLaplace, Event, Guarantee, Noise, Relation, SparseVector, Unit
 from idpgan.privacy.collaborative import SharingScales, sharing_epsilon, sharing_scales
 from idpgan.privacy.noise import Source
-from idpgan.release.classifier import ClassifierArtifact
 from idpgan.training import method
-from idpgan.training.config import MOST_STEPS, ReleaseConfig, settings
+from idpgan.training.config import MOST_STEPS, settings
 from idpgan.training.method import Stats
 from idpgan.training.plan import RunPlan
 
@@ -304,13 +303,7 @@ class Method(method.Method):
         """The released classifier."""
         return self.newest
 
-    def artifact(self, config: ReleaseConfig) -> ClassifierArtifact:
-        """Return the classifier as a release holds it."""
-        return ClassifierArtifact(self.product)
-
-    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Return the log-odds of an image's class; see `HasCritic`."""
-        return classifier.scores(self.product, images, labels)
+    artifact, critic_scores = classifier.artifact, classifier.critic_scores
 
     @property
     def noises(self) -> tuple[Noise, ...]:

@@ -22,12 +22,14 @@ from idpgan.data.load import Split, place
 from idpgan.models.optimizers import Adam
 from idpgan.models.private_classifier import PrivateClassifier, ReluCnn
 from idpgan.privacy import Event
-from idpgan.release.classifier import ClassifierArtifact
 from idpgan.training import method
-from idpgan.training.config import MOST_STEPS, ReleaseConfig, settings
+from idpgan.training.config import MOST_STEPS, settings
 from idpgan.training.fit import set_rate
 from idpgan.training.method import Stats
 from idpgan.training.plan import RunPlan
+
+# Share of the steps over which the radius grows from 0: trained at 0.3 from the start, a network may end at one class.
+_WARMUP = 0.2
 
 Settings = settings(
     "pgd",
@@ -38,14 +40,6 @@ Settings = settings(
                 float,
                 0.3,
                 "Bound on the change of a pixel, in units of the pixel range; 0 is plain training.",
-                ge=0,
-                le=1,
-            ),
-            "warmup_share": key(
-                float,
-                0.2,
-                "Share of the steps over which the radius grows from 0: trained at 0.3 from the start, a network may "
-                "settle for one class.",
                 ge=0,
                 le=1,
             ),
@@ -69,6 +63,7 @@ Settings = settings(
             "tick_steps": 500,
         }
     ],
+    dropped={"warmup_share": _WARMUP},
 )
 
 
@@ -112,13 +107,7 @@ class Method(method.Method):
         """The released classifier."""
         return self.newest
 
-    def artifact(self, config: ReleaseConfig) -> ClassifierArtifact:
-        """Return the classifier as a release holds it."""
-        return ClassifierArtifact(self.product)
-
-    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Return the log-odds of an image's class; see `HasCritic`."""
-        return classifier.scores(self.product, images, labels)
+    artifact, critic_scores = classifier.artifact, classifier.critic_scores
 
     def step_event(self) -> Event:
         """Every step reads raw images."""
@@ -130,7 +119,7 @@ class Method(method.Method):
         chosen = torch.randint(len(self._images), (training.batch_size,), generator=self._rng)
         batch = self._images.select(chosen).to(self.device)
         labels, share = cast(Tensor, batch.labels), step / training.steps
-        radius = self.config.radius * min(1.0, share / self.config.warmup_share if self.config.warmup_share else 1.0)
+        radius = self.config.radius * min(1.0, share / _WARMUP)
         attacked = pgd(
             self.newest, batch.images, labels, radius=radius, steps=self.config.attack_steps,
             step_size=self.config.step_size, seed=int(torch.randint(2**62, (1,), generator=self._rng)),

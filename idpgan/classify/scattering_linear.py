@@ -22,9 +22,8 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, cast
 
 import torch
@@ -39,21 +38,19 @@ from idpgan.device import resolve_device, sent
 from idpgan.memory import LARGEST, check_room, let_go, zeros
 from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
-from idpgan.privacy import Event, Noise
+from idpgan.privacy import Noise
 from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan
 from idpgan.privacy.layer_gradients import Features
-from idpgan.privacy.noise import Source
 from idpgan.privacy.tiles import Rows, Tiles, alike, sizes, threads_of
 from idpgan.private import steps
 from idpgan.progress import counted
-from idpgan.release.classifier import ClassifierArtifact
-from idpgan.training.config import MOST_STEPS, ReleaseConfig, section_of, settings
+from idpgan.training.config import MOST_STEPS, section_of, settings
 from idpgan.training.method import Stats
-from idpgan.training.plan import RunPlan
 
 _WAY_OUT = "Lower method.directions, resize the images, or take a classifier that keeps no features (dp-sgd)."
 _MOST_RATE = 1000.0
 _LOGIT_NOISE = 2.0  # standard deviation that the noise of all steps may add up to in one logit
+_AVERAGE_FROM = 0.5  # share of the steps after which the average of the iterates begins, which is released
 _FLOAT = 4  # bytes
 _ROWS = 1000  # images at once, of all
 _LEAST_DRAWN, _MOST_DRAWN = 64, 1024  # of those that coins draw
@@ -77,13 +74,6 @@ Settings = settings(  # few steps, each on all images up to a million
                 gt=0,
             ),
             "momentum": key(float, 0.9, "Weight of the past in a step.", ge=0, lt=1),
-            "average_from": key(
-                float,
-                0.5,
-                "Share of the steps after which the average of the iterates begins, which is released.",
-                ge=0,
-                lt=1,
-            ),
         }
     ],
     privacy=[classifier.PRIVACY],
@@ -94,29 +84,14 @@ Settings = settings(  # few steps, each on all images up to a million
             "tick_steps": 20,
         }
     ],
+    dropped={"average_from": _AVERAGE_FROM},
 )
 
 
-class Plan(RunPlan):
+class Plan(classifier.StepsPlan):
     """The plan of a run of scattering-linear."""
 
-    @functools.cached_property
-    def dpsgd(self) -> DPSGDPlan:
-        """The steps."""
-        return classifier.dpsgd_of(self)
-
-    @property
-    def events(self) -> tuple[Event, ...]:
-        """The price of all steps."""
-        return (self.dpsgd.event.repeated(self.config.training.steps),)
-
-    def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
-        """Say how images are drawn."""
-        return classifier.reason(self, events, sources)
-
-    def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
-        """Name the divisor and the settings."""
-        return classifier.assumptions(self)
+    WAY_OUT = _WAY_OUT
 
     def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> LinearScattering:
         """Return the linear classifier with weights of zero."""
@@ -130,15 +105,6 @@ class Plan(RunPlan):
             return kept
         check_room(kept, 1, f"The features of {self.shape.num_private:,} images", _WAY_OUT)
         return LARGEST
-
-    def check(self) -> None:
-        """Refuse what no classifier supports, and noise with which not even one step is within the budget."""
-        classifier.check(self, self.classifier, self.step_bytes, _WAY_OUT)
-        steps.refuse_no_step(self, self.dpsgd)
-
-    def misdescribed(self, described: Mapping[str, Any]) -> list[str]:
-        """Compare the described network with that of [method]."""
-        return classifier.misdescribed(self.classifier, described)
 
     @property
     def learning_rate(self) -> float:
@@ -192,18 +158,12 @@ class Method(steps.PrivateSteps):
         """The average of the iterates."""
         return self._product
 
-    def artifact(self, config: ReleaseConfig) -> ClassifierArtifact:
-        """Return the classifier as a release holds it."""
-        return ClassifierArtifact(self.product)
-
-    def critic_scores(self, images: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Return the log-odds of an image's class; see `HasCritic`."""
-        return classifier.scores(self.product, images, labels)
+    artifact, critic_scores = classifier.artifact, classifier.critic_scores
 
     def step(self, step: int) -> Stats:
         """Take a private step; then add the newest weights to the average of the iterates: post-processing."""
         stats = self.private_step()
-        if step <= self.config.average_from * self._run.training.steps:
+        if step <= _AVERAGE_FROM * self._run.training.steps:
             self._product.load_state_dict(self.newest.state_dict())
             return stats
         self._averaged += 1

@@ -49,18 +49,6 @@ KEYS: Keys = {
 }
 """[privacy] of a release of sums or votes: epsilon, delta, unit and relation are one statement on all of it."""
 
-ABOVE_ZERO: Keys = {
-    "delta": key(
-        float,
-        ...,
-        "Below 1/N for N private images, usually `min(1e-5, 1 / (10 N))`; above 0, as the noise is Gaussian.",
-        gt=0,
-        lt=1,
-        hint=CHOOSE_DELTA,
-    )
-}
-"""[privacy] of a method that knows Gaussian noise alone."""
-
 
 def cap_of(privacy: Any) -> int | None:
     """Return how many images of one person or photo count, for these units; None for unit image."""

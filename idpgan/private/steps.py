@@ -26,6 +26,7 @@ from torch.utils._pytree import tree_leaves
 from idpgan.audit.cases import AuditCase, asked_of
 from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.audit.gradient_canaries import CanarySteps, Training, canary_case
+from idpgan.config import Keys, key
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.device import resolve_device, sent
@@ -40,6 +41,7 @@ from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget
 from idpgan.privacy.tiles import Tiles, Way, random_like, rows_at_once, tiled
 from idpgan.ranks import Ranks
+from idpgan.training.config import DELTA_ABOVE_ZERO
 from idpgan.training.loop import no_step_affordable
 from idpgan.training.method import Method, Stats
 from idpgan.training.plan import RunPlan, plan_run
@@ -52,6 +54,13 @@ PHYSICAL_BATCH = (
     'another number is set. "opacus" takes at most 128, and does not halve it.'
 )
 _USABLE = 0.8  # of the free memory: libraries have buffers of their own, and freed memory lies in pieces
+BUDGET: Keys = {
+    "epsilon": key(float, ..., "What the run may spend; the step that would exceed it is not taken.", gt=0),
+    **DELTA_ABOVE_ZERO,
+}
+NOISE_MULTIPLIER = key(
+    float | None, None, "sigma; None = the least with which ``training.steps`` steps stay within epsilon.", gt=0
+)
 SETTINGS = "the settings: epsilon covers no choice of settings by looking at private images"
 
 _CANARY_TILES: dict[Any, Tiles | None] = {}  # of trainings that differ in coins and noise alone: audits play many

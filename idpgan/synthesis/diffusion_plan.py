@@ -26,7 +26,7 @@ from idpgan.private import people
 from idpgan.private.steps import SETTINGS, check_gradients, reason_of_steps
 from idpgan.synthesis import gaussian, moments, sums
 from idpgan.synthesis.teacher import noise_on
-from idpgan.training.config import settings
+from idpgan.training.config import DELTA_ABOVE_ZERO, settings
 from idpgan.training.plan import RunPlan, Signal
 
 BETAS = 0.9, 0.99  # of Adam
@@ -155,7 +155,7 @@ def _check_start(config: Any) -> None:
 Settings = settings(
     "diffusion",
     method=[sums.KEYS, _KEYS],
-    privacy=[people.KEYS, people.ABOVE_ZERO, _PRIVACY],
+    privacy=[people.KEYS, DELTA_ABOVE_ZERO, _PRIVACY],
     training=[_TRAINING],
     model=MODEL,
     checks=[sums.check_shares, _check_parts],

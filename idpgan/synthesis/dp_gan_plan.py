@@ -18,7 +18,7 @@ from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan
 from idpgan.privacy.noise import Source
 from idpgan.private import steps
 from idpgan.synthesis.critic_loss import Kind, try_gradients
-from idpgan.training.config import CHOOSE_DELTA, ENGINE, check_engine, settings
+from idpgan.training.config import ENGINE, check_engine, settings
 from idpgan.training.plan import RunPlan, Signal
 
 METHOD: Keys = {
@@ -108,15 +108,7 @@ METHOD: Keys = {
 """Keys of [method] of dp-gan, beside `ENGINE`."""
 
 PRIVACY: Keys = {
-    "epsilon": key(float, ..., "What the run may spend; the step that would exceed it is not taken.", gt=0),
-    "delta": key(
-        float,
-        ...,
-        "Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as the noise is Gaussian.",
-        gt=0,
-        lt=1,
-        hint=CHOOSE_DELTA,
-    ),
+    **steps.BUDGET,
     "sample_rate": key(
         float | None,
         None,
@@ -125,12 +117,7 @@ PRIVACY: Keys = {
         gt=0,
         le=1,
     ),
-    "noise_multiplier": key(
-        float | None,
-        None,
-        "sigma; None = the least with which ``training.steps`` critic steps stay within epsilon.",
-        gt=0,
-    ),
+    "noise_multiplier": steps.NOISE_MULTIPLIER,
 }
 """Keys of [privacy]; unit image, zero-out-one."""
 

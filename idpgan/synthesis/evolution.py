@@ -56,7 +56,7 @@ from idpgan.synthesis.embedding import DRAWN, LEAST_SIDE, MOST_DIMENSIONS, Embed
 from idpgan.synthesis.population import first_candidates, next_candidates, thresholded
 from idpgan.synthesis.votes import Votes, steps_of, votes_case
 from idpgan.training import method
-from idpgan.training.config import MOST_STEPS, ReleaseConfig, settings
+from idpgan.training.config import DELTA_ABOVE_ZERO, MOST_STEPS, ReleaseConfig, settings
 from idpgan.training.method import Stats
 from idpgan.training.plan import RunPlan, Signal
 
@@ -110,7 +110,7 @@ Settings = settings(
             ),
         }
     ],
-    privacy=[people.KEYS, people.ABOVE_ZERO],
+    privacy=[people.KEYS, DELTA_ABOVE_ZERO],
     training=[
         {
             "steps": key(int, 8, "Iterations, each of which is a vote: fewer have less noise.", ge=1, le=MOST_STEPS),

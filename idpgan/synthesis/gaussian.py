@@ -39,7 +39,7 @@ from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis import moments, move, product, sums, sums_audit
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
 from idpgan.synthesis.template import release_template
-from idpgan.training.config import ReleaseConfig, settings
+from idpgan.training.config import DELTA_ABOVE_ZERO, ReleaseConfig, settings
 from idpgan.training.method import ReleasedSums
 from idpgan.training.plan import RunPlan, Signal
 
@@ -55,7 +55,7 @@ def _check_generator(config: Any) -> None:
 Settings = settings(
     "gaussian",
     method=[sums.KEYS],
-    privacy=[people.KEYS, people.ABOVE_ZERO],
+    privacy=[people.KEYS, DELTA_ABOVE_ZERO],
     training=[{"steps": key(int, 0, "0: the run ends with the release, and nothing is trained.", ge=0, le=0)}],
     model=ModelConfig(generator="gaussian", latent_dim=160),
     checks=[sums.check_shares, _check_generator],

@@ -29,7 +29,7 @@ from idpgan.models.initialize import seeded_init
 from idpgan.privacy import Event, Guarantee, Laplace, Noise, RandomizedResponse, Relation, Unit
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis import product
-from idpgan.synthesis.idp_published_plan import ADJACENCY, Plan, Settings, label_targets
+from idpgan.synthesis.idp_published_plan import ADJACENCY, RELEVANCE_FLOOR, Plan, Settings, label_targets
 from idpgan.synthesis.networks import AdamSettings, Networks
 from idpgan.training import method
 from idpgan.training.config import ReleaseConfig
@@ -87,14 +87,13 @@ class Method(method.Method):
 
         self.critic = (critic or self._build_critic(shape)).to(self.device)
         section = config.method
-        adam = AdamSettings(section.learning_rate, section.beta1, section.beta2, l2=section.l2)
         self.networks = Networks(
             config,
             split.shape,
             self.critic,
             device=self.device,
-            adam=adam,
-            ema_decay=section.ema_decay,
+            adam=AdamSettings.of(self.config),
+            ema_decay=self.config.ema_decay,
             stream=_RNG_STREAM,
         )
         self.newest, self.generator = self.networks.newest, self.networks.average
@@ -108,7 +107,7 @@ class Method(method.Method):
     def prepare(self) -> None:
         """Pay for every read of the run; perturb images (`once`) and labels, and drop the raw images."""
         if self._public is not None:
-            self._allocate(perturbed.allocate(self._relevance(self._public), self.config.relevance_floor))
+            self._allocate(perturbed.allocate(self._relevance(self._public), RELEVANCE_FLOOR))
         events = self.plan.charged(self.critic.first.pixel_noise)
         self._take_released(self.ledger.release(events, self._release, noise=self.noise))
         self.critic.first.draw_bias_noise(self.networks.rng)

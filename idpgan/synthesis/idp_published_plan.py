@@ -38,6 +38,8 @@ def _check_labels(config: Any) -> None:
         )
 
 
+RELEVANCE_FLOOR = 0.1  # least relevance of a pixel, relative to the mean
+
 Settings = settings(  # what the noise follows from has no defaults
     "idp-gan-published",
     method=[
@@ -59,9 +61,6 @@ Settings = settings(  # what the noise follows from has no defaults
             ),
             "allocation": key(
                 Literal["uniform", "relevance"], "uniform", '"uniform", or "relevance" measured on public images.'
-            ),
-            "relevance_floor": key(
-                float, 0.1, "Least relevance of a pixel, relative to the mean, in (0, 1].", gt=0, le=1
             ),
             "critic_steps_per_generator_step": key(int, 5, "5 in improved WGAN.", ge=1),
             "gradient_penalty": key(float, 10.0, "Weight of the penalty.", ge=0),
@@ -94,6 +93,7 @@ Settings = settings(  # what the noise follows from has no defaults
         }
     ],
     checks=[_check_labels],
+    dropped={"relevance_floor": RELEVANCE_FLOOR},
 )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +37,11 @@ class AdamSettings:
     beta2: float
     l2: float = 0.0
     decay: float = 0.0
+
+    @classmethod
+    def of(cls, section: Any) -> Self:
+        """Return those of the keys ``learning_rate``, ``beta1``, ``beta2`` and ``l2`` of [method]."""
+        return cls(section.learning_rate, section.beta1, section.beta2, l2=section.l2)
 
     def optimizer(self, network: nn.Module) -> torch.optim.Optimizer:
         """Make the optimizer of a network; fused: one call per step, not one per tensor."""

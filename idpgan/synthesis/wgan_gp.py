@@ -79,20 +79,19 @@ class Method(method.Method):
     plan: Plan
 
     def _set_up(self, split: Split) -> None:
-        config, section = self.plan.config, self.config
+        config = self.plan.config
         self.batch_size = config.training.batch_size
         self.rows = self.batch_size
         self._images = place(split.private.existing(least=1), self.device)
         critic = build_critic(config.model, split.image_shape, len(split.classes), seed=config.training.seed)
         self.critic = critic.to(self.device)
-        adam = AdamSettings(section.learning_rate, section.beta1, section.beta2, l2=section.l2)
         self.networks = Networks(
             config,
             split.shape,
             self.critic,
             device=self.device,
-            adam=adam,
-            ema_decay=section.ema_decay,
+            adam=AdamSettings.of(self.config),
+            ema_decay=self.config.ema_decay,
             stream=_RNG_STREAM,
         )
         self.newest, self.generator = self.networks.newest, self.networks.average

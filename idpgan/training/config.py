@@ -28,6 +28,18 @@ CHOOSE_DELTA = (
     "of 1e-5 and 1 / (10 N)."
 )
 
+DELTA_ABOVE_ZERO: Keys = {
+    "delta": key(
+        float,
+        ...,
+        "Below 1/N for N private images, usually ``min(1e-5, 1 / (10 N))``; above 0, as the noise is Gaussian.",
+        gt=0,
+        lt=1,
+        hint=CHOOSE_DELTA,
+    )
+}
+"""delta in [privacy] of a method whose noise is Gaussian."""
+
 
 class MethodConfig(Section):
     """[method]: the method's own settings.

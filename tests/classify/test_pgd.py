@@ -61,8 +61,8 @@ def test_every_pixel_of_a_training_batch_stays_within_the_radius(monkeypatch):
         return attacked
 
     monkeypatch.setattr(room, "pgd", watched)
-    trained(config_of(steps=10, warmup_share=0.5), split_of(), 10)
-    assert [round(radius, 3) for radius, _ in seen] == [0.02, 0.04, 0.06, 0.08] + [0.1] * 6
+    trained(config_of(steps=20), split_of(), 20)
+    assert [round(radius, 3) for radius, _ in seen] == [0.025, 0.05, 0.075] + [0.1] * 17
     assert all(0.5 * radius < change <= radius + 1e-6 for radius, change in seen)
 
 
