@@ -59,7 +59,7 @@ def train_shadows(
     places = [vulnerable(side.images, reference.images, count) for side in (members, others)]
     members, others = members.select(places[0]), others.select(places[1])
     records, density = joined(members, others), Density.of(reference.images)
-    run, config, split, progress = target.run, target.config, target.split, target.progress
+    run, config, split, progress = target.run, target.config, target.split.existing(), target.progress
     included = halves(shadows, len(records), config.training.seed + _SEED)
     background = torch.ones(len(split.private), dtype=torch.bool)
     background[places[0]] = False  # members are the first private images

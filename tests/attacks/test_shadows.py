@@ -1,5 +1,6 @@
 """Shadow generators: the likelihood ratios find what is planted, blind shadows find nothing, no bits are shared."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -8,10 +9,15 @@ import torch
 
 from idpgan import trainer
 from idpgan.attacks.evaluate import evaluate_scores
+from idpgan.attacks.knowledge import choose_members
 from idpgan.attacks.shadows import Density, halves, lira, rmia, vulnerable
 from idpgan.commands.attack import AttackOptions, attack_run
+from idpgan.commands.attacked_run import Target
+from idpgan.commands.shadow_runs import train_shadows
 from idpgan.data.load import load
 from idpgan.errors import InputError
+from idpgan.progress import silent
+from idpgan.run import RunFolder
 from idpgan.trainer import start
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -107,6 +113,30 @@ def test_shadows_are_kept_continued_and_share_no_bits_with_the_run(run, monkeypa
     assert len(trained) == 5
     assert (run / "shadows").stat().st_mode & 0o077 == 0
     assert json.loads((run / "shadows" / "0000.json").read_text())["curator_only"]
+
+
+def test_a_shadow_knows_the_records_of_its_half_alone_also_beside_null_records(tmp_path, monkeypatch):
+    config = trainer.load_config(CONFIGS / "digits-gaussian.toml")
+    split = load(config.data)
+    null = torch.zeros(len(split.private), dtype=torch.bool)
+    null[:300:3] = True
+    split = dataclasses.replace(split, private=dataclasses.replace(split.private, null=null))
+    members, others, reference = choose_members(split.existing(), 40)
+    known = []
+
+    def spy(config, split, progress):
+        known.append(set(split.private.digests()))
+        assert len(split.private) == int((~null).sum())
+        raise InputError("seen")
+
+    monkeypatch.setattr("idpgan.trainer.train_on", spy)
+    target = Target(RunFolder(tmp_path), config, None, split, None, torch.device("cpu"), silent)
+    with pytest.raises(InputError, match="seen"):
+        train_shadows(target, members, others, reference, 4, 100)
+    judged = [*members.digests(), *others.digests()]
+    assert len(set(judged)) == len(judged) == 80
+    assert sum(digest in known[0] for digest in judged) == 40
+    assert all(digest in known[0] for digest in split.existing().private.digests()[40:])
 
 
 @pytest.mark.trained
