@@ -6,12 +6,15 @@ float64, and the number of launches does not depend on what the matrices hold.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from idpgan.device import is_gpu
 
 _SHARE = 1e-6  # of the largest entry: what stands below the matrix, so that its Gram matrix is well-conditioned
+_RESIDUAL = 1e-10  # of the largest value: the most that an entry of ``U diag(S) V^T`` may be off
 _EIGH = 32  # largest side of cuSOLVER's batched eigenproblem
 _LEADING = 1e-5  # of the largest value: one pass finds these to 1e-11 of it; the second looks at the others alone
 
@@ -23,20 +26,34 @@ def gram_svd(matrices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     orthonormal V with A rounds to eps of the largest value s_1, so ``A = Q R V^T`` holds to eps. R is diagonal but for
     what squaring lost: an entry of row i is at most ``eps s_1^2 / s_i``, and no larger than its column. So rows of
     ``s_i >= 1e-5 s_1`` are right to 1e-11 s_1 and the rest of R is 1e-5 s_1 at most. The second pass does the same with
-    that rest, enlarged. What is left beside the diagonal is dropped: an error of at most 1e-10 s_1.
+    that rest, enlarged. What is left beside the diagonal is dropped: an error of at most 1e-10 s_1. Each matrix is
+    compared with its factors; those that fail are decomposed again, together, by the eigenproblem.
 
     Returns:
         U (B, m, n), S (B, n) non-increasing, V (B, n, n). U and V are orthonormal to some 10 n eps; ``U diag(S) V^T``
         is within 1e-10 of the largest value.
     """
-    Q, R, V = _pass(matrices, right_vectors(matrices))
+    factors = _decompose(matrices, right_vectors)
+    U, S, V = factors
+    residual = ((U * S.unsqueeze(1)) @ V.mT - matrices).abs().amax((1, 2))
+    failed = ~(residual <= _RESIDUAL * S[:, 0])  # of NaN too
+    if bool(failed.any()):
+        index = failed.nonzero().squeeze(1)
+        for factor, part in zip(factors, _decompose(matrices[index], eigenvectors), strict=True):
+            factor[index] = part
+    return factors
+
+
+def _decompose(matrices: Tensor, find: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Take both passes, with V as ``find`` finds it."""
+    Q, R, V = _pass(matrices, find(matrices))
     values = R.diagonal(dim1=1, dim2=2).abs()
     rest = values < _LEADING * values.amax(1, keepdim=True)
     pairs = rest.unsqueeze(1) & rest.unsqueeze(2)
     scale = torch.where(pairs, R.abs(), 0.0).amax((1, 2), keepdim=True).clamp_min(torch.finfo(R.dtype).tiny)
     order = 2.0 + torch.arange(R.shape[1], 0, -1, dtype=R.dtype, device=R.device)  # apart, so that none of them mix
     enlarged = torch.where(pairs, R / scale, 0.0) + torch.diag_embed(torch.where(rest, 0.0, order))
-    inner, R, turn = _pass(R, right_vectors(enlarged))
+    inner, R, turn = _pass(R, find(enlarged))
     diagonal = R.diagonal(dim1=1, dim2=2)
     S, index = diagonal.abs().sort(dim=1, descending=True)
     U = torch.where(diagonal < 0, -1.0, 1.0).unsqueeze(1) * (Q @ inner)
@@ -59,6 +76,11 @@ def right_vectors(matrices: Tensor) -> Tensor:
             return V @ (1.5 * torch.eye(V.shape[2], dtype=V.dtype, device=V.device) - 0.5 * V.mT @ V)
         except torch.linalg.LinAlgError:
             pass
+    return eigenvectors(matrices)
+
+
+def eigenvectors(matrices: Tensor) -> Tensor:
+    """Return `right_vectors` from the eigenproblem, on any device."""
     return torch.linalg.eigh(matrices.mT @ matrices).eigenvectors.flip(2)
 
 

@@ -9,6 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from idpgan.errors import InputError
+from idpgan.numerics import gram_svd as gram_svd_module
 from idpgan.numerics import svd
 from idpgan.numerics.gram_svd import gram_svd
 from idpgan.numerics.svd import LAPACK, SUBSPACE, batched_svd, choose_method, decompose
@@ -123,6 +124,25 @@ def test_the_launches_for_cuda_do_not_depend_on_the_matrices():
         counts.append(launches.count)
     assert len(set(counts)) == 1
     assert counts[0] < 200 * 36  # a fixed number for each column, views counted
+
+
+def test_a_wrong_decomposition_for_cuda_is_made_again_for_those_matrices_alone(monkeypatch):
+    matrices, made = random(6, 40, 36), []
+
+    def wrong(some):
+        V = gram_svd_module.eigenvectors(some)
+        V[2], V[4] = torch.eye(36), torch.nan
+        return V
+
+    def again(some):
+        made.append(len(some))
+        return eigenvectors(some)
+
+    eigenvectors = gram_svd_module.eigenvectors
+    monkeypatch.setattr(gram_svd_module, "right_vectors", wrong)
+    monkeypatch.setattr(gram_svd_module, "eigenvectors", again)
+    assert_within(errors(matrices, *by_products(matrices)), GRAM[torch.float64])
+    assert made == [6, 6, 2, 2]  # two passes each
 
 
 def test_the_limits_can_fail():
