@@ -223,11 +223,17 @@ def machine_fingerprint() -> dict[str, str]:
         "mkldnn": f"{torch.backends.mkldnn.is_available()} {torch.backends.mkldnn.enabled}",
         "deterministic": f"{torch.are_deterministic_algorithms_enabled()} {torch.backends.mkldnn.deterministic}",
         "default dtype": str(torch.get_default_dtype()),
-        "matrix products": torch.backends.mkldnn.matmul.fp32_precision,  # type: ignore[attr-defined]
+        "matrix products": _matrix_products(),
         "variables": " ".join(
             f"{name}={value}" for name, value in sorted(os.environ.items()) if name.startswith(_KERNELS)
         ),
     }
+
+
+def _matrix_products() -> str:
+    """Return the precision of matrix products of float32; "none" is torch's word for one that nobody set: IEEE's."""
+    precision: str = torch.backends.mkldnn.matmul.fp32_precision  # type: ignore[attr-defined]  # made at run time
+    return "ieee" if precision == "none" else precision
 
 
 @functools.cache

@@ -301,11 +301,15 @@ def test_the_fingerprints_name_what_must_be_equal_and_what_decides_over_bits():
     assert machine == machine_fingerprint()
     assert machine["torch"] == torch.__version__
     assert {type(value) for value in machine.values()} == {str}  # torch's own version class could not be loaded
-    torch.set_float32_matmul_precision("high")
+    products = torch.backends.mkldnn.matmul
+    before = products.fp32_precision
     try:
+        torch.set_float32_matmul_precision("high")
         assert machine_fingerprint() != machine
+        torch.set_float32_matmul_precision("highest")  # the same as before, though torch may have called it otherwise
+        assert machine_fingerprint() == machine
     finally:
-        torch.set_float32_matmul_precision("highest")
+        products.fp32_precision = before
 
 
 def test_the_code_digest_sees_every_file(tmp_path, monkeypatch):
