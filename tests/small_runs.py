@@ -32,8 +32,17 @@ METHODS: dict[str, dict[str, Any]] = {
         "privacy": {"epsilon": 9.0, "label_epsilon": 2.0, "accept_unsound": True},
     },
     "pgd": {"method": {"width": 4, "attack_steps": 2}, "training": {"batch_size": 8}},
-    "wgan-gp": {"model": _MODEL, "training": {"batch_size": 8}},
-    "idp-gan-aggregate": {"model": _WARP, "method": _AGGREGATE, "privacy": _BUDGET},
+    "wgan-gp": {
+        "model": _MODEL,
+        "method": {"critic_steps_per_generator_step": 2},
+        "training": {"batch_size": 9},  # odd, so that two processes share it unevenly
+    },
+    "idp-gan-aggregate": {
+        "model": _WARP,
+        "method": _AGGREGATE,
+        "privacy": _BUDGET,
+        "training": {"batch_size": 50},  # five of each class, which two processes share
+    },
     "idp-gan-published": {
         "model": _MODEL,
         "privacy": {"epsilon1": 0.5, "epsilon2": 0.5, "noise": "once", "delta": 1e-5, "accept_unsound": True},

@@ -1,33 +1,20 @@
-"""Small runs of every method, in processes of their own that may be frozen, killed or starved of disk.
-
-A fork server imports this module once, so that a child starts in milliseconds.
-"""
+"""Small runs of every method, in processes of their own that may be frozen, killed or starved of disk."""
 
 from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from idpgan import trainer
 from idpgan.errors import InputError
-from idpgan.synthesis import METHODS
-from idpgan.training.config import load_method
 from tests.small_runs import config_of
-
-torch.set_num_threads(1)
-for name in METHODS:
-    load_method(name)
 
 
 def start_or_resume(name: str, out: Path) -> None:
@@ -109,10 +96,3 @@ def child(name: str, out: Path, number: int, act: Callable[[], None] | None, rep
         report.write_text(json.dumps({"problem": problem, "calls": calls, "seconds": time.monotonic() - started}))
     sys.stdout.flush()
     os._exit(0)
-
-
-def fork_server() -> ForkServerContext:
-    """Return the context in which children start in milliseconds."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.redteam.small_runs"])
-    return context

@@ -17,7 +17,7 @@ from idpgan.synthesis import METHODS
 from idpgan.training.plan import plan_run
 from tests.redteam import small_runs
 from tests.small_runs import STEPS, config_of
-from tests.training.toy import digits
+from tests.training.toy import digits, fork_server
 
 FROZEN, KILLED = 100, 50  # over all methods
 
@@ -25,7 +25,7 @@ FROZEN, KILLED = 100, 50  # over all methods
 @pytest.fixture(scope="module")
 def context():
     """Where children start in milliseconds."""
-    return small_runs.fork_server()
+    return fork_server()
 
 
 def run_child(context, name, out, number=0, act=None, report=None, timeout=120):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import multiprocessing
 import random
 import signal
 import time
@@ -143,9 +142,7 @@ class Whole:
 
 @pytest.fixture(scope="module")
 def children():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.training.preloaded"])
-    return context
+    return toy.fork_server()
 
 
 @pytest.fixture(scope="module", params=list(KINDS))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import multiprocessing
 import os
 from collections.abc import Callable, Iterator
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +211,13 @@ def killed_and_resumed(tmp_path: Path, config: Config, cls: type[WganGp]) -> Wga
     _, method = train_on_digits(tmp_path / "parts", config, kind=kind(NeverPrepares))
     assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
     return method
+
+
+def fork_server() -> ForkServerContext:
+    """Return where processes that may be frozen, killed or paired begin: one for all tests, as a process has one."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["tests.training.preloaded"])
+    return context
 
 
 KINDS: dict[str, type[WganGp]] = {"plain": WganGp, "noisy": NoisyGan}
