@@ -123,8 +123,12 @@ class OneRunResult:
         return max(self.epsilon_lower, self.fdp.epsilon_lower if self.fdp else 0.0)
 
     def __repr__(self) -> str:
+        second, sure = "", f"{self.confidence:g} confident"
+        if self.fdp is not None:
+            second = f", epsilon >= {self.fdp.epsilon_lower:.4g} if the law is {self.fdp.law}"
+            sure = f"each of the two {sure}"
         return (
-            f"<OneRunResult: epsilon >= {self.highest:.4g} at delta = {self.delta:g} ({self.confidence:g} confident, "
+            f"<OneRunResult: epsilon >= {self.epsilon_lower:.4g}{second} at delta = {self.delta:g} ({sure}, "
             f"at most {self.cap:.4g} could be found with {self.canaries:,} canaries)>"
         )
 

@@ -240,7 +240,13 @@ def test_the_bound_of_a_law_is_valid_and_above_steinkes():
     assert above <= 5  # of 100, at confidence 95 %
     assert all(result.highest == result.fdp.epsilon_lower >= result.epsilon_lower for result in found)
     assert np.median([result.fdp.epsilon_lower - result.epsilon_lower for result in found]) > 0.5
-    assert found[0].to_json()["fdp"]["law"] == "Gaussian"
+    first, law = found[0], found[0].fdp
+    assert first.to_json()["fdp"]["law"] == "Gaussian"
+    both = f"epsilon >= {first.epsilon_lower:.4g}, epsilon >= {law.epsilon_lower:.4g} if the law is Gaussian"
+    assert both in repr(first)  # not the higher one by itself
+    assert "each of the two 0.95 confident" in repr(first)
+    alone = dataclasses.replace(first, fdp=None)
+    assert f">= {alone.epsilon_lower:.4g} at delta = 1e-05 (0.95 confident" in repr(alone)
 
 
 def test_noise_that_is_a_fifth_too_small_is_caught():
