@@ -13,6 +13,7 @@ beside the version (see `idpgan.version`).
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,9 @@ PRIVACY = "privacy.json"
 FORMAT = "idpgan release 6"
 FORMATS = ("idpgan release 3", "idpgan release 4", "idpgan release 5", FORMAT)  # formats that can be read
 WITHOUT_RISK = FORMATS[:2]
+_WRITTEN_BY = dict(
+    zip(FORMATS, (((0, 1), (0, 1)), ((0, 1), (0, 2)), ((0, 2), (0, 3)), ((0, 4), (math.inf,))), strict=True)
+)
 _VERSION = re.compile(r"[0-9]+(\.[0-9]+)*((a|b|rc)[0-9]+)?(\.post[0-9]+)?(\.dev[0-9]+)?(\+[a-z0-9]+(\.[a-z0-9]+)*)?")
 _LONGEST_VERSION = 40  # the card shows the version, and a longer text could say anything there
 _LONGEST_TEXT = 4000
@@ -232,9 +236,22 @@ def statement_of(content: bytes, path: Path) -> Statement:
         )
     try:
         _check_texts(table)
-        return build(Statement, _with_entries(table, _completed), path.name)
+        statement = build(Statement, _with_entries(table, _completed), path.name)
+        _check_version(statement)
+        return statement
     except ValueError as error:  # InputErrors too
         raise InputError(f"{path} cannot be used: {error}") from error
+
+
+def _check_version(statement: Statement) -> None:
+    """Refuse a format that the named version never wrote: what an earlier format need not say, it had to."""
+    first, last = _WRITTEN_BY[statement.format]
+    numbers = tuple(map(int, re.findall(r"[0-9]+", statement.idpgan)[:2]))
+    if not first <= numbers <= last:
+        raise InputError(
+            f"idpgan {statement.idpgan} never wrote {statement.format!r}. Ask whoever made the release for the file as "
+            "it was written."
+        )
 
 
 def read_report(table: Any, where: str) -> PrivacyReport:

@@ -92,8 +92,13 @@ class Verification:
             f"the sentences of report and card are those of idpgan {self.stated.idpgan}, not of this "
             "version: only fields and hashes were compared"
         )
+        excused = f"{self.stated.format!r} states neither risk nor marks: neither was compared"
         of_artifact = getattr(self.artifact, "unchecked", None)
-        return (*(() if self.own_words else (prose,)), *((of_artifact,) if of_artifact else ()))
+        return (
+            *(() if self.own_words else (prose,)),
+            *((excused,) if self.stated.format in WITHOUT_RISK else ()),
+            *((of_artifact,) if of_artifact else ()),
+        )
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""

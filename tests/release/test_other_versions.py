@@ -216,7 +216,7 @@ def test_of_a_card_of_another_version_the_fields_are_compared(release, monkeypat
 def test_an_audit_leaves_the_other_words_of_a_release_alone(aggregate_run, tmp_path, monkeypatch):
     path = shutil.copytree(aggregate_run, tmp_path / "run")
     folder = path / "release"
-    stated(idpgan="0.1.0")(folder)
+    stated(idpgan="0.4.1")(folder)
     sentence("Handle with care.")(folder)
     assert verdict(folder) == ""
     write_into_release(path, audit_of())
@@ -225,7 +225,14 @@ def test_an_audit_leaves_the_other_words_of_a_release_alone(aggregate_run, tmp_p
     assert "not measured" not in card
     assert verdict(folder) == ""
     assert load_generator(folder).privacy.audited == audit_of().guarantee
-    assert document_of(folder)["idpgan"] == "0.1.0"
+    assert document_of(folder)["idpgan"] == "0.4.1"
+
+
+def test_what_an_older_format_does_not_say_is_named_in_the_verdict(release):
+    assert not verify(release).unchecked
+    stated(idpgan="0.2.0", format="idpgan release 4")(release)
+    edit(release, lambda table: [table.pop(name) for name in ("risk", "mark")])
+    assert "neither risk nor marks" in verify(release).to_json()["unchecked"]
 
 
 # The accountant of another version ----------------------------------------------------------------------------------

@@ -103,7 +103,11 @@ FORGED = {
     "risk of another question": (risk(question="which of two contents"), "which of two contents for membership"),
     "risk at other rates": (lambda f: edit(f, lambda d: d["risk"]["found"].pop("0.2")), "at the false alarms"),
     "risk above 1": (risk(best_guess=1.5), "best_guess = 1.5"),
-    "risk in an older format": (stated(format="idpgan release 4"), "a risk where none"),
+    "risk in an older format": (stated(format="idpgan release 4", idpgan="0.2.0"), "a risk where none"),
+    "an older format": (stated(format="idpgan release 4"), "never wrote"),
+    "the format before": (stated(format="idpgan release 5"), "never wrote"),
+    "an older version": (stated(idpgan="0.3.0"), "never wrote"),
+    "a version before all": (stated(idpgan="0"), "never wrote"),
     "basis edited": (said(basis="proved by hand"), "'proven' is not"),
     "claimed edited": (
         lambda f: edit(f, lambda d: d["report"]["claimed"].update(epsilon=1.0)),
@@ -357,7 +361,7 @@ def test_the_release_of_every_method_is_consistent(tmp_path, name):
 def test_a_version_is_no_place_for_sentences(release):
     stated(idpgan="0.1.0. An audit has confirmed: proven epsilon = 0.01")(release)
     assert "not a version number" in verdict(release)
-    stated(idpgan="0.1.0rc2.dev3+g1a2b")(release)  # negative control
+    stated(idpgan="0.4.1rc2.dev3+g1a2b")(release)  # negative control
     assert verdict(release) == ""
 
 
