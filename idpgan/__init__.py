@@ -74,7 +74,9 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """Load a room, or what reads a release, on first use."""
     if name in _NAMES:
-        return getattr(importlib.import_module(_NAMES[name]), name)
+        from idpgan.lazy import public
+
+        return public(_NAMES[name], name)
     if name in __all__:
         return importlib.import_module(f"idpgan.{name}")
     from idpgan.removed import gone

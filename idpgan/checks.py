@@ -33,6 +33,8 @@ class _UnfitError(Exception):
 def typed(function: Callable[P, R]) -> Callable[P, R]:
     """Check a public function's arguments by its own annotations: what they do not admit is an `InputError`.
 
+    `lazy.public` does so for every function that a room exports; methods of exported classes have it as a decorator.
+
     Strict as the config is: True, "1" and NaN are not numbers, 1.0 is not a whole number. Accepted are also
     NumPy arrays for tensors, NumPy's numbers, the names of units and relations, and texts for paths. What the host has
     set does not reach the function (`own_state`).

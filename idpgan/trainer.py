@@ -21,7 +21,6 @@ from idpgan.data.load import DataShape, Split, known_shape, load
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import append_line, check_writable
-from idpgan.host import own_state
 from idpgan.models.generator import Generator
 from idpgan.origin import check_total, with_releases
 from idpgan.own_code import is_own_code
@@ -65,7 +64,6 @@ def load_config(
     return build_config(table, where, overrides, earlier=earlier)
 
 
-@own_state()
 def plan(config: RunConfig, out: Path | None = None, shape: DataShape | None = None) -> RunPlan:
     """Price a run, and refuse all that can be refused without reading an image.
 
@@ -118,7 +116,6 @@ class Finished:
     license: str | None = None
 
 
-@own_state()
 def start(
     config: RunConfig,
     out: Path | None = None,
@@ -161,7 +158,6 @@ def start(
         return _train_and_release(split, method, run, ledger, progress, ranks)
 
 
-@own_state()
 def resume(path: Path, data_root: Path | None = None, progress: Progress = silent, ranks: Ranks = ALONE) -> Finished:
     """Continue an interrupted run: bit for bit on the CPU of an equal machine, elsewhere with fresh noise.
 
@@ -245,7 +241,6 @@ class InterruptedTrainingError(InputError):
     """A training that nothing is kept of was interrupted."""
 
 
-@own_state()
 def train_on(config: RunConfig, split: Split, progress: Progress = silent) -> Method:
     """Train a run's method on a split of your own, in a folder that passes: for attacks and audits.
 

@@ -14,14 +14,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from idpgan.attacks.distances import check_attacked, floats
-from idpgan.checks import typed, whole
+from idpgan.checks import whole
 from idpgan.errors import InputError
 
 Network = Callable[[Tensor], Tensor]  # images, float (B, C, H, W) in [-1, 1] -> logits (B, K), with gradients
 _BATCH = 250
 
 
-@typed
 def pgd(
     network: Network,
     images: Tensor,
@@ -99,7 +98,6 @@ class Fooled:
         return float((self.lengths[counted] / self.norms[counted]).mean())
 
 
-@typed
 def deepfool(network: Network, images: Tensor, *, steps: int = 50, overshoot: float = 0.02) -> Fooled:
     """Find nearly the least change, in L2, that changes each image's class.
 
@@ -163,7 +161,6 @@ def _nearest_boundary(network: Network, images: Tensor, classes: Tensor) -> Tens
     return (length[:, None] * slopes[rows, nearest]).view_as(images).detach()
 
 
-@typed
 def accuracy(network: Network, images: Tensor, labels: Tensor) -> float:
     """Return the share of images that the network classifies correctly; images as in `pgd`, attacked or not."""
     check_attacked(images, labels)

@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn import functional as layers
 
 from idpgan.attacks.distances import check_comparable
-from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.memory import cat
 from idpgan.progress import Progress, silent
@@ -100,7 +99,6 @@ class Copies:
         return {**counts, **rates, "members": members}
 
 
-@typed
 def find_copies(members: Images, others: Images, synthetic: Images, *, progress: Progress = silent) -> Copies:
     """Look for members in synthetic images, and for others, which show how often independent images look like copies.
 

@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from idpgan.checks import described, typed
+from idpgan.checks import described
 from idpgan.errors import InputError
 
 Scores = Tensor | np.ndarray | Sequence[float]
@@ -96,7 +96,6 @@ class AttackResult:
         return {**dataclasses.asdict(self), **changed}
 
 
-@typed
 def evaluate_scores(
     members: Scores,
     non_members: Scores,
@@ -160,7 +159,6 @@ def evaluate_scores(
     )
 
 
-@typed
 def roc_curve(members: Scores, non_members: Scores) -> tuple[np.ndarray, np.ndarray]:
     """Return (false-positive rates, true-positive rates), both rising from 0 to 1, one point per distinct score.
 

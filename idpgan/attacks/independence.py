@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from idpgan.attacks.distances import check_comparable, nearest_neighbors
-from idpgan.checks import typed
 from idpgan.errors import InputError
 
 FALSE_ALARM = 0.001  # chance that independent images are refused
@@ -16,7 +15,6 @@ _DEALS = 1_999
 _MOST_SEARCHED = 4_000  # images whose neighbors are searched, among all
 
 
-@typed
 def own_side(members: Tensor, others: Tensor, *, seed: int = 0) -> tuple[float, float]:
     """Return the share of nearest neighbors that are on an image's own side, and a p-value of its being so large.
 
@@ -55,7 +53,6 @@ def own_side(members: Tensor, others: Tensor, *, seed: int = 0) -> tuple[float, 
     return float(seen[rarest] / (len(near) * counts[rarest])), min(1.0, chance)
 
 
-@typed
 def check_independent(members: Tensor, others: Tensor, *, seed: int = 0) -> None:
     """Refuse images of two sides, as of `own_side`, that are no independent draws by a test with 0.1 % false alarms."""
     share, chance = own_side(members, others, seed=seed)

@@ -84,7 +84,6 @@ class Attacker:
         return Inference(rate, low, high, chance, len(self.labels), len(hits))
 
 
-@typed
 def train_attacker(
     known: Sequence[tuple[Tensor, Tensor]],
     *,

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from idpgan import checks
 from idpgan.attacks.distances import check_attacked, floats, nearest_neighbors
-from idpgan.checks import typed
 from idpgan.data.images import Images, to_float
 from idpgan.errors import InputError
 from idpgan.models.classifier import Classifier, build_classifier
@@ -46,7 +45,6 @@ _DENOISED = 250  # images of a call
 _PULL = 1e-3  # weight of the term that keeps |z|^2 near its dimension, as the paper's L_reg of reconstruction
 
 
-@typed
 def critic_score(
     images: Tensor,
     labels: Tensor | None,
@@ -74,7 +72,6 @@ def critic_score(
     return torch.cat(parts)
 
 
-@typed
 def classifier_confidence(
     images: Tensor,
     labels: Tensor | None,
@@ -127,7 +124,6 @@ def fitted_classifier(
     return model
 
 
-@typed
 def latent_reconstruction(
     images: Tensor,
     labels: Tensor | None,
@@ -230,7 +226,6 @@ def _search(
     return best.view(num, restarts).amin(1)
 
 
-@typed
 def loss_threshold(images: Tensor, labels: Tensor | None, logits: Logits, *, progress: Progress = silent) -> Tensor:
     """Score by the classifier's confidence in the image's class: members have a lower loss (Yeom et al. 2018).
 
@@ -250,7 +245,6 @@ def loss_threshold(images: Tensor, labels: Tensor | None, logits: Logits, *, pro
     return log_odds(outputs, outputs.argmax(1) if labels is None else labels)
 
 
-@typed
 def loss_calibrated(
     images: Tensor,
     labels: Tensor | None,
@@ -322,7 +316,6 @@ def _distance(known: tuple[Tensor, Tensor, Tensor], queried: tuple[Tensor, Tenso
     return scores.float()
 
 
-@typed
 def denoising_loss(images: Tensor, labels: Tensor | None, denoiser: Denoiser, *, progress: Progress = silent) -> Tensor:
     """Score by how well a released diffusion takes noise of several levels off an image: better of members.
 

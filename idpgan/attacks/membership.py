@@ -31,7 +31,6 @@ from torch.nn import functional
 from idpgan import checks
 from idpgan.attacks import distances
 from idpgan.attacks.distances import check_comparable, projected
-from idpgan.checks import typed
 from idpgan.errors import InputError
 from idpgan.models.gabor import gabor_filters, pooled_moduli
 from idpgan.progress import Progress, silent
@@ -47,7 +46,6 @@ _FEATURE_GRID = 4
 _MOST_SIDE = 48  # px of the shorter side: larger images are shrunk for components and features
 
 
-@typed
 def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress = silent) -> Tensor:
     """Score by the negative squared distance to the nearest generated image, mean over pixels.
 
@@ -61,7 +59,6 @@ def nearest_sample(images: Tensor, samples: Tensor, *, progress: Progress = sile
     return -distances.nearest_neighbors(images, samples, 1, progress)[0][:, 0]
 
 
-@typed
 def neighborhood_count(
     images: Tensor,
     samples: Tensor,
@@ -95,7 +92,6 @@ def neighborhood_count(
     return distances.within(points, cloud, radius, progress) / len(cloud)
 
 
-@typed
 def copies(images: Tensor, samples: Tensor, *, neighbors: int = 50, progress: Progress = silent) -> Tensor:
     """Score by the negative squared distance to a generated image, as a share of what is usual around that image.
 
@@ -130,7 +126,6 @@ def copies(images: Tensor, samples: Tensor, *, neighbors: int = 50, progress: Pr
     return -best
 
 
-@typed
 def density_ratio(
     images: Tensor,
     samples: Tensor,
@@ -156,7 +151,6 @@ def density_ratio(
     return densities[0] - densities[1]
 
 
-@typed
 def gen_lra(
     images: Tensor,
     samples: Tensor,
@@ -208,7 +202,6 @@ def _whitened(images: Tensor, samples: Tensor, reference: Tensor, dimensions: in
     return [projected(part, space) for part in parts]
 
 
-@typed
 def nearest_in_features(
     images: Tensor, samples: Tensor, *, dimensions: int = 100, progress: Progress = silent
 ) -> Tensor:
@@ -269,7 +262,6 @@ def shrunk(images: Tensor) -> Tensor:
     return torch.cat([functional.adaptive_avg_pool2d(part, (height, width)) for part in images.split(_FEATURE_BATCH)])
 
 
-@typed
 def calibrate(scores: Tensor, reference: Tensor) -> Tensor:
     """Return scores (n,) minus those of the same attack against a reference (GAN-Leaks).
 
@@ -283,7 +275,6 @@ def calibrate(scores: Tensor, reference: Tensor) -> Tensor:
     return scores - reference
 
 
-@typed
 def closeness(scores: Tensor) -> Tensor:
     """Return minus the logarithm of squared distances, given as scores (n,) at most 0; a distance of 0 stays finite.
 

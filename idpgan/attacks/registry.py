@@ -10,7 +10,6 @@ from torch import Tensor
 from idpgan import checks
 from idpgan.attacks import losses, membership, shadows, tracing
 from idpgan.attacks.knowledge import LEAKS, Attack, by_name, of_labels, of_pixels
-from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.errors import InputError
@@ -88,7 +87,6 @@ _ROWS = (
 ATTACKS: Mapping[str, Attack] = by_name(_ROWS)
 
 
-@typed
 def select_attacks(names: Sequence[str], target: str = "generator") -> tuple[Attack, ...]:
     """Return attacks by name; "all" is every attack on that target.
 

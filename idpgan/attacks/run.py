@@ -22,7 +22,6 @@ from idpgan.attacks.riskiest import most_exposed
 from idpgan.attacks.shadows import Shadows
 from idpgan.data.images import Images
 from idpgan.errors import InputError
-from idpgan.host import own_state
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.progress import Progress, counted, duration, silent, within
@@ -31,7 +30,6 @@ _PROBED, _CLOUDS = 256, (512, 2048)  # images that are timed, with so many synth
 _SECONDS = 1_000_000  # pairs that take seconds
 
 
-@own_state()
 def attack(
     members: Images,
     others: Images,
@@ -164,7 +162,6 @@ def _seconds(work: Callable[[Tensor], Any], cloud: Tensor) -> float:
     return time.monotonic() - started
 
 
-@own_state()
 def attack_model(
     model: Generator | PrivateClassifier,
     members: Images,

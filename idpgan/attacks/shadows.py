@@ -23,7 +23,6 @@ import torch
 from torch import Tensor
 
 from idpgan.attacks.distances import bandwidth, check_comparable, components, log_density, nearest_neighbors, projected
-from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.errors import InputError
 
@@ -78,7 +77,6 @@ class Shadows:
     density: Density
 
 
-@typed
 def vulnerable(images: Tensor, reference: Tensor, count: int) -> Tensor:
     """Return the positions (count,) of the images that stand most alone, by the distance to their nearest references.
 
@@ -94,7 +92,6 @@ def vulnerable(images: Tensor, reference: Tensor, count: int) -> Tensor:
     return alone.argsort(descending=True)[:count].cpu()
 
 
-@typed
 def halves(shadows: int, records: int, seed: int) -> Tensor:
     """Return which records each shadow is trained with, bool (shadows, records): two shadows share out all of them.
 
@@ -115,7 +112,6 @@ def halves(shadows: int, records: int, seed: int) -> Tensor:
     return included
 
 
-@typed
 def lira(target: Tensor, observed: Tensor, included: Tensor) -> Tensor:
     """Score by the log-likelihood ratio of what the target shows, between shadows with and without each record: (n,).
 
@@ -139,7 +135,6 @@ def lira(target: Tensor, observed: Tensor, included: Tensor) -> Tensor:
     return (logs[0] - logs[1]).float()
 
 
-@typed
 def rmia(target: Tensor, observed: Tensor, included: Tensor) -> Tensor:
     """Score by the target's log density minus the logarithm of the shadows' mean density: (n,); as `lira`."""
     _check(target, observed, included)

@@ -13,7 +13,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from idpgan.checks import typed
 from idpgan.errors import InputError
 from idpgan.numerics.svd import safe_svd
 
@@ -22,7 +21,6 @@ _ROUNDING = 4.0  # singular values below this many eps * max(m, n) of the larges
 _CHUNK_NUMBERS = 1 << 25  # of the largest intermediate
 
 
-@typed
 def subspace_scores(released: Tensor, gallery: Tensor, *, match: Match = "pairs", gallery_rank: int = 20) -> Tensor:
     r"""Score every pair of a released image and a gallery image; higher: more likely the same person.
 
@@ -83,7 +81,6 @@ def subspace_scores(released: Tensor, gallery: Tensor, *, match: Match = "pairs"
     return scores.clamp_(0, 1)
 
 
-@typed
 def identified(scores: Tensor, identities: Tensor, gallery_identities: Tensor) -> Tensor:
     """Tell for each released image whether the best gallery image is of the right person, bool (N,).
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.errors import InputError
 from idpgan.training.method import ReleasedSums
@@ -16,7 +15,6 @@ _ROWS = 2000  # images whose vectors are in memory at once
 _SHRUNK = 0.2  # share of the variance that is taken to lie evenly in all directions: the reference shows few of them
 
 
-@typed
 def trace(images: Images, released: ReleasedSums, reference: Images) -> Tensor:
     r"""Score by the log-likelihood ratio of a released sum, with and without the image's vector in it.
 

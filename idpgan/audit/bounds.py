@@ -24,7 +24,6 @@ from typing import Any, Self
 import numpy as np
 from scipy.special import betaincinv
 
-from idpgan.checks import typed
 from idpgan.errors import InputError
 from idpgan.privacy.event import Event
 from idpgan.privacy.tradeoff import separation
@@ -85,7 +84,6 @@ def separation_bound(
     return separation(tpr_low, fpr_high)
 
 
-@typed
 def cap(held_out: int, confidence: float = 0.95, delta: float = 0.0) -> float:
     """Return the largest epsilon that ``held_out`` runs per side can show, with all guesses right.
 

@@ -21,7 +21,6 @@ from torch import Tensor
 
 from idpgan.audit.bounds import AuditResult, Choice, Separation, choose
 from idpgan.audit.statistics import Maker, Statistic, usual
-from idpgan.checks import typed
 from idpgan.device import by_device
 from idpgan.errors import InputError
 from idpgan.progress import Progress, silent
@@ -35,7 +34,6 @@ _PROBE = 16
 MOST_RUNS = 10**9  # runs per side: hours, even with one number per run
 
 
-@typed
 def audit(
     mechanism: Play | Sequence[Play],
     data: Tensor,

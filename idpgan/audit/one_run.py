@@ -164,7 +164,6 @@ def make_canaries(split: Split, num: int, kind: CanaryKind = "mislabeled", *, se
     return images
 
 
-@typed
 def insert_canaries(split: Split, canaries: Images, *, seed: int | None = None) -> Trial:
     """Toss a coin for each canary, and append all to the private images, excluded ones as null records.
 
@@ -211,7 +210,6 @@ def toss(num: int, seed: int | None = None) -> Tensor:
     return torch.rand(num, generator=torch.Generator().manual_seed(seed)) < 0.5
 
 
-@typed
 def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: float = 0.0) -> float:
     """Bound the probability of this many correct guesses under (epsilon, delta)-DP training (Theorem 5.2).
 
@@ -237,7 +235,6 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     return min(tail + 2 * canaries * delta * slack, 1.0)
 
 
-@typed
 def epsilon_from_guesses(
     canaries: int, guesses: int, correct: int, *, delta: float = 0.0, confidence: float = 0.95
 ) -> float:
@@ -344,7 +341,6 @@ def bound_law(
     return LawBound(compose_epsilon(scaled(low), delta), name, best, right[best])
 
 
-@typed
 def audit_guesses(
     scores: Tensor,
     included: Tensor,
@@ -399,7 +395,6 @@ def audit_guesses(
     return OneRunResult(epsilon, cap, r, correct, num, tried, delta, confidence, fdp=fdp)
 
 
-@typed
 def audit_one_run(
     split: Split,
     canaries: Images,

@@ -35,7 +35,6 @@ from idpgan.commands.command import (
 from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable, pasted, write_private_json
-from idpgan.host import own_state
 from idpgan.progress import Progress, silent
 from idpgan.run import RunFolder, describe_environment
 
@@ -192,7 +191,6 @@ def print_attacks(findings: Findings, written: Sequence[Path] = ()) -> None:
         print(f"Curator only: {' and '.join(map(str, written))}")
 
 
-@own_state()
 def attack_run(path: Path, options: AttackOptions | None = None, progress: Progress = silent) -> Findings:
     """Attack a finished run; nothing is written but a trained reference generator, and what shadow generators show.
 

@@ -31,7 +31,6 @@ from idpgan.data.metadata import METADATA, read_rows
 from idpgan.data.sources.folder import scanned
 from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
-from idpgan.host import own_state
 from idpgan.kinds import opened
 from idpgan.metrics.source import kind_of, read_images
 from idpgan.progress import Progress, silent
@@ -44,7 +43,6 @@ _SIDES = "synthetic", "members", "others", "reference"
 _POSSIBLE = {"samples", "sample_labels", "reference", "reference_samples", "reference_labels"}  # to be known
 
 
-@own_state()
 def attack(
     synthetic: Any,
     members: Any,

@@ -20,7 +20,6 @@ from idpgan.commands.command import Answer, Device, command, given, kept, option
 from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
 from idpgan.files import check_writable, pasted, whole_folder, write_bytes_atomic, write_private_json
-from idpgan.host import own_state
 from idpgan.methods import METHODS, load_audit
 from idpgan.progress import Progress, silent
 from idpgan.run import RunFolder
@@ -270,7 +269,6 @@ def case_of(what: str, options: AuditOptions) -> AuditCase:
     return method_case(what, Request(options.epsilon, options.delta, unit, pair=options.pair))
 
 
-@own_state()
 def play(what: str, options: AuditOptions, progress: Progress = silent) -> Audited:
     """Play the case of a run or a method.
 

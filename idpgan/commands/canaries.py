@@ -26,7 +26,6 @@ from idpgan.audit.one_run import CanaryKind, OneRunResult, audit_one_run, make_c
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import load
 from idpgan.errors import InputError
-from idpgan.host import own_state
 from idpgan.methods import METHODS
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
@@ -134,7 +133,6 @@ class OneRun:
         return lines
 
 
-@own_state()
 def gradients_once(
     case: AuditCase,
     canaries: int | None = None,
@@ -163,7 +161,6 @@ def gradients_once(
     )
 
 
-@own_state()
 def images_once(
     path: Path,
     canaries: int | None = None,

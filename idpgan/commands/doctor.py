@@ -16,7 +16,6 @@ from packaging.requirements import Requirement
 
 from idpgan.commands.command import Answer, command
 from idpgan.errors import InputError
-from idpgan.host import own_state
 from idpgan.memory import GIB, free_memory
 
 _MODULES = {"pillow": "PIL", "scikit-learn": "sklearn", "tomli-w": "tomli_w"}  # that are named otherwise than packages
@@ -68,7 +67,6 @@ def _lines(findings: Sequence[Finding]) -> Iterator[str]:
     yield f"ok   data sets: {', '.join(sets)}"
 
 
-@own_state()
 def examine() -> list[Finding]:
     """Examine versions, devices, noise, accounting, networks and data sets."""
     versions = [Finding("python", platform.python_version(), True), *_versions()]

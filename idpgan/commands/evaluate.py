@@ -29,7 +29,6 @@ from idpgan.commands.command import (
 from idpgan.device import check_device, resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import check_writable, parse_json, read_plain, write_private_json
-from idpgan.host import own_state
 from idpgan.progress import Progress, renamed, silent
 from idpgan.run import RunFolder, describe_environment
 
@@ -183,7 +182,6 @@ class Evaluated:
             write_private_json(self.out, self.to_json())
 
 
-@own_state()
 def evaluate_source(source: Path, options: EvaluateOptions | None = None, progress: Progress = silent) -> Evaluated:
     """Measure the images of a run, a release, a folder or an npz file; nothing is written but the cache.
 

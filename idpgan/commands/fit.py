@@ -182,7 +182,6 @@ class FittedClassifier(Fitted):
         return self.classifier.probabilities(intake.gathered(images, pixel_range=pixel_range, labeled=False).images)
 
 
-@own_state()
 def fit(
     images: Any,
     labels: Any = None,
@@ -248,7 +247,6 @@ def fit(
         return _train(images, labels, method, FittedGenerator, given, show)
 
 
-@own_state()
 def fit_classifier(
     images: Any,
     labels: Any = None,
@@ -361,8 +359,6 @@ def _check(method: str, family: str, given: _Given) -> None:
         )
     if given.unit not in (None, "image", "person"):
         raise InputError(f"unit = '{given.unit}' is unknown to `fit`. Known: image, person.")
-    if isinstance(given.settings, str):
-        raise InputError(f"settings = {given.settings!r} must be a list of texts, each section.key=value.")
 
 
 def _folder(images: Any) -> Path | None:

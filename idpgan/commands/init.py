@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from idpgan.checks import typed
 from idpgan.commands.command import Answer, command, completing, given, option
 from idpgan.errors import InputError
 from idpgan.files import pasted, refuse_existing, write_text_atomic
@@ -105,7 +104,6 @@ def init(
     return Answer(value, show)
 
 
-@typed
 def config_for(source: str, options: InitOptions | None = None) -> Template:
     """Write a config for a folder of images, or for a built-in source, or repeat one of the package's.
 

@@ -20,7 +20,6 @@ from idpgan.data.intake import Range, gathered, is_npz
 from idpgan.data.load import Split
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
-from idpgan.host import own_state
 from idpgan.kinds import opened
 from idpgan.metrics.evaluation import METRICS, Evaluation, default_metrics, evaluate_images
 from idpgan.metrics.features import RECIPES
@@ -36,7 +35,6 @@ from idpgan.publish.publisher import Release
 from idpgan.publish.publisher import release as release_images
 
 
-@own_state()
 def publish_images(
     images: Any,
     *,
@@ -134,7 +132,6 @@ def publish_images(
     return made
 
 
-@own_state()
 def evaluate(
     synthetic: Any,
     real: Any,

@@ -20,7 +20,6 @@ from idpgan import files
 from idpgan.commands.command import Answer, command, option, refuse_below
 from idpgan.commands.folder import sides
 from idpgan.errors import DataError, InputError
-from idpgan.host import own_state
 from idpgan.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -246,7 +245,6 @@ def _some(names: tuple[str, ...]) -> str:
     return ", ".join(names[:3]) + ", ..." * (len(names) > 3)
 
 
-@own_state()
 def prepare_photos(source: Path, out: Path, options: PrepareOptions, progress: Progress = silent) -> Prepared:
     """Make a folder of images of one size out of a folder of photos, whole or not at all.
 

@@ -22,7 +22,6 @@ from idpgan.commands import folder
 from idpgan.commands.command import Answer, command, completing, given, option
 from idpgan.errors import InputError
 from idpgan.files import pasted, printable
-from idpgan.host import own_state
 from idpgan.methods import METHODS, methods_of
 from idpgan.progress import Progress, silent
 
@@ -267,7 +266,6 @@ def _next(published: Published) -> list[str]:
     ]
 
 
-@own_state()
 def quote(options: PublishOptions) -> Quote:
     """Price a publication, and refuse all that can be refused without reading a pixel: what `publish` does first.
 
@@ -380,7 +378,6 @@ def _names(options: PublishOptions, files: Sequence[Path]) -> tuple[str, ...]:
     return tuple(f"{number(path, True)}.png" for path in relative)
 
 
-@own_state()
 def publish_folder(options: PublishOptions, progress: Progress = silent) -> Published:
     """Publish a folder of images: charge, read, compute, write.
 

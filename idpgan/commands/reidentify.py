@@ -31,7 +31,6 @@ from idpgan.data.sources import face_folder
 from idpgan.device import resolve_device
 from idpgan.errors import DataError, InputError
 from idpgan.files import PRIVATE_FILE, check_writable, parse_json, read_plain, write_bytes_atomic, write_private_json
-from idpgan.host import own_state
 from idpgan.kinds import KINDS
 from idpgan.metrics.accuracy import share_interval
 from idpgan.metrics.images import mean_filter, median_filter
@@ -161,7 +160,6 @@ class Reidentification:
         return buffer.getvalue()
 
 
-@own_state()
 def recognize_people(
     out: Path,
     originals: Path,

@@ -15,7 +15,6 @@ from idpgan.commands import audit, evaluate
 from idpgan.commands.command import Answer, command
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, check_writable, write_text_atomic
-from idpgan.host import own_state
 from idpgan.progress import Progress, silent
 from idpgan.run import RunFolder
 
@@ -37,7 +36,6 @@ def report(
     return Answer({"report": str(path)}, lambda: print(f"Curator only: {path}"))
 
 
-@own_state()
 def write_report(source: Path, data_root: Path | None = None, progress: Progress = silent) -> Path:
     """Write the report of a run or a publication; return where.
 

@@ -35,7 +35,6 @@ import torch
 from torch import Tensor
 
 from idpgan.errors import InputError
-from idpgan.host import own_state
 from idpgan.privacy import Event, Noise, Relation, Unit
 from idpgan.privacy.discrete import discrete_laplace
 
@@ -156,7 +155,6 @@ def _middle(left: float, count: int, exponent: float) -> float:
     return count**exponent / (left**exponent + count**exponent)
 
 
-@own_state()
 def fast_diagonal(n: int, norm: int = 1, later: int = 0) -> tuple[Tensor, float]:
     """Return the weights of least total error and that error, in closed form and O(n) time.
 
@@ -185,7 +183,6 @@ def fast_diagonal(n: int, norm: int = 1, later: int = 0) -> tuple[Tensor, float]
     return weights, math.fsum((least[level] ** exponent + count**exponent) ** (1 / exponent) for level, count in parts)
 
 
-@own_state()
 def shares(first: int, last: int, n: int, budget: int | float = 1.0, norm: int = 1, later: int = 0) -> Tensor:
     """Return ``budget * lambda^norm`` of the nodes first .. last, in O(last - first + log n) time, without the others.
 
@@ -314,7 +311,6 @@ def pure_event(epsilon: float) -> Event:
 # Counts that never decrease -----------------------------------------------------------------------------------------
 
 
-@own_state()
 def isotonic(answers: Any, *, nonnegative: bool = True, weights: Tensor | None = None) -> Tensor:
     """Return the nearest non-decreasing series, for counts that never decrease.
 

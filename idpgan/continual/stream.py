@@ -267,6 +267,7 @@ class ContinualCounter:
         later = _LATER * self._length if self.horizon is None else 0
         return fenwick.shares(first, last, self._length, self._law.budget, later=later)
 
+    @own_state()
     def _draw_ahead(self) -> None:
         """Draw the noise of the next nodes of the block; the charge comes first."""
         if self._count == self.horizon:

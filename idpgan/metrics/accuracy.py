@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.errors import InputError
 from idpgan.metrics.metric import MetricResult, MetricTable
@@ -46,7 +45,6 @@ class Accuracy(MetricResult):
         return {**super().to_json(), "accuracy": self.mean, "confidence": CONFIDENCE}
 
 
-@typed
 def measure_accuracy(classifier: PrivateClassifier, images: Images) -> Accuracy:
     """Ask a classifier about labeled images.
 

@@ -17,7 +17,6 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.data.load import place
 from idpgan.device import own_random_state
@@ -131,7 +130,6 @@ def check_benchmark(image_shape: tuple[int, int, int], classes: Sequence[str], n
     benchmark_delta(num_private)
 
 
-@typed
 def measure_dpimagebench(
     images: Images,
     test: Images,

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from idpgan.checks import typed, whole
+from idpgan.checks import whole
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.data.load import Split, place
@@ -90,7 +90,6 @@ def metric_notes(content: Mapping[str, Any]) -> list[str]:
     return list(dict.fromkeys([*content["notes"], *(note for result in results for note in result.get("notes", ()))]))
 
 
-@typed
 def evaluate_images(
     images: Images,
     split: Split,

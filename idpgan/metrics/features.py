@@ -27,7 +27,6 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate, mse_loss
 from torch.optim.lr_scheduler import OneCycleLR
 
-from idpgan.checks import typed
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.errors import DataError, InputError
@@ -112,7 +111,6 @@ class FeatureClassifier(FeatureNetwork):
         return self.model.features(images)
 
 
-@typed
 def full_training_set(split: Split, judged_on: Part = "test") -> Images:
     """Return all real training images that are there: public, holdout and private; shares leave the order unchanged.
 
@@ -125,7 +123,6 @@ def full_training_set(split: Split, judged_on: Part = "test") -> Images:
     return Images(images, torch.cat(labels) if labels else None, split.classes)
 
 
-@typed
 def fit_feature_classifier(
     images: Images,
     *,
@@ -169,7 +166,6 @@ def fit_feature_classifier(
     )
 
 
-@typed
 def extract_features(
     network: FeatureNetwork, images: Images, *, cache: Cache | None = None, progress: Progress = silent
 ) -> Tensor:
@@ -201,7 +197,6 @@ def extract_features(
     return (cache or Cache(None)).get("features", key, compute)["features"]
 
 
-@typed
 def class_probabilities(classifier: FeatureClassifier, features: Tensor) -> Tensor:
     """Return p(y|x) for the features (N, F) of images: (N, K) float64, on the CPU."""
     head = classifier.model.head
@@ -286,7 +281,6 @@ def num_steps(num_images: int) -> int:
     return min(MOST_STEPS, max(FEWEST_STEPS, math.ceil(PASSES * num_images / _BATCH)))
 
 
-@typed
 def fit_feature_autoencoder(
     images: Images,
     *,
@@ -367,7 +361,6 @@ class InceptionFeatures(nn.Module):
         return features
 
 
-@typed
 def load_inception(
     path: Path, image_shape: tuple[int, int, int], *, device: torch.device | str = "cpu"
 ) -> FeatureNetwork:

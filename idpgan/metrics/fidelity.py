@@ -22,7 +22,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.data.load import place
 from idpgan.errors import InputError
@@ -99,7 +98,6 @@ class FidelityResult(NearestScores, MetricResult):
     notes: tuple[str, ...]
 
 
-@typed
 def frechet_distance(features: Tensor, real: Tensor) -> float:
     """Return ``|m - m'|^2 + tr(S + S' - 2 (S S')^(1/2))`` of means and covariances, FID without a network.
 
@@ -119,7 +117,6 @@ def frechet_distance(features: Tensor, real: Tensor) -> float:
     return max(0.0, float(metric.compute()))  # rounding may leave -1e-6 where both are equal
 
 
-@typed
 def kernel_distance(features: Tensor, real: Tensor) -> tuple[float, float]:
     """Return mean and standard deviation of the squared maximum mean discrepancy over 100 random subsets, KID's.
 
@@ -147,7 +144,6 @@ def kernel_distance(features: Tensor, real: Tensor) -> tuple[float, float]:
     return float(mean), float(std)
 
 
-@typed
 def nearest_scores(features: Tensor, real: Tensor) -> NearestScores:
     """Return precision, recall, density and coverage; distances are Euclidean, in float64, a block of rows at a time.
 
@@ -182,7 +178,6 @@ def nearest_scores(features: Tensor, real: Tensor) -> NearestScores:
     )
 
 
-@typed
 def measure_fidelity(
     images: Images,
     real: Images,

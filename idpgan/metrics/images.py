@@ -12,7 +12,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from idpgan.checks import typed
 from idpgan.data.images import to_unit
 from idpgan.errors import InputError
 
@@ -21,7 +20,6 @@ _SSIM_WINDOW = 11  # pixels, Gaussian of standard deviation 1.5 (Wang et al. 200
 _CHUNK_NUMBERS = 1 << 24  # pixels at a time where a method needs several times its input in memory
 
 
-@typed
 def grey_histograms(images: Tensor) -> Tensor:
     """Count the grey levels of each image: int64 (N, 256), on the device of `images`.
 
@@ -43,7 +41,6 @@ def grey_histograms(images: Tensor) -> Tensor:
     return histograms
 
 
-@typed
 def entropy(images: Tensor) -> Tensor:
     r"""Return the entropy of each image's grey levels, ``-sum_i p_i log2 p_i`` in bits, in [0, 8].
 
@@ -58,7 +55,6 @@ def entropy(images: Tensor) -> Tensor:
     return torch.special.entr(shares).sum(dim=1) / math.log(2)
 
 
-@typed
 def mse(images: Tensor, reference: Tensor) -> Tensor:
     """Return the mean squared error of each image in the scale [0, 1]; float images may lie beyond it.
 
@@ -69,7 +65,6 @@ def mse(images: Tensor, reference: Tensor) -> Tensor:
     return (first - second).square_().flatten(1).mean(dim=1)
 
 
-@typed
 def absolute_error(images: Tensor, reference: Tensor) -> Tensor:
     """Return the mean absolute error of each image in the scale [0, 1]; float images may lie beyond it.
 
@@ -80,7 +75,6 @@ def absolute_error(images: Tensor, reference: Tensor) -> Tensor:
     return (first - second).abs_().flatten(1).mean(dim=1)
 
 
-@typed
 def relative_error(images: Tensor, reference: Tensor) -> Tensor:
     """Return the mean absolute error of each image once its pixels are clipped to [0, 1], as they are shown.
 
@@ -90,13 +84,11 @@ def relative_error(images: Tensor, reference: Tensor) -> Tensor:
     return absolute_error(images if images.dtype == torch.uint8 else images.clamp(0, 1), reference)
 
 
-@typed
 def psnr(images: Tensor, reference: Tensor) -> Tensor:
     """Return the peak signal-to-noise ratio in dB, ``-10 log10`` of `mse` (peak 1); equal images: infinite."""
     return -10 * mse(images, reference).log10()
 
 
-@typed
 def ssim(images: Tensor, reference: Tensor) -> Tensor:
     """Return the structural similarity of each image, in [-1, 1], 1 for equal images.
 
@@ -141,7 +133,6 @@ def ssim(images: Tensor, reference: Tensor) -> Tensor:
     return torch.cat(parts)
 
 
-@typed
 def histogram_distance(images: Tensor, reference: Tensor) -> Tensor:
     """Return the total variation between the grey histograms of each image and of its original, in [0, 1].
 
@@ -193,7 +184,6 @@ def _pair(images: Tensor, reference: Tensor) -> tuple[Tensor, Tensor]:
 # epsilon. Liu et al. (2021), section 4.2, filter their published images to judge how much noise can be removed.
 
 
-@typed
 def mean_filter(images: Tensor, side: int = 3) -> Tensor:
     """Return images whose pixels are the means of the ``side`` x ``side`` pixels around them.
 
@@ -213,7 +203,6 @@ def mean_filter(images: Tensor, side: int = 3) -> Tensor:
     return _filtered(images, side, lambda neighbors: neighbors.mean(-1))
 
 
-@typed
 def median_filter(images: Tensor, side: int = 3) -> Tensor:
     """Return images whose pixels are the medians of the ``side`` x ``side`` pixels around them; see `mean_filter`.
 

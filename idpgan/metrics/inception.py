@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.errors import InputError
 from idpgan.metrics.cache import Cache
@@ -56,7 +55,6 @@ class InceptionResult(MetricResult):
     notes: tuple[str, ...]
 
 
-@typed
 def inception_score(probabilities: Tensor, splits: int = 10) -> tuple[float, float]:
     r"""Compute the inception score from the class probabilities of any classifier.
 
@@ -106,7 +104,6 @@ def inception_score(probabilities: Tensor, splits: int = 10) -> tuple[float, flo
     return float(stacked.mean()), float(stacked.std(correction=0))
 
 
-@typed
 def measure_inception(
     images: Images,
     classifier: FeatureClassifier,

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idpgan.checks import typed
 from idpgan.data.images import Images, to_unit
 from idpgan.errors import InputError
 from idpgan.metrics.metric import Judging, Metric, MetricResult, MetricTable
@@ -61,7 +60,6 @@ class Recognition(MetricResult):
     ranks: tuple[float, ...]
 
 
-@typed
 def halves(identities: Tensor) -> tuple[Tensor, Tensor]:
     """Split a set within each person: the first floor(k/2) of k images to train on, the rest to test (section 4.1).
 
@@ -89,7 +87,6 @@ def halves(identities: Tensor) -> tuple[Tensor, Tensor]:
     return first.nonzero().flatten(), (~first).nonzero().flatten()
 
 
-@typed
 def recognize(
     train: Tensor,
     train_identities: Tensor,
@@ -155,7 +152,6 @@ def scores_by_svm(
     return decisions
 
 
-@typed
 def recognize_by_network(
     train: Tensor,
     train_identities: Tensor,

@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 
-from idpgan.checks import typed
 from idpgan.data.images import Images, numbered_by
 from idpgan.data.intake import Range, gathered
 from idpgan.errors import DataError, InputError
@@ -41,7 +40,6 @@ def kind_of(path: Path) -> Kind:
     raise InputError(f"{path} is not an npz file. Name a run, a release, a folder of images or an npz file.")
 
 
-@typed
 def read_images(
     source: Any,
     image_shape: tuple[int, int, int] | None = None,

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
 from idpgan.data.load import place
@@ -85,7 +84,6 @@ class UtilityResult(MetricResult):
         return {**super().to_json(), "scores": scores, "chosen": self.chosen.name}
 
 
-@typed
 def measure_utility(
     images: Images,
     test: Images,

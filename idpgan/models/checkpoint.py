@@ -14,12 +14,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from idpgan.checks import typed
 from idpgan.config import Section, build
 from idpgan.data.images import check_class_names
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import parse_json, pasted, read_plain, write_bytes_atomic, write_text_atomic
-from idpgan.host import own_state
 from idpgan.models.config import ModelConfig, Origin, of_release
 from idpgan.models.families import build_generator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
@@ -54,7 +52,6 @@ class _Proposer(Section):
     proposer: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
 
 
-@own_state()
 def save_generator(
     path: str | os.PathLike[str],
     generator: Generator,
@@ -117,7 +114,6 @@ def weight_bytes(network: nn.Module) -> bytes:
     return save({name: tensor.detach().cpu().contiguous() for name, tensor in network.state_dict().items()})
 
 
-@typed
 def load_generator(path: str | os.PathLike[str], module: Any = None) -> Generator:
     """Load a generator on the CPU, in eval mode; `idpgan.load_generator` adds what protects its training images.
 

@@ -26,7 +26,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from idpgan.checks import typed
 from idpgan.config import nearest_hint
 from idpgan.errors import InputError
 from idpgan.models.initialize import seeded_init
@@ -266,7 +265,6 @@ class ResNeXt:
 ResidualNetwork = ResNet | WideResNet | ResNeXt
 
 
-@typed
 def build_residual(
     network: ResidualNetwork, image_shape: tuple[int, int, int], num_classes: int, *, seed: int = 0
 ) -> Classifier:

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 
 from idpgan.errors import ConfigError
-from idpgan.host import own_state
 from idpgan.models.config import ModelConfig, Origin, classes_of
 from idpgan.models.dcgan import Critic, DcganGenerator
 from idpgan.models.diffusion import DiffusionGenerator
@@ -32,7 +31,6 @@ _COPIES = 4  # of each weight: itself, its gradient, and Adam's two averages
 _FLOAT = 4  # bytes
 
 
-@own_state()
 def build_generator(config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> Generator:
     """Build a generator of the family that the config names.
 

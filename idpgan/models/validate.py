@@ -19,7 +19,6 @@ from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.spectral_norm import SpectralNorm
 
 from idpgan.errors import ConfigError
-from idpgan.host import own_state
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import seeded_init
 from idpgan.own_code import error_line
@@ -58,7 +57,6 @@ class _Call(NamedTuple):
     outputs: list[Tensor]
 
 
-@own_state()
 def validate_private_critic(
     module: nn.Module,
     *,

@@ -16,7 +16,6 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from idpgan.checks import typed
 from idpgan.device import by_device, is_gpu
 from idpgan.errors import InputError
 from idpgan.numerics.gram_svd import gram_svd
@@ -38,7 +37,6 @@ _NEARLY = 200.0  # a residual up to this multiple of its limit gets more rounds,
 _settings_lock = threading.Lock()  # torch has one thread count for future threads: one call at a time changes it
 
 
-@typed
 def batched_svd(matrices: Tensor, rank: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """Decompose every matrix of a batch, or find its leading singular triplets.
 

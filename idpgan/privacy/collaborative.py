@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from idpgan.checks import typed, whole
+from idpgan.checks import whole
 from idpgan.errors import InputError
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.mechanisms import DiscreteLaplace, Grid
@@ -38,7 +38,6 @@ def _positive(**numbers: float) -> None:
             raise InputError(f"{name} = {value} must be positive and finite.")
 
 
-@typed
 def sharing_scales(epsilon: float, uploads: int, bound: float) -> SharingScales:
     """Return the noise of Shokri and Shmatikov 2015, figure 12, for one participant and epoch.
 
@@ -56,7 +55,6 @@ def sharing_scales(epsilon: float, uploads: int, bound: float) -> SharingScales:
     return SharingScales(unit / (8 / 9 * epsilon), 2 * unit / (8 / 9 * epsilon), unit / (2 / 9 * epsilon))
 
 
-@typed
 def sharing_epsilon(scales: SharingScales, uploads: int, bound: float, epochs: int, redrawn: bool = True) -> float:
     """Return the pure epsilon of everything that one participant uploads; its whole data set is the unit.
 
@@ -79,7 +77,6 @@ def sharing_epsilon(scales: SharingScales, uploads: int, bound: float, epochs: i
     return epochs * uploads * each * _SAFE
 
 
-@typed
 def split_network_epsilon(dimensions: int, bound: float, scale: float) -> float:
     """Return the pure epsilon of one image whose features leave the device with Laplace noise; replace-one.
 
@@ -96,7 +93,6 @@ def split_network_epsilon(dimensions: int, bound: float, scale: float) -> float:
     return 2 * bound * whole(dimensions, "dimensions", 1) / scale * _SAFE
 
 
-@typed
 def nullified_epsilon(epsilon: float, rate: float) -> float:
     """Return the pure epsilon of *one pixel* if a coin of chance ``rate`` sets it to 0 before the mechanism sees it.
 

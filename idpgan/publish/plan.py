@@ -18,7 +18,6 @@ from idpgan.audit.cases import USUAL_RUNS, AuditCase, guarantees
 from idpgan.audit.entry import Entry, Request
 from idpgan.audit.neighbors import PAIRS, Pair
 from idpgan.audit.statistics import Maker
-from idpgan.checks import typed
 from idpgan.config import Section, build, nearest_hint
 from idpgan.data.images import LONGEST_CLASS_NAME
 from idpgan.errors import InputError
@@ -279,7 +278,6 @@ def plan_release(
     return PublicationPlan(method, whole, epsilon, delta, options)
 
 
-@typed
 def offer(
     method: str,
     num: int,

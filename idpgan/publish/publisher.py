@@ -87,7 +87,6 @@ class Release:
         write_release(folder, artifact, table.settings(self.plan or table.plan()), self.privacy, self.events)
 
 
-@typed
 def release(
     images: Tensor,
     method: str,

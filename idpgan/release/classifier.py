@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self, cast
 
 from pydantic import Field
 
-from idpgan.checks import typed
 from idpgan.config import Section, build
 from idpgan.data.images import check_class_names
 from idpgan.errors import InputError
@@ -85,7 +84,6 @@ class ClassifierArtifact:
 KINDS = {ClassifierArtifact.kind: Kind(ClassifierArtifact, run_from_release)}
 
 
-@typed
 def load_classifier(path: str | os.PathLike[str]) -> PrivateClassifier:
     """Load a released classifier on the CPU, in eval mode; no code is run, and no data is needed.
 

@@ -31,7 +31,6 @@ from idpgan.files import (
     whole_folder,
     write_bytes_atomic,
 )
-from idpgan.host import own_state
 from idpgan.memory import GIB, free_memory
 from idpgan.models.checkpoint import MOST_TEXT_BYTES, find_weights
 from idpgan.models.config import Purpose
@@ -73,7 +72,6 @@ class _Drawn:
     mark: Mark | None
 
 
-@own_state()
 def export_samples(
     source: Path,
     num: int,

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self, cast
 
-from idpgan.checks import typed
 from idpgan.config import build
 from idpgan.errors import InputError
 from idpgan.files import write_bytes_atomic
@@ -118,7 +117,6 @@ class GeneratorArtifact:
 KINDS = {GeneratorArtifact.kind: Kind(GeneratorArtifact, run_from_release)}
 
 
-@typed
 def load_generator(path: str | os.PathLike[str], module: Any = None) -> Generator:
     """Load a released generator on the CPU, in eval mode; no code of the release is run, and no data is needed.
 

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, Field
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from idpgan.checks import typed, whole
+from idpgan.checks import whole
 from idpgan.config import Section, build
 from idpgan.data.images import LONGEST_CLASS_NAME, check_class_names
 from idpgan.errors import InputError
@@ -236,7 +236,6 @@ KINDS = {ModelArtifact.kind: Kind(ModelArtifact, ModelTable.from_release)}
 # Writing and loading ---------------------------------------------------------------------------------------------
 
 
-@typed
 def write_model(
     folder: str | os.PathLike[str],
     module: nn.Module,
@@ -332,7 +331,6 @@ def _try(module: nn.Module, described: Described) -> None:
         module.train(training)
 
 
-@typed
 def load_model(folder: str | os.PathLike[str], module: nn.Module) -> ForeignClassifier | ForeignGenerator:
     """Put the tensors of a release into a module of its class, and return it as a classifier or generator.
 

@@ -143,7 +143,7 @@ REFUSED = {
     "one hot": ({"labels": np.eye(2, dtype=int)[LABELS]}, "not a row of zeros and a one"),
     "no classes": ({"labels": np.arange(NUM)}, "60 values for 60 images"),
     "epsilon": ({"epsilon": -1.0}, "privacy.epsilon = -1"),
-    "epsilon as text": ({"epsilon": "1"}, "without quotes"),
+    "epsilon as text": ({"epsilon": "1"}, "must be a number, got str"),
     "delta": ({"delta": 0.5}, "below 1/N = 0.0166667"),
     "unit": ({"unit": "pixel"}, "Known: image, person"),
     "nobody known": ({"unit": "person"}, "give people="),
@@ -153,7 +153,7 @@ REFUSED = {
     "unsound": ({"method": "idp-gan-published"}, "does not keep to the epsilon"),
     "no guarantee": ({"method": "wgan-gp"}, "trains on the raw images without noise"),
     "place": ({"out": "no/where"}, "the folder no does not exist"),
-    "settings": ({"settings": "training.steps=1"}, "must be a list of texts"),
+    "settings": ({"settings": "training.steps=1"}, "must be a sequence with a text each"),
     "device": ({"device": "tpu"}, "tpu"),
     "key": ({"settings": ["method.symetric=true"]}, "Did you mean 'symmetric'?"),
 }

@@ -186,7 +186,6 @@ class Obfuscator(nn.Module, ABC):
             raise InputError("landmarks must be finite numbers of px, at least one for each image.")
 
 
-@typed
 def make_obfuscator(
     name: str,
     image_shape: tuple[int, int, int],
@@ -239,7 +238,6 @@ class _Saved(Section):
     options: dict[str, Any]
 
 
-@typed
 def load_obfuscator(folder: Path) -> Obfuscator:
     """Load what `Obfuscator.save` wrote, without executing code.
 
