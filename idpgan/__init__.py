@@ -74,7 +74,7 @@ def __dir__() -> list[str]:
 def __getattr__(name: str) -> Any:
     """Load a room, or what reads a release, on first use."""
     if name in _NAMES:
-        from idpgan.lazy import public
+        from idpgan.checks import public
 
         return public(_NAMES[name], name)
     if name in __all__:

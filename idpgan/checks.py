@@ -1,22 +1,59 @@
-"""Checks of arguments of the public functions: one line that names argument, wanted and given type."""
+"""The public doors: names that are loaded on first use, and checks of the arguments of what is exported.
+
+Each refusal is one line that names argument, wanted and given type.
+"""
 
 from __future__ import annotations
 
 import collections.abc
 import enum
 import functools
+import importlib
 import inspect
 import math
 import numbers
 import os
+import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from idpgan.errors import InputError
 from idpgan.host import own_state
+from idpgan.removed import gone
+
+
+def public(module: str, name: str) -> Any:
+    """Return what a module defines as a user may call it: a function with its checks."""
+    value = getattr(importlib.import_module(module), name)
+    return _checked(value) if inspect.isfunction(value) else value
+
+
+@functools.cache
+def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
+    return typed(function)
+
+
+def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+    """Return a package's ``__getattr__``, and let ``dir`` list the names.
+
+    ``modules`` maps a public name to its module: of the package, or of another room by its full name.
+    """
+
+    def import_name(name: str) -> Any:
+        if line := gone(f"{package}.{name}"):
+            raise ImportError(line)  # in place of an AttributeError ``from package import name`` says a line of its own
+        if name not in modules:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module = modules[name]
+        return public(module if "." in module else f"{package}.{module}", name)
+
+    namespace = vars(sys.modules[package])
+    namespace["__dir__"] = lambda: sorted({*namespace, *modules})
+    return import_name
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -33,7 +70,7 @@ class _UnfitError(Exception):
 def typed(function: Callable[P, R]) -> Callable[P, R]:
     """Check a public function's arguments by its own annotations: what they do not admit is an `InputError`.
 
-    `lazy.public` does so for every function that a room exports; methods of exported classes have it as a decorator.
+    `public` does so for every function that a room exports; methods of exported classes have it as a decorator.
 
     Strict as the config is: True, "1" and NaN are not numbers, 1.0 is not a whole number. Accepted are also
     NumPy arrays for tensors, NumPy's numbers, the names of units and relations, and texts for paths. What the host has

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from idpgan.lazy import lazy_names
+from idpgan.checks import lazy_names
 
 if TYPE_CHECKING:
     from idpgan.attacks.evaluate import evaluate_scores as evaluate_scores

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from idpgan.lazy import lazy_names
+from idpgan.checks import lazy_names
 
 if TYPE_CHECKING:
     from idpgan.audit.distinguish import audit as audit

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from idpgan.lazy import lazy_names
+from idpgan.checks import lazy_names
 
 if TYPE_CHECKING:
     from idpgan.models.checkpoint import load_generator as load_generator

@@ -14,7 +14,7 @@ Words and symbols:
 
 from typing import TYPE_CHECKING
 
-from idpgan.lazy import lazy_names
+from idpgan.checks import lazy_names
 from idpgan.privacy.accounting import calibrate, compose_epsilon
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.privacy.event import Event

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from idpgan.lazy import lazy_names
+from idpgan.checks import lazy_names
 from idpgan.methods import methods_of
 
 if TYPE_CHECKING:
