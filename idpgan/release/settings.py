@@ -63,6 +63,12 @@ def run_from_release(table: Any, described: Mapping[str, Any], statement: Statem
     if num_public and not (data.get("public_share") or data.get("public")):  # they came from a separate folder
         table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}
     config = build_config(table, "config.json", earlier=True)
+    named, made = config.data.classes, tuple(described["classes"])
+    if named is not None and named != made:
+        raise ConfigError(
+            f"config.json: data.classes = {', '.join(named)[:80]!a}, and what is given away has the classes "
+            f"{', '.join(made)[:80]!a}."
+        )
     if config.data.name not in sources.NAMES:
         raise ConfigError(f"config.json: data.name = {ascii(config.data.name)[:60]} is not a known data set.")
     refuse_unsound(config)

@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 import stat
+from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -348,7 +349,6 @@ def test_more_noise_in_the_config_of_dp_gan_is_found_out(budget_run, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["wgan-gp", "idp-gan-published", "diffusion", "edm"])
 def test_the_release_of_every_method_is_consistent(tmp_path, name):
-    from pathlib import Path
 
     from idpgan.config import load_table
 
@@ -356,6 +356,23 @@ def test_the_release_of_every_method_is_consistent(tmp_path, name):
     table = load_table(configs / f"digits-{name}.toml")
     path = train(tmp_path / "run", ["training.steps=6", "training.tick_steps=10"], table)
     assert verdict(path) == ""
+
+
+CLASSES = {  # of the settings, where those of the generator are neutral, happiness
+    "permuted": ["happiness", "neutral"],
+    "shorter": ["neutral"],
+    "longer": ["neutral", "happiness", "anger"],
+    "none": [],
+    "another": ["neutral", "anger"],
+    "as they are": ["neutral", "happiness"],
+}
+
+
+@pytest.mark.parametrize("named", CLASSES)
+def test_the_classes_of_the_settings_are_those_of_what_is_given_away(tmp_path, named):
+    folder = shutil.copytree(Path(__file__).parent / "frozen" / "init-photos-grey", tmp_path / "release")
+    config(lambda content: content["settings"]["data"].update(classes=CLASSES[named]))(folder)
+    assert ("data.classes = " in verdict(folder)) == (named != "as they are")
 
 
 def test_a_version_is_no_place_for_sentences(release):
