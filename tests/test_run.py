@@ -169,12 +169,6 @@ def test_git_commit_is_that_of_the_package_or_none(tmp_path, monkeypatch):
     assert describe_environment()["git"] is None
 
 
-@pytest.mark.parametrize("module", ["idpgan.run", "idpgan.models.config"])
-def test_cheap_modules_do_not_import_torch(module):
-    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_one_process_at_a_time_trains_a_run(tmp_path):
     run = RunFolder.create(tmp_path / "run", "", {})
     with run.locked(), pytest.raises(InputError, match="Another process"), RunFolder.open(run.path).locked():

@@ -63,20 +63,32 @@ def read_file(path: Path, package: Path) -> Source:
     }
     functions = [
         Function(node.name, len(code.intersection(range(first_line(node), last_line(node) + 1))))
-        for node in ast.walk(tree)
+        for node in statements(tree)
         if isinstance(node, DEFINITIONS)
     ]
     lambdas = sum(
-        isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Lambda) for node in ast.walk(tree)
+        isinstance(node, ast.Assign | ast.AnnAssign) and isinstance(node.value, ast.Lambda) for node in statements(tree)
     )
     imports = set(imported(tree, package.name, type_checking=path.name != "__init__.py"))
     return Source(path.relative_to(package).as_posix(), len(code), functions, lambdas, imports)
 
 
+def children(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield what lies directly in a statement and is no expression: statements lie in nothing else."""
+    return (node for node in ast.iter_child_nodes(tree) if not isinstance(node, ast.expr))
+
+
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Yield all statements of a file."""
+    for node in children(tree):
+        yield node
+        yield from statements(node)
+
+
 def docstring_lines(tree: ast.Module) -> set[int]:
     """Return the numbers of all lines that docstrings take."""
     lines: set[int] = set()
-    for node in ast.walk(tree):
+    for node in (tree, *statements(tree)):
         if isinstance(node, ast.Module | ast.ClassDef | DEFINITIONS[0] | DEFINITIONS[1]):
             first = node.body[0] if node.body else None
             if (
@@ -100,7 +112,7 @@ def last_line(node: Any) -> int:
 
 def imported(tree: ast.AST, package: str, type_checking: bool) -> Iterator[str]:
     """Yield the package's modules that a file imports; an imported name may or may not be a module."""
-    for node in ast.iter_child_nodes(tree):
+    for node in children(tree):
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test) and not type_checking:
             continue
         names: list[str] = []

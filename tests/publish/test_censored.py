@@ -33,6 +33,7 @@ def bar(images):
     return float(images[:, 0, 1:3, 1:7].mean() - images[:, 0, [0, 3]].mean())
 
 
+@pytest.mark.slow  # quickly: against an adversary that knows, in test_trained.py
 @pytest.mark.trained
 def test_a_mark_is_removed_although_no_image_is_known_with_and_without_it():
     images, _, has = marked(320, 0)
@@ -47,6 +48,7 @@ def test_a_mark_is_removed_although_no_image_is_known_with_and_without_it():
     assert bar(released[on]) < 0.16
 
 
+@pytest.mark.slow  # quickly: against an adversary that knows, in test_trained.py
 @pytest.mark.trained
 def test_a_mark_stays_without_an_adversary():
     """The control of the removal."""
