@@ -5,11 +5,13 @@ Importing this imports neither torch nor NumPy.
 
 from __future__ import annotations
 
+import itertools
+import re
 import sys
 import threading
 import warnings
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
 WARNED = "default"  # what becomes of a filter that makes a warning an error; the package's own tests keep "error"
@@ -21,18 +23,24 @@ def own_state() -> Iterator[None]:
 
     A default dtype of float64, ``no_grad``, autocast, a default device, ``np.seterr(all="raise")`` or warnings as
     errors would change what is released, or end a run after its charge. The caller's settings hold again afterwards,
-    whatever happened. Default dtype and filters belong to all threads: the last call that ends puts them back.
+    whatever happened. Default dtype, filters and what Pillow makes of half a file belong to all threads: the last call
+    that ends puts them back.
     """
     if getattr(_thread, "within", False):  # one public function calls another
         yield
         return
     with ExitStack() as stack:
-        _thread.within = True
+        _thread.within, _thread.call = True, next(_calls)
         stack.callback(setattr, _thread, "within", False)
         stack.enter_context(_of_process)
         for each in _odd_settings():
             stack.enter_context(each)
         yield
+
+
+def call() -> int:
+    """Return the number of this thread's newest public call; 0 before its first."""
+    return getattr(_thread, "call", 0)
 
 
 def _odd_settings() -> Iterator[AbstractContextManager[Any]]:
@@ -54,30 +62,62 @@ def _odd_settings() -> Iterator[AbstractContextManager[Any]]:
         yield torch.device("cpu")
 
 
-class _OfProcess:
-    """What belongs to all threads: set when the first call begins, put back when the last one ends."""
+class Shared:
+    """A setting of the whole process: made when the first block begins, put back when the last one ends.
 
-    def __init__(self) -> None:
-        self._lock, self._calls, self._saved = threading.Lock(), 0, ExitStack()
+    Where each block put back what it had found, blocks of several threads would leave the setting of one of them.
+    """
+
+    def __init__(self, setting: Callable[[], AbstractContextManager[Any]]) -> None:
+        self._setting, self._lock, self._blocks, self._made = setting, threading.Lock(), 0, ExitStack()
 
     def __enter__(self) -> None:
         with self._lock:
-            torch: Any = sys.modules.get("torch")
-            if not self._calls and torch is not None and torch.get_default_dtype() is not torch.float32:
-                self._saved.callback(torch.set_default_dtype, torch.get_default_dtype())
-                torch.set_default_dtype(torch.float32)
-            if not self._calls and any(action == "error" for action, *_ in warnings.filters):
-                self._saved.enter_context(warnings.catch_warnings())
-                filters: Any = warnings.filters
-                filters[:] = [(WARNED if action == "error" else action, *what) for action, *what in filters]
-            self._calls += 1
+            if not self._blocks:
+                self._made.enter_context(self._setting())
+            self._blocks += 1
 
     def __exit__(self, *error: object) -> None:
         with self._lock:
-            self._calls -= 1
-            if not self._calls:
-                self._saved.close()
+            self._blocks -= 1
+            if not self._blocks:
+                self._made.close()
+
+
+@contextmanager
+def _settings_of_process() -> Iterator[None]:
+    """Set default dtype, filters of warnings, and that a file that ends too early is no picture."""
+    with ExitStack() as stack:
+        torch: Any = sys.modules.get("torch")
+        if torch is not None and torch.get_default_dtype() is not torch.float32:
+            stack.callback(torch.set_default_dtype, torch.get_default_dtype())
+            torch.set_default_dtype(torch.float32)
+        pillow: Any = sys.modules.get("PIL.ImageFile")
+        if pillow is not None and pillow.LOAD_TRUNCATED_IMAGES:
+            stack.callback(setattr, pillow, "LOAD_TRUNCATED_IMAGES", pillow.LOAD_TRUNCATED_IMAGES)
+            pillow.LOAD_TRUNCATED_IMAGES = False
+        if any(action == "error" for action, *_ in warnings.filters):
+            stack.enter_context(warnings.catch_warnings())
+            filters: Any = warnings.filters
+            filters[:] = [(WARNED if action == "error" else action, *what) for action, *what in filters]
+        yield
+
+
+@contextmanager
+def unwarned(category: type[Warning] = Warning, message: str = "") -> Iterator[None]:
+    """Ignore warnings in the block whose text begins so. Filters that other threads set meanwhile stay theirs."""
+    filters: Any = warnings.filters
+    entry = ("ignore", re.compile(message, re.IGNORECASE), category, None, 0)
+    filters.insert(0, entry)
+    try:
+        yield
+    finally:
+        copies: Any = {id(each): each for each in (filters, warnings.filters)}  # `catch_warnings` elsewhere makes one
+        for each in copies.values():
+            with suppress(ValueError):
+                each.remove(entry)
 
 
 _NUMPY = {"divide": "warn", "over": "warn", "under": "ignore", "invalid": "warn"}  # as NumPy has it
-_thread, _of_process = threading.local(), _OfProcess()
+_calls = itertools.count(1)
+_thread, _of_process = threading.local(), Shared(_settings_of_process)

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 import idpgan
@@ -21,8 +22,10 @@ from idpgan import attacks, audit, continual, host, metrics, models, privacy, pu
 from idpgan.audit.one_run import make_canaries
 from idpgan.checks import typed
 from idpgan.commands import process_ledger
+from idpgan.data.image_files import decode
 from idpgan.data.images import Images
 from idpgan.data.load import Split
+from idpgan.errors import DataError
 from idpgan.privacy import Event, Noise, Relation, Unit
 from idpgan.privacy.tiles import Tiles
 
@@ -321,6 +324,55 @@ def test_two_threads_and_a_failure_leave_the_host_as_it_was():
         assert (seen, torch.get_default_dtype()) == ([torch.float32], torch.float64)
     finally:
         torch.set_default_dtype(before)
+
+
+def test_blocks_of_two_threads_without_warnings_leave_the_filters_of_the_host():
+    """The first block ends before the second, and the host sets a filter of its own between them."""
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        before = list(warnings.filters)
+        first, second = host.unwarned(), host.unwarned()
+        with first:
+            second.__enter__()
+            warnings.warn("of a library", UserWarning, stacklevel=1)
+            warnings.filterwarnings("error", message="of the host")
+        warnings.warn("of a library", UserWarning, stacklevel=1)
+        second.__exit__(None, None, None)
+        assert warnings.filters[1:] == before
+        with pytest.raises(UserWarning):
+            warnings.warn("of the host", UserWarning, stacklevel=1)
+        warnings.warn("after it", UserWarning, stacklevel=1)
+    assert [str(each.message) for each in heard] == ["after it"]
+
+
+def test_a_setting_that_is_shared_is_put_back_when_the_last_block_ends():
+    made = []
+
+    @contextmanager
+    def setting():
+        made.append("set")
+        yield
+        made.append("put back")
+
+    shared = host.Shared(setting)
+    with ExitStack() as outer:
+        with shared:
+            outer.enter_context(shared)
+        assert made == ["set"]
+    assert made == ["set", "put back"]
+
+
+def test_half_a_picture_is_none_whatever_the_host_has_told_pillow(tmp_path, monkeypatch):
+    whole = tmp_path / "whole.jpg"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64), dtype=np.uint8)).save(whole)
+    half = tmp_path / "half.jpg"
+    half.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    monkeypatch.setattr("PIL.ImageFile.LOAD_TRUNCATED_IMAGES", True)
+    assert decode(half, 1, (64, 64)).shape == (1, 64, 64)  # the host's own way, outside of a call
+    with host.own_state():
+        assert decode(whole, 1, (64, 64)).shape == (1, 64, 64)
+        with pytest.raises(DataError):
+            decode(half, 1, (64, 64))
 
 
 IMPORTED = """

@@ -7,7 +7,6 @@ import importlib.metadata
 import math
 import os
 import platform
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -16,6 +15,7 @@ from packaging.requirements import Requirement
 
 from idpgan.commands.command import Answer, command
 from idpgan.errors import InputError
+from idpgan.host import unwarned
 from idpgan.memory import GIB, free_memory
 
 _MODULES = {"pillow": "PIL", "scikit-learn": "sklearn", "tomli-w": "tomli_w"}  # that are named otherwise than packages
@@ -120,7 +120,7 @@ def _version(name: str, tested: Mapping[str, Requirement]) -> Finding:
     specifier, mend = tested[name].specifier, f'pip install "{tested[name]}"'
     try:
         version = importlib.metadata.version(name)
-        with warnings.catch_warnings(action="ignore"):  # of the libraries about themselves
+        with unwarned():  # of the libraries about themselves
             importlib.import_module(_MODULES.get(name, name))
     except importlib.metadata.PackageNotFoundError:
         return Finding(name, f"not installed, tested {specifier}", False, mend)

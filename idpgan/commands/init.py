@@ -117,7 +117,7 @@ def config_for(source: str, options: InitOptions | None = None) -> Template:
         InputError: If the source is neither, lacks what is wanted, or images have no size that networks are built for.
     """
     from idpgan.config import config_names, load_table, packaged
-    from idpgan.data.source import silenced
+    from idpgan.data.source import SILENCED
 
     options = options or InitOptions()
     if source in config_names():
@@ -130,7 +130,7 @@ def config_for(source: str, options: InitOptions | None = None) -> Template:
         return Template(packaged(source), table, (), _how_long(table["method"]["name"]))
     if went := gone(f"config {source}"):
         raise InputError(went)
-    with silenced():  # the comments say what is wrong with the data
+    with SILENCED:  # the comments say what is wrong with the data
         return _template(source, options)
 
 

@@ -6,7 +6,6 @@ import hashlib
 import math
 import os
 import re
-import warnings
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -20,6 +19,7 @@ from idpgan import files
 from idpgan.commands.command import Answer, command, option, refuse_below
 from idpgan.commands.folder import sides
 from idpgan.errors import DataError, InputError
+from idpgan.host import unwarned
 from idpgan.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -353,7 +353,7 @@ def _make_all(planned: Planned, making: _Making, progress: Progress) -> list[_Ma
 
     pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
     try:
-        with warnings.catch_warnings(action="ignore"):  # the host's filters must not make errors of Pillow's
+        with unwarned():  # the host's filters must not make errors of Pillow's
             for results in pool.map(chunk, range(0, len(photos), _CHUNK)):
                 made += results
                 progress("photos", len(made), len(photos))

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from idpgan import host
 from idpgan.data.cells import BLANKS, spellings
 from idpgan.data.config import DataConfig
 from idpgan.data.image_files import Shape, header, in_folders, leftovers
@@ -181,13 +182,13 @@ def warn_of_spellings(people: Iterable[str], where: str) -> None:
 
 
 def warn_once(text: str) -> None:
-    """Warn the curator on the terminal once per process, because several modules describe the same folder."""
+    """Warn the curator on the terminal once in a public call, because several modules describe the same folder."""
     if _LOG.isEnabledFor(logging.WARNING):  # what is kept back is not said yet
-        _warn(text)
+        _warn(text, host.call())
 
 
-@functools.cache
-def _warn(text: str) -> None:
+@functools.lru_cache(maxsize=1000)
+def _warn(text: str, _: int) -> None:
     _LOG.warning("%s", text)
 
 

@@ -14,7 +14,6 @@ import functools
 import hashlib
 import logging
 import secrets
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,6 +24,7 @@ from PIL import Image
 from idpgan.data import cells
 from idpgan.data.image_files import DAMAGE, MOST_PIXELS, ROOM
 from idpgan.errors import DataError, InputError
+from idpgan.host import unwarned
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -114,7 +114,7 @@ def patients(paths: Sequence[Path]) -> list[str]:
 
 def _read(path: Path, tags: list[str] | None = None) -> Dataset:
     pydicom = _pydicom()
-    with warnings.catch_warnings(action="ignore"):  # of values that the standard forbids and everybody writes
+    with unwarned():  # of values that the standard forbids and everybody writes
         try:
             data_set: Dataset = pydicom.dcmread(path, specific_tags=tags, stop_before_pixels=tags is not None)
         except (pydicom.errors.InvalidDicomError, *DAMAGE) as error:

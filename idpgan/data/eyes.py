@@ -25,6 +25,7 @@ import numpy as np
 from PIL import Image
 
 from idpgan.errors import InputError
+from idpgan.host import Shared
 
 LEFT, RIGHT, HEIGHT = PLACES = 0.29, 0.71, 0.38  # of the eyes, as shares of width and height
 SEARCHED = (200, 600)  # px: small faces are searched in a photo with a shorter side in this range
@@ -89,7 +90,6 @@ def face_finder() -> Iterator[Finder]:
             'pip install "idpgan[faces]"'
         )
     local = threading.local()  # a cascade keeps the picture that it searches
-    threads, open_cl = cv2.getNumThreads(), cv2.ocl.useOpenCL()
 
     def find(grey: np.ndarray, most: int) -> list[Face]:
         if not hasattr(local, "cascades"):
@@ -98,13 +98,25 @@ def face_finder() -> Iterator[Finder]:
             local.cascades = {name: cv2.CascadeClassifier(path) for name, path in paths.items()}
         return _faces(grey, most, local.cascades)
 
+    with _one_thread:
+        yield find
+
+
+@contextmanager
+def _single_thread() -> Iterator[None]:
+    import cv2
+
+    threads, open_cl = cv2.getNumThreads(), cv2.ocl.useOpenCL()
     cv2.setNumThreads(1)
     cv2.ocl.setUseOpenCL(False)
     try:
-        yield find
+        yield
     finally:
         cv2.setNumThreads(threads)
         cv2.ocl.setUseOpenCL(open_cl)
+
+
+_one_thread = Shared(_single_thread)
 
 
 def _faces(grey: np.ndarray, most: int, cascades: Mapping[str, Any]) -> list[Face]:

@@ -21,7 +21,6 @@ import os
 import stat
 import struct
 import threading
-import warnings
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +39,7 @@ from idpgan.data.images import Images
 from idpgan.data.labels import NONE
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.errors import DataError
+from idpgan.host import unwarned
 from idpgan.progress import Progress, silent
 
 _LOG = logging.getLogger(__name__)
@@ -438,7 +438,7 @@ def read_files(
 
     refused: list[Refused] = []
     # Pillow releases the interpreter lock while it decodes; the host's filters must not make errors of its warnings.
-    with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor() as pool:
+    with unwarned(), ThreadPoolExecutor() as pool:
         for done, part in enumerate(pool.map(fill, range(0, len(paths), CHUNK)), start=1):
             refused += part
             memory.let_go(stored)

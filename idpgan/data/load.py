@@ -31,7 +31,7 @@ from idpgan.data.images import (
     numbered_by,
 )
 from idpgan.data.labels import NONE, positions_of
-from idpgan.data.source import DataSet, PublicFacts, Refused, silenced
+from idpgan.data.source import SILENCED, DataSet, PublicFacts, Refused
 from idpgan.data.sources import arrays, folder
 from idpgan.device import free_bytes, is_gpu
 from idpgan.errors import ConfigError, DataError
@@ -217,7 +217,7 @@ def load_again(config: DataConfig, progress: Progress = silent) -> Split:
         ConfigError: As `load`.
         DataError: Likewise.
     """
-    with silenced():
+    with SILENCED:
         split = load(config, progress)
     if split.refused:
         _LOG.warning("%d files stand as null records; log.txt of the run has the reasons.", len(split.refused))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from idpgan import host
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.progress import Progress
@@ -101,12 +102,11 @@ def warn_of_null(refused: Sequence[Refused], num: int) -> None:
             len(refused), num, " Is it the right folder?" if 2 * len(refused) > num else "",
             " ".join(file.reason for file in refused[:3]),
         )  # fmt: skip
-        _explain_null()
+        _explain_null(host.call())
 
 
 @contextlib.contextmanager
-def silenced() -> Iterator[None]:
-    """Keep warnings about the data back, where they were said before or are said otherwise."""
+def _no_warnings() -> Iterator[None]:
     log = logging.getLogger("idpgan.data")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -116,9 +116,12 @@ def silenced() -> Iterator[None]:
         log.setLevel(level)
 
 
-@functools.cache
-def _explain_null() -> None:
-    """Say once per process what a null record is."""
+SILENCED = host.Shared(_no_warnings)  # keeps warnings about data back, where they were said before or said otherwise
+
+
+@functools.lru_cache(maxsize=1)
+def _explain_null(_: int) -> None:
+    """Say once in a public call what a null record is."""
     _LOG.warning(
         "Null records keep their positions and count in N. Replace such a file, or leave it where it is: without it "
         "all files behind it would move."

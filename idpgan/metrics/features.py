@@ -15,7 +15,6 @@ import hashlib
 import io
 import math
 import pickle
-import warnings
 import zipfile
 from pathlib import Path
 from typing import Literal
@@ -31,6 +30,7 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.errors import DataError, InputError
 from idpgan.files import read_plain
+from idpgan.host import unwarned
 from idpgan.memory import cat, let_go
 from idpgan.metrics.cache import Cache
 from idpgan.models.classifier import Classifier, build_classifier, classifier_body
@@ -388,8 +388,7 @@ def load_inception(
         raise DataError(f"{path} is not a table of named tensors. Give torchvision's state dict of inception_v3.")
     unused = ("AuxLogits.", "fc.")  # the heads
     weights = {name: tensor for name, tensor in weights.items() if not name.startswith(unused)}
-    with warnings.catch_warnings(), torch.device("meta"):
-        warnings.simplefilter("ignore", FutureWarning)  # about the initialization, which is skipped
+    with unwarned(FutureWarning), torch.device("meta"):  # about the initialization, which is skipped
         network = inception_v3(weights=None, aux_logits=False, init_weights=False)
     network.fc = nn.Identity()
     network = network.to_empty(device="cpu")

@@ -15,7 +15,6 @@ with the same ones. Labels are not used. Everything here is computed with privat
 from __future__ import annotations
 
 import dataclasses
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -25,6 +24,7 @@ from torch import Tensor, nn
 from idpgan.data.images import Images
 from idpgan.data.load import place
 from idpgan.errors import InputError
+from idpgan.host import unwarned
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.features import FeatureNetwork, Part, extract_features
 from idpgan.metrics.metric import Judging, MetricResult, MetricTable
@@ -133,8 +133,7 @@ def kernel_distance(features: Tensor, real: Tensor) -> tuple[float, float]:
     from torchmetrics.image.kid import KernelInceptionDistance
 
     size = min(_SUBSET, min(len(features), len(real)) // 2)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # torchmetrics warns that it keeps all features; they are few
+    with unwarned(UserWarning):  # torchmetrics warns that it keeps all features; they are few
         metric = KernelInceptionDistance(_Given(features.shape[1]), subsets=_SUBSETS, subset_size=size)
     metric.set_dtype(torch.float64)
     metric.update(real.cpu().double(), real=True)

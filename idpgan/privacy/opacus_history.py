@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import warnings
 from collections.abc import Sized
 from typing import Any
 
 from idpgan import checks
 from idpgan.errors import InputError
-from idpgan.host import own_state
+from idpgan.host import own_state, unwarned
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit, parse_unit
 
@@ -79,8 +78,7 @@ def _event(entry: Any, unit: Unit, num_private: int) -> Event:
 @functools.lru_cache(maxsize=16)  # a report is derived several times
 def opacus_epsilons(events: tuple[Event, ...], delta: float) -> dict[str, str]:
     """Return the epsilon of Opacus' accountants for Poisson-sampled Gaussian reads, as texts, by accountant."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about orders at the end of the range: a looser bound
+    with unwarned():  # about orders at the end of the range: a looser bound
         from opacus.accountants import PRVAccountant, RDPAccountant
 
         prv, rdp = PRVAccountant(), RDPAccountant()

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 
 from idpgan import checks
 from idpgan.errors import ConfigError
+from idpgan.host import unwarned
 from idpgan.privacy.captured_gradients import Batch, BatchLoss
 from idpgan.privacy.dpsgd import SLACK, DPSGDPlan, full_precision
 from idpgan.privacy.noise import Noise
@@ -117,9 +117,8 @@ class OpacusSteps:
 
     @contextlib.contextmanager
     def _hooked(self) -> Iterator[None]:
-        with full_precision(), warnings.catch_warnings():
-            # Each pass warns that no input of the network needs a gradient; the gradients of weights are complete.
-            warnings.filterwarnings("ignore", message="Full backward hook is firing", category=UserWarning)
+        # Each pass warns that no input of the network needs a gradient; the gradients of weights are complete.
+        with full_precision(), unwarned(UserWarning, "Full backward hook is firing"):
             self._module.enable_hooks()
             try:
                 yield

@@ -9,8 +9,10 @@ from idpgan.commands import folder
 from idpgan.commands.evaluate import EvaluateOptions, data_config
 from idpgan.commands.publish import PublishOptions
 from idpgan.data import source
+from idpgan.data.declared import warn_once
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.errors import InputError
+from idpgan.host import own_state
 
 QUICK = ["digits-gaussian", "release.samples=4", "--no-progress"]
 
@@ -71,6 +73,17 @@ def test_what_a_null_record_is_stands_there_once_and_the_count_each_time(caplog,
         warn_of_null(files, 100)
     assert caplog.text.count("3 of 100 files cannot be used as declared") == 3
     assert caplog.text.count("Null records keep their positions") == 1
+
+
+def test_a_second_call_in_one_process_says_again_what_a_null_record_is_and_what_it_warns_of(caplog, tmp_path):
+    files = [Refused(tmp_path / "0.png", "0.png is empty.")]
+    for _ in range(2):
+        with own_state():
+            for _ in range(2):
+                warn_of_null(files, 100)
+                warn_once("of the same folder")
+    assert caplog.text.count("Null records keep their positions") == 2
+    assert caplog.text.count("of the same folder") == 2
 
 
 def test_the_log_names_some_null_records_and_counts_the_rest(run, tmp_path, caplog):
