@@ -55,7 +55,7 @@ def test_a_test_file_runs_as_in_the_suite_unless_the_row_says_which_tests(tmp_pa
 
 def test_a_sample_runs_and_a_failure_is_seen(capsys):
     assert rows.run([{"row": 116, "command": "idpgan methods"}], 60) == 0
-    assert rows.run([{"row": 0, "command": "idpgan audit no-such-method --epsilon 1"}], 60) == 1
+    assert rows.run([{"row": 0, "command": "idpgan no-such-command"}], 60) == 1
     assert "FAILED (2)" in capsys.readouterr().out
     assert rows.run([{"row": 0, "command": "idpgan methods"}], 0) == 1
     assert "NOT REACHED in time, 0 s: rows 0: idpgan methods" in capsys.readouterr().out

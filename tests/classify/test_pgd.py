@@ -35,6 +35,7 @@ def trained(config, split, steps):
     return method
 
 
+@pytest.mark.slow  # quickly: that each batch is attacked, below; the attacks: tests/attacks/test_adversarial.py
 @pytest.mark.trained
 def test_it_withstands_the_attack_that_fools_plain_training():
     split = load(config_of().data)

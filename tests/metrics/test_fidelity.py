@@ -131,7 +131,9 @@ def grained(images):
 
 @pytest.fixture(scope="module")
 def autoencoder(digits):
-    return fit_feature_autoencoder(full_training_set(digits))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("idpgan.metrics.features.FEWEST_STEPS", 150)  # half of them
+        return fit_feature_autoencoder(full_training_set(digits))
 
 
 @pytest.fixture(params=["feature_classifier", "autoencoder"])

@@ -199,7 +199,7 @@ SOUND = [(name, unit) for name, info in METHODS.items() if info.sound for unit i
 
 
 @pytest.mark.parametrize(("method", "unit"), SOUND)
-@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (7, 2), (112, 92)])
+@pytest.mark.parametrize("shape", [(1, 1), (1, 5), (7, 2), (56, 46)])
 def test_defaults_run_for_every_unit_and_shape_without_delta(method, unit, shape):
     publisher = load_publisher(method)
     for epsilon in (0.01, 1.0, 40.0):
