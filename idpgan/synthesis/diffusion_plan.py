@@ -247,7 +247,7 @@ class Plan(RunPlan):
         """The price of what the steps start from, and of all steps."""
         return (*self.start_events, self.step_event.repeated(self.config.training.steps))
 
-    @property
+    @functools.cached_property
     def signal(self) -> Signal:
         """The figure of the release; without one that of all steps together, as with dp-gan."""
         if self.starts_at_moments:
@@ -272,7 +272,7 @@ class Plan(RunPlan):
         noise = plan.noise_multiplier * math.sqrt(self.num_weights / steps) / plan.divisor
         return rate or _RATE * min(1.0, _QUIET / max(noise, 1e-12))
 
-    @property
+    @functools.cached_property
     def num_weights(self) -> int:
         """Numbers that the steps move.
 
@@ -295,7 +295,7 @@ class Plan(RunPlan):
         spread = self.dpsgd.noise_multiplier * math.sqrt(weights / self.config.training.steps)
         return self.shape.num_private * self.sample_rate / spread
 
-    @property
+    @functools.cached_property
     def largest_part(self) -> tuple[str, ...]:
         """The largest part of the public network that the signal bears, by public numbers; empty: not even a small one.
 

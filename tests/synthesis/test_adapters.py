@@ -193,11 +193,11 @@ def test_a_weight_that_stays_or_that_no_gradient_reaches_ends_the_run(base):
 
 
 def test_steps_lower_the_loss_of_images_that_nobody_trained_on(base):
-    config = config_of(base, ["labels", "biases"], privacy={"epsilon": 1e4}, training={"steps": 15}, learning_rate=2e-2)
+    config = config_of(base, ["labels", "biases"], privacy={"epsilon": 1e4}, training={"steps": 8}, learning_rate=2e-2)
     method, others = method_of(config), digits().holdout
     method.prepare()
     losses = []
-    for step in range(16):
+    for step in range(9):
         if step:
             method.step(step)
         losses.append(method.newest.denoising_loss(to_float(others.images), others.labels).mean().item())
@@ -231,7 +231,7 @@ def test_recipes_of_the_literature_are_priced_without_their_base(name):
 
 @pytest.mark.parametrize("privacy", [{}, {"without_noise": True}], ids=["private", "without noise"])
 def test_the_release_is_an_ordinary_generator_whose_card_names_the_base(base, tmp_path, privacy):
-    config = config_of(base, ["labels", "lora:1"], privacy=privacy)
+    config = config_of(base, ["labels", "lora:1"], privacy=privacy, training={"steps": 1, "batch_size": 100})
     finished = trainer.start(config, tmp_path / "run")
     release = finished.run.release
     assert verdict(release) == ""
@@ -281,7 +281,7 @@ def test_what_the_base_draws_is_moved_onto_a_release_of_sums(base, tmp_path, met
             "generator": "refined" if features else "gaussian",
             "latent_dim": 20,
             "width": 8,
-            "moved": 25,
+            "moved": 20,
             "simulator": "generator",
         },
         "method": {"name": method} | features,
@@ -296,10 +296,12 @@ def test_what_the_base_draws_is_moved_onto_a_release_of_sums(base, tmp_path, met
         (release / "README.md").read_text()
     )
     pictures = load_generator(release).pictures
-    assert pictures.shape[:2] == (10, 25)
+    assert pictures.shape[:2] == (10, 20)
+    if features:
+        return
     drawn = drawn_public(config.model, config.data, (1, 8, 8), tuple("0123456789"), 0)
-    assert drawn.labels.bincount().tolist() == [25] * 10
-    own = load_generator(base).sample(25, labels=7, seed=7, purpose=Purpose.TRAINING)
+    assert drawn.labels.bincount().tolist() == [20] * 10
+    own = load_generator(base).sample(20, labels=7, seed=7, purpose=Purpose.TRAINING)
     assert torch.allclose(to_float(drawn.images[drawn.labels == 7]), own, atol=0.01)
     table["model"]["simulator"] = "faces"
     with pytest.raises(ConfigError, match=r"public_generator.*is for model.simulator"):
@@ -328,7 +330,9 @@ def test_a_state_without_a_release_is_taken_up_again(base):
 # What is proposed ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("epsilon", "expected"), [(0.05, ["lora:1", "labels"]), (3.0, ["*"])])
+@pytest.mark.parametrize(
+    ("epsilon", "expected"), [pytest.param(0.05, ["lora:1", "labels"], marks=pytest.mark.slow), (3.0, ["*"])]
+)
 def test_init_proposes_the_largest_part_and_a_clip_norm_that_its_own_images_meet_half_of_the_time(
     base, epsilon, expected
 ):

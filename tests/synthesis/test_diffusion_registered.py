@@ -75,7 +75,7 @@ def test_an_attack_sees_the_loss_on_the_released_template(prepared):
 
 
 @pytest.mark.parametrize("how", ["emptied", "unlabeled"])
-def test_from_folder_to_step(tmp_path, monkeypatch, how):
+def test_from_folder_to_step(small_tiles, tmp_path, monkeypatch, how):
     """Given equal releases, the clipped sums of both folders differ by a record of norm at most C."""
     data = data_of(write_metadata(tmp_path / "metadata"))
     change, answers, call = Change(record(data), how), [], CellSums.exact

@@ -345,6 +345,7 @@ def test_every_variant_steps(variant):
     assert not method.newest.training
 
 
+@pytest.mark.slow  # what could go wrong is a sign: the steps of Opacus and the loops of test_critic_loss.py know it
 @pytest.mark.trained
 def test_it_learns_the_digits():
     config = config_of(

@@ -158,7 +158,7 @@ def test_the_audit_finds_more_than_the_claim_and_nothing_of_it_in_the_sound_form
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path):
-    config = config_of("dp-gan")
+    config = config_of("dp-gan", public_steps=1)
     with pytest.raises(KeyboardInterrupt):
         loop(tmp_path / "killed", config, kind=Killed)
     loop(tmp_path / "killed", config)

@@ -156,7 +156,7 @@ def test_templates_of_small_classes_take_more_of_the_others():
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("relation", list(Relation))
-def test_no_neighbor_moves_the_sums_further_than_declared(relation, in_place):
+def test_no_neighbor_moves_the_sums_further_than_declared(small_tiles, relation, in_place):
     moments = placed()[1] if in_place else moment_map()
     base = Images(in_changing_light(5), torch.tensor([0, 1, 0, 1, 0]), ("a", "b"))
     sums = CellSums(2, moments.dimensions, "gaussian", 1.0, Unit.IMAGE, relation)

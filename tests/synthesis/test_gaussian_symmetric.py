@@ -188,7 +188,7 @@ def test_a_template_is_symmetric_and_the_center_of_textures():
 
 
 @pytest.mark.parametrize("shape", [0, 2])
-def test_from_folder_to_release(tmp_path, monkeypatch, shape):
+def test_from_folder_to_release(small_tiles, tmp_path, monkeypatch, shape):
     """Up to a release both folders' computations agree but for one record; given equal releases, so on."""
     data = data_of(write_metadata(tmp_path / "metadata"))
     table = table_of() | {"model": {"generator": "gaussian", "latent_dim": 8, "drawing": {"shape": shape}}}

@@ -32,7 +32,7 @@ def config_of(*, public=False, privacy=None, training=None, model=None, data=Non
             "name": "idp-gan-aggregate",
             "moments": 6,
             "fourier": 20,
-            "embedding_steps": 40,
+            "embedding_steps": 10,
             "pretrain_steps": 20,
         }
         | {"metric_steps": [2]}

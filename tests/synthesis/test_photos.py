@@ -16,7 +16,7 @@ from idpgan.models import load_generator
 from idpgan.models.gaussian import softly_clamped
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
-from idpgan.synthesis import aggregate, feature_sums, gaussian
+from idpgan.synthesis import aggregate, gaussian
 from idpgan.synthesis.feature_sums import PhotoFeatures, private_vectors
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
@@ -37,12 +37,6 @@ def features_of(image_shape=SHAPE, size=SIZE, **keys):
         coarse = torch.rand(keys.get("templates", 1), image_shape[0], 4, 4, generator=rng) - 0.5
         features.set_template(torch.nn.functional.interpolate(coarse, image_shape[1:], mode="bicubic").clamp(-1, 1))
     return features
-
-
-@pytest.fixture
-def small_tiles(monkeypatch):
-    """Calls of the feature map of 48 rows in the place of 1,000, which would be padded rows of these few images."""
-    monkeypatch.setattr(feature_sums, "_TILE", 48)
 
 
 def extremes(shape=SHAPE):

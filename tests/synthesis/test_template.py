@@ -66,7 +66,7 @@ MAPS = pytest.mark.parametrize("name", [("moments", 1), ("template", 1), ("momen
 
 
 @MAPS
-def test_no_neighbor_moves_the_sums_further_than_declared(maps, name):
+def test_no_neighbor_moves_the_sums_further_than_declared(small_tiles, maps, name):
     images, vector_map = maps[0], maps[1][name]
     sums, worst = sums_of(vector_map, name[1]), 0.0
     whole = exact(images, vector_map, sums)
@@ -77,7 +77,7 @@ def test_no_neighbor_moves_the_sums_further_than_declared(maps, name):
 
 
 @MAPS
-def test_a_person_moves_the_sums_no_further_than_one(maps, name):
+def test_a_person_moves_the_sums_no_further_than_one(small_tiles, maps, name):
     images, vector_map, cap = maps[0], maps[1][name], 2
     sums = sums_of(vector_map, name[1], Unit.PERSON, cap)
     left = exact(images, vector_map, sums, cap)
@@ -87,7 +87,7 @@ def test_a_person_moves_the_sums_no_further_than_one(maps, name):
 
 @MAPS
 @pytest.mark.parametrize("value", [0, 255])
-def test_a_record_does_not_change_the_bits_of_another(maps, name, value):
+def test_a_record_does_not_change_the_bits_of_another(small_tiles, maps, name, value):
     """Not when it is emptied, and not when it turns into another image of another class."""
     images, vector_map = maps[0], maps[1][name]
     changed = torch.tensor([0, 7])
@@ -155,7 +155,7 @@ def test_public_images_set_a_center_for_each_class_that_they_show(maps):
         ("person", "unlabeled", "idp-gan-aggregate", "class"),
     ],
 )
-def test_from_folder_to_release(tmp_path, monkeypatch, unit, how, method, templates):
+def test_from_folder_to_release(small_tiles, tmp_path, monkeypatch, unit, how, method, templates):
     """Up to the first release both folders' computations agree but for one record; given equal releases, so on."""
     data = data_of(write_metadata(tmp_path / "metadata"))
     table = table_of(unit, method={"name": method, "templates": templates})
