@@ -36,10 +36,11 @@ def _checked(function: Callable[..., Any]) -> Callable[..., Any]:
     return typed(function)
 
 
-def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
+def lazy_names(package: str, modules: Mapping[str, str], *, checked: bool = True) -> Callable[[str], Any]:
     """Return a package's ``__getattr__``, and let ``dir`` list the names.
 
-    ``modules`` maps a public name to its module: of the package, or of another room by its full name.
+    ``modules`` maps a public name to its module: of the package, or of another room by its full name. ``checked`` says
+    whether functions get their checks (`public`): those that loops of ours call have none.
     """
 
     def import_name(name: str) -> Any:
@@ -47,8 +48,8 @@ def lazy_names(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]
             raise ImportError(line)  # in place of an AttributeError ``from package import name`` says a line of its own
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = modules[name]
-        return public(module if "." in module else f"{package}.{module}", name)
+        module = modules[name] if "." in modules[name] else f"{package}.{modules[name]}"
+        return public(module, name) if checked else getattr(importlib.import_module(module), name)
 
     namespace = vars(sys.modules[package])
     namespace["__dir__"] = lambda: sorted({*namespace, *modules})

@@ -27,6 +27,9 @@ from typing import Any
 from idpgan.errors import InputError
 
 _LOG = logging.getLogger(__name__)
+CONFIG = "config.json"  # of a release: what is given away, and the settings that made it
+WEIGHTS = "generator.safetensors"
+MOST_TEXT_BYTES = 1 << 24  # of a JSON file or a card
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # permissions of everything outside release/: for the curator only
 PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.part")  # the hidden name of an incomplete file or folder
 _NO_FSYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of a folder: CIFS, gocryptfs, sshfs, VirtualBox

@@ -2,21 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import importlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING
 
-from idpgan.continual.settings import StreamTable
 from idpgan.host import own_state
-from idpgan.metrics.source import kind_of
-from idpgan.models.generator import Generator
-from idpgan.publish.plan import PublicationTable
-from idpgan.release import classifier, generator, model
-from idpgan.release.answers import AnswersArtifact
 from idpgan.release.artifact import Kind
-from idpgan.release.contained import release_around
-from idpgan.release.images import ImagesArtifact
 from idpgan.release.verify import Verification, open_release, verify_release
+
+if TYPE_CHECKING:
+    from idpgan.models.generator import Generator
+
+_FILES = {  # kind -> the file with its row in a table KINDS: no kind is read by the code of another
+    "generator": "release.generator",
+    "images": "publish.plan",
+    "obfuscated": "publish.plan",
+    "classifier": "release.classifier",
+    "stream": "continual.settings",
+    "model": "release.model",
+}
+
+
+class _Kinds(Mapping[str, Kind]):
+    """All kinds of release by name; the code of one is imported when it is asked for."""
+
+    def __getitem__(self, name: str) -> Kind:
+        kind: Kind = importlib.import_module(f"idpgan.{_FILES[name]}").KINDS[name]
+        return kind
+
+    def __contains__(self, name: object) -> bool:
+        return name in _FILES
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_FILES)
+
+    def __len__(self) -> int:
+        return len(_FILES)
+
+
+KINDS = _Kinds()
 
 
 @own_state()
@@ -33,24 +58,12 @@ def opened(path: Path, module: str | None = None) -> Path | Generator:
     Raises:
         InputError: If nothing is there, or the release was changed.
     """
+    from idpgan.metrics.source import kind_of
+    from idpgan.release.contained import release_around
+    from idpgan.release.generator import load_generator
+
     if kind_of(path) == "generator":
-        return generator.load_generator(path, module)
+        return load_generator(path, module)
     if release := release_around(path):
         open_release(release, KINDS)
     return path
-
-
-class ObfuscatedImages(ImagesArtifact):
-    """Images that went through an obfuscator, as versions before 0.4.0 called them; they are `ImagesArtifact` now."""
-
-    kind: ClassVar[str] = "obfuscated"
-
-
-KINDS: Mapping[str, Kind] = {
-    **generator.KINDS,
-    ImagesArtifact.kind: Kind(ImagesArtifact, PublicationTable.from_release),
-    ObfuscatedImages.kind: Kind(ObfuscatedImages, PublicationTable.from_release),
-    **classifier.KINDS,
-    AnswersArtifact.kind: Kind(AnswersArtifact, StreamTable.from_release),
-    **model.KINDS,
-}

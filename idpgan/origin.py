@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idpgan.errors import ConfigError
-from idpgan.models.checkpoint import WEIGHTS
+from idpgan.files import WEIGHTS
 from idpgan.models.pipeline_folder import describe_pipeline, is_pipeline
 from idpgan.release.contained import contained_in, contained_in_export, said_format
 from idpgan.release.export import MANIFEST, release_of

@@ -28,7 +28,7 @@ from idpgan.audit.bounds import (
     share_text,
 )
 from idpgan.audit.distinguish import audit, check_runs
-from idpgan.audit.entry import Entry, Request
+from idpgan.audit.entry import USUAL_RUNS, Entry, Request
 from idpgan.audit.neighbors import PAIRS, Pair
 from idpgan.audit.one_run import OneRunResult, audit_guesses, toss
 from idpgan.audit.statistics import Maker, Nearness, Outcomes, likelihood_ratio
@@ -51,7 +51,6 @@ from idpgan.privacy.noise import Noise
 from idpgan.privacy.tradeoff import gaussian_epsilon, proven_separation
 from idpgan.progress import Progress, silent
 
-USUAL_RUNS = 100_000
 MOST_CANARIES = 20_000  # canaries of one call: per-record gradients grow with their square
 IMAGE_SHAPE = (112, 92)  # px of ORL
 _STEPS = 1000  # sensitivity of the discrete mechanisms, in grid steps

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from idpgan.data.load import DataShape
     from idpgan.models.perturbed import ImageShape
 
+USUAL_RUNS = 100_000  # of a case, per side
+
 
 @dataclass(frozen=True)
 class Request:

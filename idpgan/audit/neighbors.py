@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from idpgan.errors import InputError
+from idpgan.lazy import torch
 from idpgan.privacy.guarantee import Unit
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Names of the neighbors that runs are audited with: a release may say these, and `verify` refuses others.
 ABSENT = "one record absent against present"

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
-from torch import Tensor, nn
 
 from idpgan.errors import InputError
-from idpgan.models.initialize import seeded_init
+from idpgan.lazy import torch
 from idpgan.numerics.svd import safe_svd
 from idpgan.privacy.mechanisms import (
     DiscreteLaplace,
@@ -27,6 +26,9 @@ from idpgan.privacy.mechanisms import (
     RandomizedResponse,
     RoundedGaussian,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _MOST_LINEAR = 1024  # numbers of an output up to which their covariance is estimated
 _MOST_OUTCOMES = 4096  # distinct outcomes
@@ -62,7 +64,7 @@ class Statistic:
         raise NotImplementedError
 
 
-Maker = Callable[[Tensor, Tensor], Statistic]
+Maker = Callable[["Tensor", "Tensor"], Statistic]
 
 
 def _flat(outputs: Tensor) -> Tensor:
@@ -88,7 +90,7 @@ class Nearness(Statistic):
             middle = (self._data + self._neighbor) / 2
             return (flat - middle) @ ((self._neighbor - self._data) * (2 / self._unit))
         near = (flat - self._data).abs_() - (flat - self._neighbor).abs_()
-        return (near / self._unit).sum(1) if isinstance(self._unit, Tensor) else near.sum(1) / self._unit
+        return (near / self._unit).sum(1) if isinstance(self._unit, torch.Tensor) else near.sum(1) / self._unit
 
 
 @dataclass(eq=False)
@@ -164,7 +166,7 @@ def likelihood_ratio(mechanism: object, grid: Grid | None = None) -> Maker:
             log_odds = [(scores.double() * rate).log_softmax(-1) for scores in (data, neighbor)]
             return LogProbability(log_odds[1] - log_odds[0])
         if isinstance(mechanism, RandomizedResponse):
-            hot = [nn.functional.one_hot(x.flatten()[0], mechanism.categories).double() for x in (data, neighbor)]
+            hot = [torch.nn.functional.one_hot(x.flatten()[0], mechanism.categories).double() for x in (data, neighbor)]
             return LogProbability((hot[1] - hot[0]) * mechanism.epsilon)
         raise InputError(f"the density of {type(mechanism).__name__} is not known in closed form; choose a statistic.")
 
@@ -243,6 +245,9 @@ class Classifier(Statistic):
             return False
         self._mean, self._std = inputs.mean(0), inputs.std(0).clamp(min=1e-30)
         labels = torch.arange(2).repeat_interleave(len(sides[0]))
+        from idpgan.models.initialize import seeded_init
+
+        nn = torch.nn
         with seeded_init(0, stream=0):
             network = nn.Sequential(nn.Linear(inputs.shape[1], 64), nn.ReLU(), nn.Linear(64, 2))
         fitted = fit_classifier(network.to(inputs.device), self._standard(inputs), labels, config=FitConfig(epochs=5))
@@ -330,10 +335,6 @@ class WithinBatch(Statistic):
         return self._nearness(outputs[:, 0].double() - outputs[:, 1].double())
 
 
-# bits as integers, bits of the mantissa, bias of the exponent
-_LAYOUTS = {torch.float32: (torch.int32, 23, 127), torch.float64: (torch.int64, 52, 1023)}
-
-
 class LowOrderBits(Statistic):
     """The coarsest power of two of which all numbers of the output are multiples.
 
@@ -345,9 +346,11 @@ class LowOrderBits(Statistic):
 
     def __call__(self, outputs: Tensor) -> Tensor:
         """See `Statistic`: log2 of that power, (R,)."""
-        if outputs.dtype not in _LAYOUTS:
+        # Bits as integers, bits of the mantissa, bias of the exponent
+        layouts = {torch.float32: (torch.int32, 23, 127), torch.float64: (torch.int64, 52, 1023)}
+        if outputs.dtype not in layouts:
             raise InputError(f"the low-order bits of {outputs.dtype} say nothing.")
-        integer, mantissa_bits, bias = _LAYOUTS[outputs.dtype]
+        integer, mantissa_bits, bias = layouts[outputs.dtype]
         bits = outputs.reshape(len(outputs), -1).contiguous().view(integer).long()
         exponent = (bits >> mantissa_bits) & (2 * bias + 1)
         mantissa = (bits & ((1 << mantissa_bits) - 1)) | (1 << mantissa_bits)

@@ -21,6 +21,7 @@ from idpgan.attacks.knowledge import Attack, Knowledge
 from idpgan.data.images import Images
 from idpgan.data.load import Split, load_again
 from idpgan.errors import InputError
+from idpgan.files import CONFIG, WEIGHTS
 from idpgan.models import checkpoint
 from idpgan.models.diffusion import DiffusionGenerator
 from idpgan.models.generator import Generator
@@ -56,7 +57,7 @@ class Target(NamedTuple):
 def open_run(run: RunFolder, kind: str, data_root: Path | None, device: torch.device, progress: Progress) -> Target:
     """Read the run under attack and its data, and refuse what does not belong together."""
     path, config = run.path, trainer.load_config(run.config, data_root=data_root)
-    if kind == "generator" and not (run.release / checkpoint.WEIGHTS).is_file():
+    if kind == "generator" and not (run.release / WEIGHTS).is_file():
         raise InputError(f"{path} is not finished: it has released nothing. Continue it with --resume.")
     if config.data.holdout_share == 0:
         raise InputError(
@@ -197,8 +198,8 @@ def trained_generator(target: Target, reference: Images) -> tuple[Generator, str
     config = config.model_copy(update={"training": training})
     about = f"trained by the same config on {len(chosen):,} images of the test part and the holdout"
     identity = {"config": config.identity(), "images": chosen.digest()}
-    if (folder / checkpoint.CONFIG).is_file():
-        saved = json.loads((folder / checkpoint.CONFIG).read_text(encoding="utf-8"))
+    if (folder / CONFIG).is_file():
+        saved = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         if saved.get("reference") == identity:
             return checkpoint.load_generator(folder, _code(config)), about
     method = trainer.train_on(config, dataclasses.replace(split, private=chosen), target.progress)

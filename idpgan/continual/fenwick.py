@@ -28,15 +28,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from idpgan.errors import InputError
+from idpgan.lazy import torch
 from idpgan.privacy import Event, Noise, Relation, Unit
 from idpgan.privacy.discrete import discrete_laplace
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ADJACENCY = (Unit.EVENT, Relation.ZERO_OUT)
 MOST_STEPS = 1 << 60

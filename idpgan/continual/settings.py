@@ -16,6 +16,8 @@ from idpgan.files import printable
 from idpgan.privacy import Budget, Event, Guarantee, PrivacyReport
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Plan, Price
+from idpgan.release.answers import AnswersArtifact
+from idpgan.release.artifact import Kind
 from idpgan.release.statement import Settings, Statement
 
 _LONGEST_NAME = 200
@@ -89,6 +91,9 @@ class StreamTable(Section):
         if self.horizon is not None and described["values"] > self.horizon:
             problems.append(f"{described['values']:,} values were answered, beyond the horizon = {self.horizon:,}.")
         return problems
+
+
+KINDS = {AnswersArtifact.kind: Kind(AnswersArtifact, StreamTable.from_release)}
 
 
 def check_name(data: str) -> None:

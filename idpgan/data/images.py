@@ -7,17 +7,20 @@ import hashlib
 import io
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
+import numpy as np
 from PIL import Image
-from torch import Tensor
 
 from idpgan.config import nearest_hint
 from idpgan.data.labels import NONE, positions_of
 from idpgan.errors import DataError
 from idpgan.files import printable
+from idpgan.lazy import torch
 from idpgan.memory import let_go, take
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 LONGEST_CLASS_NAME = 200  # characters
 GAP_PX = 2
@@ -226,11 +229,16 @@ def make_grid(images: Tensor, columns: int) -> Tensor:
     Returns:
         uint8 (C, rows * (H + 2) - 2, columns * (W + 2) - 2).
     """
+    return torch.from_numpy(grid_pixels(images.cpu().numpy(), columns))
+
+
+def grid_pixels(images: np.ndarray, columns: int) -> np.ndarray:
+    """Return the grid of `make_grid` for images that are no tensors."""
     num, channels, height, width = images.shape
     rows = -(-num // columns)
-    cells = torch.full((rows * columns, channels, height + GAP_PX, width + GAP_PX), 255, dtype=torch.uint8)
-    cells[:num, :, :height, :width] = images.cpu()
-    grid = cells.view(rows, columns, channels, height + GAP_PX, width + GAP_PX).permute(2, 0, 3, 1, 4)
+    cells = np.full((rows * columns, channels, height + GAP_PX, width + GAP_PX), 255, dtype=np.uint8)
+    cells[:num, :, :height, :width] = images
+    grid = cells.reshape(rows, columns, channels, height + GAP_PX, width + GAP_PX).transpose(2, 0, 3, 1, 4)
     return grid.reshape(channels, rows * (height + GAP_PX), columns * (width + GAP_PX))[:, :-GAP_PX, :-GAP_PX]
 
 

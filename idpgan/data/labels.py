@@ -12,15 +12,17 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from idpgan.config import nearest_hint
 from idpgan.data import cells
 from idpgan.errors import DataError, InputError
+from idpgan.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Meaning = Literal["names", "positions", "either"]  # of numbers as labels; "either" in files of earlier versions
 MOST_CLASSES = 1000  # distinct values of a column; with more, it is free text
@@ -155,7 +157,7 @@ def distinct(values: Any, num: int, what: str, floats: bool = False) -> tuple[Te
 
     With ``floats`` whole numbers may be floating point ones, and values may be missing, as pandas has them: a blank.
     """
-    array = np.asarray(values.detach().cpu() if isinstance(values, Tensor) else values)
+    array = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
     if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
         array = array.astype(str)
     listed = array.tolist() if floats and array.ndim == 1 and array.dtype.kind in "fO" else []

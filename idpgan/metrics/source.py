@@ -11,7 +11,7 @@ import torch
 from idpgan.data.images import Images, numbered_by
 from idpgan.data.intake import Range, gathered
 from idpgan.errors import DataError, InputError
-from idpgan.models.checkpoint import WEIGHTS
+from idpgan.files import WEIGHTS
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
 

@@ -17,7 +17,16 @@ from torch import Tensor, nn
 from idpgan.config import Section, build
 from idpgan.data.images import check_class_names
 from idpgan.errors import ConfigError, InputError
-from idpgan.files import parse_json, pasted, read_plain, write_bytes_atomic, write_text_atomic
+from idpgan.files import (
+    CONFIG,
+    MOST_TEXT_BYTES,
+    WEIGHTS,
+    parse_json,
+    pasted,
+    read_plain,
+    write_bytes_atomic,
+    write_text_atomic,
+)
 from idpgan.models.config import ModelConfig, Origin, of_release
 from idpgan.models.families import build_generator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
@@ -30,9 +39,6 @@ from idpgan.models.simulators import PopulationGenerator
 from idpgan.models.varied import VariedGenerator
 from idpgan.own_code import is_own_code
 
-WEIGHTS = "generator.safetensors"
-CONFIG = "config.json"
-MOST_TEXT_BYTES = 1 << 24  # of a JSON file or a card
 _MOST_HEADER_BYTES = 1 << 20  # of the weights, beside the numbers
 CLASSIFIER_WEIGHTS = "classifier.safetensors"
 _AGAIN = "Copy the release folder again, or release the generator again"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from idpgan.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def cosines(height: int, width: int, frequencies: Sequence[tuple[int, int]]) -> Tensor:

@@ -7,11 +7,13 @@ float64, and the number of launches does not depend on what the matrices hold.
 from __future__ import annotations
 
 from collections.abc import Callable
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from idpgan.device import is_gpu
+from idpgan.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _SHARE = 1e-6  # of the largest entry: what stands below the matrix, so that its Gram matrix is well-conditioned
 _RESIDUAL = 1e-10  # of the largest value: the most that an entry of ``U diag(S) V^T`` may be off

@@ -12,15 +12,17 @@ import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from idpgan.device import by_device, is_gpu
 from idpgan.errors import InputError
+from idpgan.lazy import torch
 from idpgan.numerics.gram_svd import gram_svd
 
-Factors = tuple[Tensor, Tensor, Tensor]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Factors = tuple["torch.Tensor", "torch.Tensor", "torch.Tensor"]
 
 LAPACK = "lapack"  # divide and conquer on the CPU, `gram_svd` on CUDA
 SUBSPACE = "subspace"  # for truncated SVD only; where it does not converge, the library's full decomposition is used
@@ -37,7 +39,7 @@ _NEARLY = 200.0  # a residual up to this multiple of its limit gets more rounds,
 _settings_lock = threading.Lock()  # torch has one thread count for future threads: one call at a time changes it
 
 
-def batched_svd(matrices: Tensor, rank: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def batched_svd(matrices: torch.Tensor, rank: int | None = None) -> Factors:
     """Decompose every matrix of a batch, or find its leading singular triplets.
 
     Singular values are within a few eps of the largest one of the matrix, U and V orthonormal to about 20 eps, also for

@@ -15,26 +15,28 @@ Words and symbols:
 from typing import TYPE_CHECKING
 
 from idpgan.checks import lazy_names
-from idpgan.privacy.accounting import calibrate, compose_epsilon
-from idpgan.privacy.dpsgd import DPSGDPlan
-from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
-from idpgan.privacy.ledger import Budget, BudgetError, Ledger
-from idpgan.privacy.matrix import MatrixMechanism
-from idpgan.privacy.mechanisms import (
-    DiscreteLaplace,
-    Exponential,
-    Gaussian,
-    Grid,
-    Laplace,
-    Mechanism,
-    NoisyMax,
-    RandomizedResponse,
-    RoundedGaussian,
-)
-from idpgan.privacy.noise import Noise
-from idpgan.privacy.opacus_history import from_opacus
-from idpgan.privacy.selection import SparseVector
+
+if TYPE_CHECKING:
+    from idpgan.privacy.accounting import calibrate, compose_epsilon
+    from idpgan.privacy.dpsgd import DPSGDPlan
+    from idpgan.privacy.event import Event
+    from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit, check_delta, default_delta
+    from idpgan.privacy.ledger import Budget, BudgetError, Ledger
+    from idpgan.privacy.matrix import MatrixMechanism
+    from idpgan.privacy.mechanisms import (
+        DiscreteLaplace,
+        Exponential,
+        Gaussian,
+        Grid,
+        Laplace,
+        Mechanism,
+        NoisyMax,
+        RandomizedResponse,
+        RoundedGaussian,
+    )
+    from idpgan.privacy.noise import Noise
+    from idpgan.privacy.opacus_history import from_opacus
+    from idpgan.privacy.selection import SparseVector
 
 __all__ = [
     "Budget",
@@ -65,5 +67,34 @@ __all__ = [
     "from_opacus",
 ]
 
+_MODULES = {
+    "Budget": "ledger",
+    "BudgetError": "ledger",
+    "DPSGDPlan": "dpsgd",
+    "DiscreteLaplace": "mechanisms",
+    "Event": "event",
+    "Exponential": "mechanisms",
+    "Gaussian": "mechanisms",
+    "Grid": "mechanisms",
+    "Guarantee": "guarantee",
+    "Laplace": "mechanisms",
+    "Ledger": "ledger",
+    "MatrixMechanism": "matrix",
+    "Mechanism": "mechanisms",
+    "Noise": "noise",
+    "NoisyMax": "mechanisms",
+    "PrivacyReport": "guarantee",
+    "RandomizedResponse": "mechanisms",
+    "Relation": "guarantee",
+    "RoundedGaussian": "mechanisms",
+    "SparseVector": "selection",
+    "Unit": "guarantee",
+    "calibrate": "accounting",
+    "check_delta": "guarantee",
+    "compose_epsilon": "accounting",
+    "default_delta": "guarantee",
+    "from_opacus": "opacus_history",
+}
+
 if not TYPE_CHECKING:  # a type checker shall find names that do not exist
-    __getattr__ = lazy_names(__name__, {})  # says what became of names that went
+    __getattr__ = lazy_names(__name__, _MODULES, checked=False)

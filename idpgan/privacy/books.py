@@ -11,10 +11,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self, TypeVar
-
-import safetensors.torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from idpgan.errors import InputError
 from idpgan.files import file_lock, move_durably, parse_json, sha256_file
@@ -23,6 +20,9 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit, number_from_json, parse_relation, parse_unit
 from idpgan.privacy.plan import Budget, Price
 from idpgan.privacy.totals import Part
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT = "idpgan ledger 2"
 REMEDY = "Restore it from a copy, or start a new run."
@@ -321,5 +321,7 @@ def recover(
         if not file.is_file() or sha256_file(file) != committed.digest:
             what = "is not what the ledger names" if file.is_file() else "is missing"
             raise InputError(f"Cannot resume from {file}: it {what}. Restore the file from a copy, or start a new run.")
-        known = safetensors.torch.load(file.read_bytes())
+        from safetensors.torch import load
+
+        known = load(file.read_bytes())
     return known

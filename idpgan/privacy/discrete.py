@@ -21,8 +21,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
+from idpgan.lazy import torch
 from idpgan.privacy.noise import Noise
 
 MAX_SCALE = 1 << 50  # largest scale, in grid steps

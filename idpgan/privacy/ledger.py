@@ -13,10 +13,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
-
-import safetensors.torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from idpgan.errors import InputError
 from idpgan.files import PRIVATE_FILE, move_durably, write_bytes_atomic, write_text_atomic
@@ -27,6 +24,9 @@ from idpgan.privacy.guarantee import Guarantee, Relation, Unit
 from idpgan.privacy.noise import Noise
 from idpgan.privacy.plan import Budget, Price
 from idpgan.privacy.totals import Part
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = ["Budget", "BudgetError", "Ledger"]
 
@@ -229,8 +229,10 @@ class Ledger:
                 raise InputError("the saved release was made with a fixed noise seed and is not private; start anew.")
             return released
         self._refuse_beyond(events)
+        from safetensors.torch import save
+
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in compute().items()}
-        content = safetensors.torch.save(tensors)
+        content = save(tensors)
         with self._newest():
             if self._books.committed is not None:
                 raise BudgetError("another process has released from this ledger meanwhile. Resume the run.")

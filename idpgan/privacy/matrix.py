@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-
 from idpgan.errors import InputError
 from idpgan.host import own_state
+from idpgan.lazy import torch
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.mechanisms import Laplace

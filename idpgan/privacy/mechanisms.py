@@ -16,11 +16,11 @@ import math
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
 
-import torch
 from scipy.special import ndtri
 
 from idpgan.errors import InputError
 from idpgan.host import own_state
+from idpgan.lazy import torch
 from idpgan.privacy.discrete import MAX_SCALE, discrete_laplace, rounded_gaussian
 from idpgan.privacy.event import LARGEST, MOST, Event
 from idpgan.privacy.guarantee import Relation, Unit

@@ -30,15 +30,15 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
-import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from idpgan.errors import InputError
+from idpgan.lazy import torch
 from idpgan.privacy.event import MOST
 
 _BLOCK_BYTES = 16  # AES block = two 64-bit words
 _RATCHET = b"idpgan noise ratchet"
-Sampler = Callable[[int, int, "Noise"], torch.Tensor]  # (scale, count, source), as `idpgan.privacy.discrete` has them
+Sampler = Callable[[int, int, "Noise"], "torch.Tensor"]  # (scale, count, source), as `idpgan.privacy.discrete` has them
 
 
 class Source(NamedTuple):
@@ -66,7 +66,6 @@ class Noise:
         erased: Whether the key is erased, so that nothing can be drawn any more.
     """
 
-    device = torch.device("cpu")
     _kind = "aes-256-ctr"  # of the source, in a saved state
 
     def __init__(self, key: bytes, *, private: bool) -> None:
@@ -75,6 +74,11 @@ class Noise:
         self.name, self.private = self.source
         self._start(key)
         _ALIVE.add(self)
+
+    @property
+    def device(self) -> torch.device:
+        """Where numbers are drawn: the CPU."""
+        return torch.device("cpu")
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         """Refuse `copy` and `pickle`, also of whatever holds this source."""

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Self
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Self
 
 from idpgan.host import own_state
+from idpgan.lazy import torch
 from idpgan.privacy.discrete import MAX_SCALE, discrete_laplace
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.mechanisms import Mechanism, check_positive
 from idpgan.privacy.noise import Noise
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 NOT_ANSWERED = -1  # output of `SparseVector` after it stopped
 _MOST_STEPS = 1 << 60

@@ -9,13 +9,11 @@ import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pydantic
-from torch import Tensor
 
-from idpgan.audit.cases import USUAL_RUNS, AuditCase, guarantees
-from idpgan.audit.entry import Entry, Request
+from idpgan.audit.entry import USUAL_RUNS, Entry, Request
 from idpgan.audit.neighbors import PAIRS, Pair
 from idpgan.audit.statistics import Maker
 from idpgan.config import Section, build, nearest_hint
@@ -26,12 +24,19 @@ from idpgan.methods import METHODS, MethodInfo, load, methods_of
 from idpgan.privacy import Event, Guarantee, Noise, PrivacyReport, Relation, Unit, check_delta
 from idpgan.privacy.noise import SYSTEM, Source
 from idpgan.privacy.plan import Budget, Plan, Price
+from idpgan.release.artifact import Kind
+from idpgan.release.images import ImagesArtifact, ObfuscatedImages
 from idpgan.release.mark import DigitalSource
 from idpgan.release.statement import Settings, Statement
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from idpgan.audit.cases import AuditCase
+
 Shape = tuple[int, int]
-Notes = Callable[[Tensor], tuple[str, ...]]
-Algorithm = Callable[[Tensor, float, Any, Noise], Tensor]  # maps images, epsilon and options to the release
+Notes = Callable[["Tensor"], tuple[str, ...]]
+Algorithm = Callable[["Tensor", float, Any, Noise], "Tensor"]  # maps images, epsilon and options to the release
 LAWS = {"discrete-laplace": "laplace", "rounded-gaussian": "gaussian"}
 PURE = ("discrete-laplace", "laplace")
 _AUDITED = (8, 6)  # px of an image in audits: more rows than columns, so that the column space is a proper subspace
@@ -130,6 +135,8 @@ def case_of(
     runs: int = USUAL_RUNS,
 ) -> AuditCase:
     """Return the case of a whole planned release, post-processing included; an unprotected read has no proof."""
+    from idpgan.audit.cases import AuditCase, guarantees
+
     claimed, proven = guarantees(request, *plan.events)
     events = plan.events
     if not events[0].is_private:
@@ -380,3 +387,6 @@ class PublicationTable(Section):
             color = "color" if channels == [3] else "grey"
             return [f"the images are not {self.num:,} {color} ones of {height} x {width} pixels."]
         return []
+
+
+KINDS = {each.kind: Kind(each, PublicationTable.from_release) for each in (ImagesArtifact, ObfuscatedImages)}

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 from idpgan.errors import InputError
-from idpgan.files import parse_json
-from idpgan.models.checkpoint import CONFIG
+from idpgan.files import CONFIG, parse_json
 from idpgan.release.statement import Settings, Statement
 
 

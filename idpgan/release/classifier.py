@@ -12,10 +12,9 @@ from pydantic import Field
 from idpgan.config import Section, build
 from idpgan.data.images import check_class_names
 from idpgan.errors import InputError
-from idpgan.files import write_bytes_atomic
+from idpgan.files import CONFIG, write_bytes_atomic
 from idpgan.models.checkpoint import (
     CLASSIFIER_WEIGHTS,
-    CONFIG,
     is_classifier,
     most_weight_bytes,
     put_weights,

@@ -9,8 +9,7 @@ from typing import Any
 
 from idpgan.config import build
 from idpgan.errors import InputError
-from idpgan.files import parse_json, read_plain
-from idpgan.models.checkpoint import MOST_TEXT_BYTES
+from idpgan.files import MOST_TEXT_BYTES, parse_json, read_plain
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport

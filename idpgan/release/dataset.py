@@ -14,9 +14,8 @@ from idpgan.checks import typed, whole
 from idpgan.data.images import Images, notebook_png, numbered_by, png_bytes, to_float
 from idpgan.data.intake import gathered
 from idpgan.errors import DataError, InputError
-from idpgan.files import parse_json, read_plain
+from idpgan.files import MOST_TEXT_BYTES, parse_json, read_plain
 from idpgan.metrics.source import kind_of
-from idpgan.models.checkpoint import MOST_TEXT_BYTES
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.release.contained import report_of_export

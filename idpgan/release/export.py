@@ -23,6 +23,7 @@ from idpgan.data.metadata import FILE_NAME, LABEL, METADATA
 from idpgan.device import resolve_device
 from idpgan.errors import InputError
 from idpgan.files import (
+    MOST_TEXT_BYTES,
     check_writable,
     json_text,
     parse_json,
@@ -32,7 +33,7 @@ from idpgan.files import (
     write_bytes_atomic,
 )
 from idpgan.memory import GIB, free_memory
-from idpgan.models.checkpoint import MOST_TEXT_BYTES, find_weights
+from idpgan.models.checkpoint import find_weights
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent

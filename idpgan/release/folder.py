@@ -12,11 +12,10 @@ import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
 
 from idpgan.errors import InputError
-from idpgan.files import json_text, whole_folder, write_bytes_atomic, write_text_atomic
-from idpgan.models.checkpoint import CONFIG, weight_bytes
-from idpgan.models.generator import Generator
+from idpgan.files import CONFIG, json_text, whole_folder, write_bytes_atomic, write_text_atomic
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.release.artifact import Artifact
@@ -24,6 +23,9 @@ from idpgan.release.card import render_card
 from idpgan.release.mark import PICTURE, DigitalSource, Mark, identified_by
 from idpgan.release.statement import PRIVACY, Settings, Statement
 from idpgan.version import made_with
+
+if TYPE_CHECKING:
+    from idpgan.models.generator import Generator
 
 CARD = "README.md"
 
@@ -63,6 +65,8 @@ def write_release(
 
 def drawn_by(generator: Generator, picture: bytes) -> bytes:
     """Return a PNG that a generator drew, with the mark of its weights."""
+    from idpgan.models.checkpoint import weight_bytes
+
     weights = hashlib.sha256(weight_bytes(generator)).hexdigest()
     return Mark(DigitalSource.TRAINED, made_with(), weights).on(picture)
 

@@ -10,12 +10,10 @@ from typing import Any, ClassVar, Self, cast
 
 from idpgan.config import build
 from idpgan.errors import InputError
-from idpgan.files import write_bytes_atomic
+from idpgan.files import CONFIG, WEIGHTS, write_bytes_atomic
 from idpgan.models import checkpoint
 from idpgan.models.adapters import RANK
 from idpgan.models.checkpoint import (
-    CONFIG,
-    WEIGHTS,
     build_described,
     describe,
     find_weights,

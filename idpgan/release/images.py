@@ -6,19 +6,21 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+import numpy as np
 import pydantic
-import torch
-from torch import Tensor
 
 from idpgan.config import Section, build
-from idpgan.data.images import make_grid, png_bytes
+from idpgan.data.images import grid_pixels, make_grid, png_bytes
 from idpgan.errors import InputError
-from idpgan.files import printable, write_bytes_atomic
+from idpgan.files import MOST_TEXT_BYTES, printable, write_bytes_atomic
+from idpgan.lazy import torch
 from idpgan.memory import check_memory
-from idpgan.models.checkpoint import MOST_TEXT_BYTES
-from idpgan.release.png import SAMPLES, decode_png, most_png_bytes
+from idpgan.release.png import SAMPLES, most_png_bytes, png_pixels
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FOLDER = "images"
 MOST_IMAGES = 100_000  # most images: each is hashed in privacy.json
@@ -43,7 +45,6 @@ class ImagesArtifact:
     Attributes:
         num: Number of images.
         image_shape: (C, H, W), C = 1 or 3.
-        images: uint8 (N, C, H, W) on the CPU; None until `read`.
         names: Of the files below ``images/``, in the order of the images; None = six digits.
     """
 
@@ -62,10 +63,16 @@ class ImagesArtifact:
             raise InputError(f"{num:,} images of shape {list(image_shape)} cannot be released as PNG files.")
         if not 1 <= num <= MOST_IMAGES:
             raise InputError(f"{num:,} images are released, but at most {MOST_IMAGES:,} fit into one folder.")
-        self.num, self.image_shape, self.images = num, image_shape, images
+        self.num, self.image_shape = num, image_shape
+        self._pixels = None if images is None else images.numpy()  # no tensor: `verify` needs none
         self.names = None if names is None else tuple(names)
         if self.names is not None:
             _check_names(self.names, num)
+
+    @property
+    def images(self) -> Tensor | None:
+        """The images, uint8 (N, C, H, W) on the CPU; None until `read`."""
+        return None if self._pixels is None else torch.from_numpy(self._pixels)
 
     @classmethod
     def of(cls, images: Tensor, names: Sequence[str] | None = None) -> Self:
@@ -98,16 +105,18 @@ class ImagesArtifact:
 
     def write(self, folder: Path) -> None:
         """Write the images and the picture."""
-        if self.images is None:
+        images = self.images
+        if images is None:
             raise ValueError("these images are described, not read.")
-        for index, image in enumerate(self.images):
+        for index, image in enumerate(images):
             path = folder / self._name(index)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(png_bytes(image))  # the folder is durable or absent as a whole
-        write_bytes_atomic(folder / SAMPLES, png_bytes(self._grid(self.images)))
+        write_bytes_atomic(folder / SAMPLES, png_bytes(make_grid(images[:_SHOWN], self._columns)))
 
-    def _grid(self, images: Tensor) -> Tensor:
-        return make_grid(images[:_SHOWN], min(self.num, _COLUMNS))
+    @property
+    def _columns(self) -> int:
+        return min(self.num, _COLUMNS)
 
     @classmethod
     def from_description(cls, described: Any) -> Self:
@@ -121,17 +130,23 @@ class ImagesArtifact:
         check_memory(
             self.num * math.prod(self.image_shape), "the images that config.json describes", "It may be forged."
         )
-        images = torch.empty(self.num, *self.image_shape, dtype=torch.uint8)
+        images = np.empty((self.num, *self.image_shape), dtype=np.uint8)
         name = SAMPLES
         try:
             for index in range(self.num):
                 name = self._name(index)
-                images[index] = decode_png(files[name], self.image_shape)
-            self.images, expected, name = images, self._grid(images), SAMPLES
-            picture = decode_png(files[name], (expected.shape[0], expected.shape[1], expected.shape[2]))
+                images[index] = png_pixels(files[name], self.image_shape)
+            self._pixels, expected, name = images, grid_pixels(images[:_SHOWN], self._columns), SAMPLES
+            picture = png_pixels(files[name], (expected.shape[0], expected.shape[1], expected.shape[2]))
         except ValueError as error:
             return [f"{name} {error}."]
-        return [] if torch.equal(picture, expected) else [f"{SAMPLES} does not show the images of the release."]
+        return [] if np.array_equal(picture, expected) else [f"{SAMPLES} does not show the images of the release."]
+
+
+class ObfuscatedImages(ImagesArtifact):
+    """Images that went through an obfuscator, as versions before 0.4.0 called them; they are `ImagesArtifact` now."""
+
+    kind: ClassVar[str] = "obfuscated"
 
 
 def _check_names(names: Sequence[str], num: int) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from idpgan.models.checkpoint import CONFIG, WEIGHTS
+from idpgan.files import CONFIG, WEIGHTS
 
 PICTURE = ".png"  # the end of the name of a file that carries the mark
 KEY = "mark"  # in manifests

@@ -23,8 +23,8 @@ from idpgan.checks import whole
 from idpgan.config import Section, build
 from idpgan.data.images import LONGEST_CLASS_NAME, check_class_names
 from idpgan.errors import InputError
-from idpgan.files import printable, write_bytes_atomic
-from idpgan.models.checkpoint import CONFIG, read_tensors
+from idpgan.files import CONFIG, printable, write_bytes_atomic
+from idpgan.models.checkpoint import read_tensors
 from idpgan.models.own import ForeignClassifier, ForeignGenerator, TensorShape, outline_of
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy.event import Event

@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from idpgan.errors import InputError
-from idpgan.files import parse_json, read_plain
-from idpgan.models.checkpoint import WEIGHTS
+from idpgan.files import WEIGHTS, parse_json, read_plain
 from idpgan.release.statement import PRIVACY
 
 _MOST_BYTES = 1 << 26

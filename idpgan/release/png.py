@@ -5,11 +5,15 @@ from __future__ import annotations
 import io
 import struct
 import zlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from PIL import Image
-from torch import Tensor
+
+from idpgan.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SAMPLES = "samples.png"  # the picture of a release: images that it draws or holds
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
@@ -23,6 +27,11 @@ def most_png_bytes(shape: tuple[int, int, int]) -> int:
 
 
 def decode_png(content: bytes, shape: tuple[int, int, int]) -> Tensor:
+    """Return `png_pixels` as a tensor."""
+    return torch.from_numpy(png_pixels(content, shape))
+
+
+def png_pixels(content: bytes, shape: tuple[int, int, int]) -> np.ndarray:
     """Return the pixels of an 8-bit PNG that somebody else made, uint8 (C, H, W).
 
     Anything that could carry other content is refused: chunks other than head, pixels and end, bytes behind the end or
@@ -43,7 +52,7 @@ def decode_png(content: bytes, shape: tuple[int, int, int]) -> Tensor:
             pixels = np.array(picture)
     except (OSError, SyntaxError, Image.DecompressionBombError) as error:
         raise ValueError(f"is damaged ({error})") from error
-    return torch.from_numpy(pixels.reshape(shape[1], shape[2], shape[0])).permute(2, 0, 1)
+    return pixels.reshape(shape[1], shape[2], shape[0]).transpose(2, 0, 1)
 
 
 def _packed_pixels(content: bytes, head: bytes, shape: tuple[int, int, int]) -> int:

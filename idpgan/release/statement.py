@@ -25,8 +25,7 @@ from pydantic_core import CoreSchema, core_schema
 
 from idpgan.config import Section, build
 from idpgan.errors import InputError
-from idpgan.files import json_text, parse_json, printable, read_plain
-from idpgan.models.checkpoint import MOST_TEXT_BYTES
+from idpgan.files import MOST_TEXT_BYTES, json_text, parse_json, printable, read_plain
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit
 from idpgan.privacy.plan import Plan

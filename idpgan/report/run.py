@@ -18,9 +18,8 @@ from idpgan.attacks.distances import nearest_neighbors
 from idpgan.data.images import Images, to_uint8
 from idpgan.data.load import DataShape, Sizes, describe, load_again
 from idpgan.errors import InputError
-from idpgan.files import parse_json, pasted, read_plain
+from idpgan.files import WEIGHTS, parse_json, pasted, read_plain
 from idpgan.methods import METHODS
-from idpgan.models.checkpoint import WEIGHTS
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.books import Books, count
 from idpgan.privacy.event import Event

@@ -15,9 +15,10 @@ from idpgan import load_generator, publish
 from idpgan.commands import app
 from idpgan.commands.audit import write_into_release
 from idpgan.continual import ContinualCounter
-from idpgan.kinds import ObfuscatedImages, verify
+from idpgan.kinds import verify
 from idpgan.publish.plan import PublicationTable
 from idpgan.release.folder import write_release
+from idpgan.release.images import ObfuscatedImages
 from idpgan.version import made_with
 from tests.publish.pictures import pictures
 from tests.release.forging import (

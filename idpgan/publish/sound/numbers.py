@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from idpgan.audit.statistics import Linear, Nearness
 from idpgan.errors import InputError
+from idpgan.lazy import torch
 from idpgan.numerics.dct import cosines
 from idpgan.privacy import DiscreteLaplace, Event, Grid, Noise, Relation, RoundedGaussian, Unit, calibrate
 from idpgan.privacy.discrete import MAX_SCALE
 from idpgan.publish.plan import Options, Planner, Publisher, publisher_entry
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Law = Literal["laplace", "gaussian"]
 T = TypeVar("T")

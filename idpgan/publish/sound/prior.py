@@ -11,12 +11,13 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from safetensors.torch import load_file
-from torch import Tensor
-
+from idpgan.lazy import torch
 from idpgan.memory import check_memory
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FILE = Path(__file__).with_name("face_prior.safetensors")
 SHAPE = (48, 40)  # (H, W) of the stored model
@@ -54,6 +55,8 @@ def fit(faces: Tensor) -> dict[str, Tensor]:
 
 @functools.cache
 def _model() -> Mapping[str, Tensor]:
+    from safetensors.torch import load_file
+
     return {name: value.double() for name, value in load_file(FILE).items()}
 
 

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import pydantic
-import torch
-from torch import Tensor
 
-from idpgan.audit.cases import CASES, IMAGE_SHAPE, AuditCase, guarantees
 from idpgan.audit.entry import Entry, Request
 from idpgan.audit.neighbors import PAIRS
 from idpgan.audit.statistics import EXACT, Nearness, Statistic
+from idpgan.lazy import torch
 from idpgan.numerics.svd import batched_svd
 from idpgan.privacy import DiscreteLaplace, Noise, Relation, Unit
 from idpgan.publish.plan import LAWS, PURE, Publisher, Recipe, Shape
 from idpgan.publish.sound import numbers
 from idpgan.publish.sound.numbers import LawOptions, Query
 from idpgan.publish.sound.prior import face_prior
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from idpgan.audit.cases import AuditCase
 
 _GREY = 0.5  # center of the pixel range, subtracted before the SVD
 _MARGIN = 2.0
@@ -175,6 +178,8 @@ def _plan(shape: Shape, unit: Unit, epsilon: float, delta: float, law: numbers.L
 
 def _lap_case(request: Request) -> AuditCase:
     """Return the case of ``lap`` on an image of ORL's size; law "laplace" is the continuous one of `audit.cases`."""
+    from idpgan.audit.cases import CASES, IMAGE_SHAPE, AuditCase, guarantees
+
     if request.law == "laplace":
         return CASES["lap"].build(request)
     unit, delta = request.unit or Unit.PIXEL, request.delta or 0.0
