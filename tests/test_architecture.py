@@ -7,6 +7,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+
+from idpgan import publish
 
 PACKAGE = Path(__file__).parents[1] / "idpgan"
 FLOORS = (  # from the ground up; no room imports one of its own floor
@@ -30,6 +33,7 @@ FLOORS = (  # from the ground up; no room imports one of its own floor
     ("commands",),
     ("__main__", "__init__"),
 )
+MOST_TO_VERIFY = 65  # modules of the package that `verify` of published images may import
 FLOOR_OF = {room: floor for floor, rooms in enumerate(FLOORS) for room in rooms}
 
 
@@ -138,3 +142,25 @@ def test_what_computes_nothing_imports_nothing_heavy():
         done = subprocess.run([sys.executable, "-c", ONE_BY_ONE, *codes], capture_output=True, text=True, check=False)
         assert bool(done.returncode) is bool(heavy), done.stderr
         assert heavy in done.stderr
+
+
+VERIFY = """
+import sys
+from idpgan.commands import main
+try:
+    main(["verify", sys.argv[1]])
+except SystemExit as end:
+    assert not end.code
+print("torch" in sys.modules, "PIL" in sys.modules, sum(name.partition(".")[0] == "idpgan" for name in sys.modules))
+"""
+
+
+@pytest.mark.parametrize(("method", "computes"), [("lap", "False"), ("dct", "True")])
+def test_verify_of_published_images_imports_what_it_needs(tmp_path, method, computes):
+    """It needs hashes, a model, the accountant and a reader of PNG files; tensors where the plan is made of them."""
+    publish.release(torch.full((2, 8, 8), 0.5), method, epsilon=10.0).write(tmp_path / "release")
+    arguments = [sys.executable, "-c", VERIFY, str(tmp_path / "release")]
+    done = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    with_torch, pictures, ours = done.stdout.splitlines()[-1].split()
+    assert (with_torch, pictures) == (computes, "True")
+    assert int(ours) <= MOST_TO_VERIFY
