@@ -157,7 +157,7 @@ def _middle(left: float, count: int, exponent: float) -> float:
     return count**exponent / (left**exponent + count**exponent)
 
 
-def fast_diagonal(n: int, norm: int = 1, later: int = 0) -> tuple[Tensor, float]:
+def fast_diagonal(n: int, norm: int = 1, later: int = 0) -> tuple[torch.Tensor, float]:
     """Return the weights of least total error and that error, in closed form and O(n) time.
 
     Minimizes ``sum_p c_p / lambda_p^2`` over lambda > 0 whose columns ``(sum_p M[p, t] lambda_p^norm)^(1/norm)`` are at

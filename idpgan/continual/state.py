@@ -11,15 +11,16 @@ import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from idpgan import files
 from idpgan.continual.stream import ContinualCounter
 from idpgan.errors import InputError
+from idpgan.lazy import torch
 from idpgan.privacy.event import Event
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT = "idpgan stream state 1"
 ANSWERS = ".answers"  # suffix to the name of the state file

@@ -22,25 +22,25 @@ import collections
 import math
 import os
 from pathlib import Path
-from typing import Any, Final, NoReturn, Self
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 from idpgan.checks import typed
 from idpgan.continual import fenwick
 from idpgan.continual.settings import StreamPlan, StreamTable, check_name
 from idpgan.errors import InputError
 from idpgan.host import own_state
+from idpgan.lazy import torch
 from idpgan.privacy import Grid, Ledger, Noise, PrivacyReport
 from idpgan.release.answers import AnswersArtifact
 from idpgan.release.folder import write_release
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 FORMAT = "idpgan stream 1"
 _LATER = 4  # further answers per value of a block that build on its total; found best of 1/2 .. 8 at 10^4 to 10^6 steps
 _REAL_STEP = 2.0**-10  # grid of real values: rounding costs 0.1 % of epsilon
 _MOST = 1 << 60  # largest sum, in grid steps
-_WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 _AHEAD = 1 << 14  # most noise values that `push` draws ahead
 
 
@@ -215,7 +215,7 @@ class ContinualCounter:
     def _value(self, steps: Any) -> Any:
         if self.integer:
             return steps
-        return self._grid.value(steps) if isinstance(steps, Tensor) else steps * self._grid.step
+        return self._grid.value(steps) if isinstance(steps, torch.Tensor) else steps * self._grid.step
 
     def _steps_of(self, value: Any) -> int:
         if not self.integer and type(value) is float and abs(value) < self._largest:  # a faster `Grid.round`
@@ -342,7 +342,7 @@ class ContinualCounter:
         return StreamPlan(self.epsilon).report(self.event.pure, self._private)
 
     @typed
-    def write(self, folder: Path, answers: Tensor, data: str = "a stream") -> None:
+    def write(self, folder: Path, answers: torch.Tensor, data: str = "a stream") -> None:
         """Write the released folder: all answers so far as a table, settings, privacy.json and card.
 
         Args:
@@ -374,7 +374,7 @@ class ContinualCounter:
         The noise of future nodes is not in the state: a loaded stream draws fresh noise.
         """
         true, noisy, kept = (
-            [number.tolist() if isinstance(number, Tensor) else number for number in numbers]
+            [number.tolist() if isinstance(number, torch.Tensor) else number for number in numbers]
             for numbers in (self._true, self._noisy, self._kept)
         )
         return {
@@ -454,7 +454,8 @@ def _tensor(values: Any) -> Tensor:
         tensor = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
         raise InputError(f"values must be numbers: {error}. Nothing was released.") from error
-    if not tensor.is_floating_point() and tensor.dtype not in _WHOLE:
+    whole = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+    if not tensor.is_floating_point() and tensor.dtype not in whole:
         raise InputError(f"values must be real numbers, not {tensor.dtype}. Nothing was released.")
     return tensor
 

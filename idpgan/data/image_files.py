@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 import numpy as np
-import torch
 from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
 
@@ -40,6 +39,7 @@ from idpgan.data.labels import NONE
 from idpgan.data.source import Refused, warn_of_null
 from idpgan.errors import DataError
 from idpgan.host import unwarned
+from idpgan.lazy import torch
 from idpgan.progress import Progress, silent
 
 _LOG = logging.getLogger(__name__)

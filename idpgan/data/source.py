@@ -8,15 +8,16 @@ import functools
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, NamedTuple
 
 from idpgan import host
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
+from idpgan.lazy import torch
 from idpgan.progress import Progress
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _LOG = logging.getLogger(__name__)
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pydantic
-import torch
-from torch import Tensor
 
 from idpgan.config import Section, build
 from idpgan.errors import InputError
 from idpgan.files import write_bytes_atomic
+from idpgan.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 ANSWERS = "answers.csv"
 MOST_NUMBERS = 1 << 27  # most numbers in a table
