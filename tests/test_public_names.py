@@ -4,6 +4,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import typing
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,17 @@ def test_a_package_lists_and_has_all_that_it_promises(name):
             package.frobnicate  # noqa: B018
     assert promised <= set(dir(package))
     assert [missing for missing in sorted(promised) if not hasattr(package, missing)] == []
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_what_checks_arguments_can_read_the_annotations(name):
+    """A type that only a type checker imports is none when a public function is called."""
+    package = importlib.import_module(name)
+    values = [getattr(package, each, None) for each in dir(package) if not each.startswith("_")]
+    functions = [inspect.unwrap(value) for value in values if inspect.isfunction(value)]
+    for function in functions:
+        if function.__module__.startswith("idpgan."):
+            assert isinstance(typing.get_type_hints(function), dict)
 
 
 def test_lazy_names_are_typed():

@@ -313,7 +313,7 @@ def pure_event(epsilon: float) -> Event:
 # Counts that never decrease -----------------------------------------------------------------------------------------
 
 
-def isotonic(answers: Any, *, nonnegative: bool = True, weights: Tensor | None = None) -> Tensor:
+def isotonic(answers: Any, *, nonnegative: bool = True, weights: torch.Tensor | None = None) -> torch.Tensor:
     """Return the nearest non-decreasing series, for counts that never decrease.
 
     Least squares (pool adjacent violators). Every number of the result depends on the whole series, so apply the
