@@ -15,15 +15,7 @@ from idpgan.data.load import load
 from idpgan.privacy import DPSGDPlan, Noise
 from idpgan.private import steps as private_steps
 from tests.data.layouts import declared
-from tests.neighbors.folders import (
-    PER_PERSON,
-    Change,
-    PartChange,
-    method_of,
-    neighbor,
-    record,
-    same_but,
-)
+from tests.neighbors.folders import PER_PERSON, Change, PartChange, method_of, neighbor, record, same_but
 
 HOW = {"zero-out-one": "emptied", "replace-one": "replaced"}
 MODEL = {"generator": "warp", "width": 4, "latent_dim": 4, "codes": 5}

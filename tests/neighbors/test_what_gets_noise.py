@@ -20,10 +20,7 @@ BUDGET = {"epsilon": 2.0, "delta": 1e-3}
 OWN = {"epsilon1": 0.5, "epsilon2": 0.5, "noise": "once", "delta": 1e-3, "accept_unsound": True}
 OF_PEOPLE = {
     "gaussian": {"model": {"generator": "gaussian", "latent_dim": 12}, "training": {"steps": 0}},
-    "evolution": {
-        "model": {"generator": "population", "simulator": "fonts", "codes": 6},
-        "training": {"steps": 2},
-    },
+    "evolution": {"model": {"generator": "population", "simulator": "fonts", "codes": 6}, "training": {"steps": 2}},
 }
 OF_IMAGES = {
     "scattering-linear": ("zero-out-one", {"privacy": BUDGET, "training": {"steps": 2}}),

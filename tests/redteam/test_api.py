@@ -5,25 +5,21 @@ mean one thing (a NumPy array for a tensor); it may never end in anything but a 
 """
 
 import dataclasses
+import inspect
 
 import numpy as np
 import pytest
 import torch
 
-from idpgan import audit, load_generator, publish
+from idpgan import attacks, audit, load_generator, publish
 from idpgan.attacks.evaluate import evaluate_scores, roc_curve
 from idpgan.attacks.losses import classifier_confidence, critic_score, latent_reconstruction
 from idpgan.attacks.membership import calibrate, density_ratio, nearest_sample, neighborhood_count
 from idpgan.attacks.registry import select_attacks
 from idpgan.attacks.subspace import identified, subspace_scores
 from idpgan.audit.bounds import cap
-from idpgan.audit.one_run import (
-    audit_guesses,
-    epsilon_from_guesses,
-    insert_canaries,
-    make_canaries,
-    p_value,
-)
+from idpgan.audit.one_run import audit_guesses, epsilon_from_guesses, insert_canaries, make_canaries, p_value
+from idpgan.checks import typed
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.errors import InputError
@@ -77,10 +73,7 @@ CALLS = {
     "roc_curve": (roc_curve, {"members": [1.0, 2.0], "non_members": [0.0, 1.0]}),
     "nearest_sample": (nearest_sample, {"images": FLAT, "samples": FLAT}),
     "calibrate": (calibrate, {"scores": torch.ones(3), "reference": torch.ones(3)}),
-    "neighborhood_count": (
-        neighborhood_count,
-        {"images": FLAT, "samples": FLAT, "radius": 1.0, "dimensions": 3},
-    ),
+    "neighborhood_count": (neighborhood_count, {"images": FLAT, "samples": FLAT, "radius": 1.0, "dimensions": 3}),
     "density_ratio": (density_ratio, {"images": FLAT, "samples": FLAT, "reference": FLAT, "dimensions": 3}),
     "critic_score": (
         critic_score,
@@ -93,12 +86,7 @@ CALLS = {
     ),
     "classifier_confidence": (
         classifier_confidence,
-        {
-            "images": images(4).images,
-            "labels": torch.zeros(4, dtype=torch.int64),
-            "samples": images(6),
-            "steps": 1,
-        },
+        {"images": images(4).images, "labels": torch.zeros(4, dtype=torch.int64), "samples": images(6), "steps": 1},
     ),
     "latent_reconstruction": (
         latent_reconstruction,
@@ -224,10 +212,15 @@ WRONG = {
 }
 
 
+def at_the_door(function):
+    """A function with the checks that every exported one has; methods of exported classes, and doors, have them."""
+    return typed(function) if inspect.isfunction(function) and not hasattr(function, "__wrapped__") else function
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", CALLS)
 def test_wrong_types_are_named_and_nothing_else_happens(name):
-    function, good = CALLS[name]
+    function, good = at_the_door(CALLS[name][0]), CALLS[name][1]
     failures, refused = [], 0
     for argument in good:
         for what, value in WRONG.items():
@@ -253,10 +246,10 @@ def test_the_calls_that_wrong_values_are_put_into_are_right():
 
 
 def test_arrays_and_names_are_taken_as_what_they_can_only_mean():
-    array = np.random.default_rng(0).random((2, 8, 8))
+    mse, array = at_the_door(CALLS["mse"][0]), np.random.default_rng(0).random((2, 8, 8))
     expected = mse(torch.from_numpy(array), torch.zeros(2, 8, 8))
     for variant in (array, array.astype(">f8"), array[::-1].copy()[::-1], np.asfortranarray(array)):
         assert torch.allclose(mse(variant, np.zeros((2, 8, 8))), expected)
     assert publish.release(array, "lap", epsilon=1, unit="column").events[0].unit == "column"
-    assert dataclasses.is_dataclass(evaluate_scores(np.arange(4.0), torch.zeros(4)))
+    assert dataclasses.is_dataclass(attacks.evaluate_scores(np.arange(4.0), torch.zeros(4)))
     assert cap(np.int64(100)) == cap(100)

@@ -5,10 +5,7 @@ import pytest
 from idpgan.commands.report import write_report
 from tests.report import browser
 
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed"),
-]
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(browser.find() is None, reason="no Chromium is installed")]
 PHONE, DESKTOP = 390, 1200
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
 BROKEN = "[...document.images].filter(image => !image.complete || !image.naturalWidth).length"

@@ -14,8 +14,7 @@ from idpgan.privacy import Budget, DPSGDPlan, Ledger, Noise, Relation, Unit, com
 from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.guarantee import EXACT
 from idpgan.synthesis.dp_gan import Method as DpGan
-from idpgan.synthesis.dp_gan import Settings as Config
-from idpgan.training.config import build_config, load_method
+from idpgan.training.config import build_config
 from idpgan.training.loop import train
 from idpgan.training.plan import plan_run
 from idpgan.training.stats import read_stats
@@ -466,8 +465,3 @@ def test_without_a_rate_the_expected_images_of_a_step_are_its_divisor():
 def test_what_makes_no_sense_is_refused(change, message):
     with pytest.raises(ConfigError, match=message):
         config_of(**change)
-
-
-def test_the_registry_finds_it():
-    assert load_method("dp-gan").Settings is Config
-    assert load_method("dp-gan").Method is DpGan

@@ -246,10 +246,7 @@ def test_zeroing_a_record_changes_no_setting(shape):
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-@pytest.mark.parametrize(
-    ("num", "moved", "message"),
-    [(0, 50, "there are 0 public images"), (60, 50, "of class")],
-)
+@pytest.mark.parametrize(("num", "moved", "message"), [(0, 50, "there are 0 public images"), (60, 50, "of class")])
 def test_too_few_public_pictures_are_refused_before_anything_is_read(num, moved, message):
     public, private = smiling(300, 2).select(torch.arange(num)), smiling(200, 1)
     config = config_of(moved=moved)

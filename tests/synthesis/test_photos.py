@@ -197,7 +197,7 @@ FACES = {"name": "faces", "num_images": 60, "num_people": 20, "image_size": 28, 
 
 
 @pytest.mark.parametrize(("unit", "channels", "shape"), [("image", 1, 0), ("person", 3, 0), ("person", 3, 3)])
-def test_color_unit_and_drawn_public_faces(tmp_path, unit, channels, shape):
+def test_color_unit_and_drawn_public_faces(small_tiles, tmp_path, unit, channels, shape):
     data = FACES | {"channels": channels, "split_by": "identity", "holdout_share": 0.0}
     data |= {"public": "faces", "public_images": 50, "public_crop": 0.6}  # unlabeled: a center and a scale
     table = table_of(
@@ -251,7 +251,7 @@ def test_the_start_is_as_good_as_that_of_gaussian():
 
 
 @pytest.mark.parametrize("keys", [{}, {"symmetric": True}, {"templates": "class"}])
-def test_registered_moments_start_it_as_they_start_gaussian(keys):
+def test_registered_moments_start_it_as_they_start_gaussian(small_tiles, keys):
     data = FACES | {"channels": 1, "num_images": 100}
     model = {"drawing": {"shape": 3}}
     table = table_of(steps=0, privacy={"epsilon": 1e4}, model=model, data=data, **keys)

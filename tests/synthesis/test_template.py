@@ -187,7 +187,7 @@ def test_from_folder_to_release(small_tiles, tmp_path, monkeypatch, unit, how, m
 
 
 @pytest.mark.parametrize(("unit", "templates"), [("image", "one"), ("person", "one"), ("image", "class")])
-def test_a_run_is_paid_verified_audited_and_resumed(tmp_path, unit, templates):
+def test_a_run_is_paid_verified_audited_and_resumed(small_tiles, tmp_path, unit, templates):
     teacher = {"teacher_share": 0.3} if (unit, templates) == ("image", "one") else {}
     table = table_of(unit, method={"templates": templates} | teacher)
     table["data"]["channels"] = 3 if templates == "class" else 1

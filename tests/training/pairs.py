@@ -30,11 +30,7 @@ SAMPLED = {"epsilon": 0.25, "delta": 1e-5, "sample_rate": 0.02, "noise_multiplie
 SEPARATE = {"fakes": "separate", "critic_steps_per_generator_step": 1}
 RUNS: dict[str, dict[str, Any]] = {  # what no small run has: all its fakes at once, and images in their places
     "opacus": {"method": {"name": "dp-gan", "engine": "opacus", **SEPARATE}, "privacy": SAMPLED, "training": FAST},
-    "separate": {
-        "method": {"name": "dp-gan", "adaptive_below": 0.9, **SEPARATE},
-        "privacy": SAMPLED,
-        "training": FAST,
-    },
+    "separate": {"method": {"name": "dp-gan", "adaptive_below": 0.9, **SEPARATE}, "privacy": SAMPLED, "training": FAST},
     "in place": {
         "model": {"generator": "diffusion", "latent_dim": 12, "width": 4, "drawing": "faces"},
         "method": {"name": "diffusion", "draws": 2},

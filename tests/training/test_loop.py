@@ -255,11 +255,7 @@ def test_callbacks_see_a_tick_whose_state_is_saved(tmp_path):
         seen.append((tick.step, saved["step"], tick.stats, tick.generator is method.product))
 
     fake_train(method, run, on_tick=[callback])
-    assert seen == [
-        (4, 4, {"loss": 2.5}, True),
-        (8, 8, {"loss": 6.5}, True),
-        (10, 10, {"loss": 9.5}, True),
-    ]
+    assert seen == [(4, 4, {"loss": 2.5}, True), (8, 8, {"loss": 6.5}, True), (10, 10, {"loss": 9.5}, True)]
 
 
 def test_progress_hears_of_every_step_and_of_the_price_at_every_tick(tmp_path):
