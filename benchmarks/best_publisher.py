@@ -4,7 +4,7 @@ python benchmarks/best_publisher.py [--people 100] [--shape 112 92] [--seed 3001
 
 Every sound method with a default for the unit is run at delta = 0 and clipped to bytes; its error is the mean over
 releases with noise of their own. The drawn faces are other people than those that the public models were fitted on. One
-JSON line per cell on stderr; the table on stdout, and with --write in `idpgan.publish.best` itself.
+JSON line per cell on stderr; the table on stdout, and with --write in `idpgan.publish.plan` itself.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from idpgan.data.faces import draw
 from idpgan.data.images import to_unit
 from idpgan.metrics.images import mse
 from idpgan.privacy.noise import Noise
-from idpgan.publish import best
+from idpgan.publish import plan
 
 _TABLE = re.compile(r"(?<=\n_BEST: Mapping\[str, Sequence\[str\]\] = \{\n).*?(?=^\}\n)", re.DOTALL | re.MULTILINE)
 
@@ -35,15 +35,15 @@ def main() -> None:
     parser.add_argument("--shape", type=int, nargs=2, default=(112, 92))
     parser.add_argument("--seed", type=int, default=3001, help="of the drawn faces")
     parser.add_argument("--noise-seeds", type=int, default=3)
-    parser.add_argument("--write", action="store_true", help="replace the table in the source of idpgan.publish.best")
+    parser.add_argument("--write", action="store_true", help="replace the table in the source of idpgan.publish.plan")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     faces = draw(arguments.people, tuple(arguments.shape), 1, people=arguments.people, seed=arguments.seed)
     lines = []
-    for unit in best.UNITS:
+    for unit in plan.UNITS:
         names = [name for name, row in publish.METHODS.items() if row.sound and unit in row.units]
         winners = []
-        for epsilon in best.EPSILONS:
+        for epsilon in plan.EPSILONS:
             cells = {
                 name: errors(faces.images[:, 0], name, unit, epsilon, range(arguments.noise_seeds)) for name in names
             }
@@ -55,7 +55,7 @@ def main() -> None:
         lines.append(f'    "{unit}": {json.dumps(winners)},\n')
         print(lines[-1], end="", flush=True)
     if arguments.write:
-        source = Path(best.__file__)
+        source = Path(plan.__file__)
         text, replaced = _TABLE.subn("".join(lines), source.read_text())
         if replaced != 1:
             raise SystemExit(f"{source} has no table to replace.")

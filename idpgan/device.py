@@ -1,18 +1,34 @@
-"""Compute devices: the same names on the command line and in a config, checked in one place."""
+"""Compute devices by their names, how much memory is needed and free, and tensors larger than memory.
+
+A tensor of more than `LARGEST` bytes lies in a temporary file that is mapped into memory. The system keeps in memory
+what is used of it, writes the rest to the disk, and takes the pages back where memory is short. The file has no name:
+nobody else opens it, and its space is free again when the tensor or the process ends, in whatever way. So no copy of a
+private image outlives a command, and none can be out of date.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
+import math
+import mmap
 import os
 import re
+import shutil
+import tempfile
+import weakref
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from idpgan.errors import ConfigError
+from idpgan.errors import ConfigError, InputError
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
+
 
 T = TypeVar("T")
 DEVICES = "auto, cpu, cuda, cuda:NUMBER or mps"
@@ -109,3 +125,144 @@ def keep_freed_memory() -> None:
     if library is not None and hasattr(library, "mallopt"):
         library.mallopt(_M_MMAP_THRESHOLD, 32 << 20)
         library.mallopt(_M_TRIM_THRESHOLD, (2 << 30) - 1)
+
+
+GIB = 1 << 30
+LARGEST = 1 << 29  # bytes of a tensor that lies in memory: 18,000 color images of 96 x 96
+_BLOCK = 1 << 24  # bytes that are copied at once
+_MAPPED: weakref.WeakValueDictionary[int, mmap.mmap] = weakref.WeakValueDictionary()  # by the address of its first byte
+_CGROUPS = (  # memory limits of a container, cgroup version 2 and 1
+    ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current"),
+    ("/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes"),
+)
+
+
+def check_memory(needed: int, what: str, way_out: str, device: str = "cpu") -> None:
+    """Refuse work that cannot fit into memory, before it begins.
+
+    Args:
+        needed: Bytes, a lower estimate.
+        what: What needs them, as the subject of a sentence.
+        way_out: What to do, as a sentence.
+
+    Raises:
+        InputError: If less is free.
+    """
+    free = free_memory(device)
+    if free is not None and needed > free:
+        raise InputError(
+            f"{what} would need at least {needed / GIB:,.1f} GiB of memory, and {free / GIB:,.1f} GiB are free. "
+            f"{way_out}"
+        )
+
+
+def check_room(num_bytes: int, copies: int, what: str, way_out: str) -> None:
+    """Refuse tensors that fit neither into memory nor, where each has over `LARGEST` bytes, onto the disk.
+
+    Args:
+        num_bytes: Size of one tensor.
+        copies: How many of them there are at once.
+
+    Raises:
+        InputError: As `check_memory`.
+    """
+    if num_bytes <= LARGEST:
+        check_memory(copies * num_bytes, what, way_out)
+        return
+    folder = _scratch()
+    free = shutil.disk_usage(folder).free
+    if copies * num_bytes > free:
+        raise InputError(
+            f"{what} would need {copies * num_bytes / GIB:,.1f} GiB of disk for temporary files, and {free / GIB:,.1f} "
+            f"GiB are free in {folder}. {way_out} Or set TMPDIR to a folder on a larger disk."
+        )
+
+
+def zeros(shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
+    """Return zeros; on the CPU those of more than `LARGEST` bytes lie in a temporary file.
+
+    Raises:
+        InputError: If the disk has no room for them.
+    """
+    import numpy as np
+    import torch
+
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if num_bytes <= LARGEST or torch.device(device).type != "cpu":
+        return torch.zeros(*shape, dtype=dtype, device=device)
+    try:
+        with tempfile.TemporaryFile(dir=_scratch()) as file:
+            if hasattr(os, "posix_fallocate"):  # a full disk is an error here, and would be a crash later
+                os.posix_fallocate(file.fileno(), 0, num_bytes)
+            else:
+                os.ftruncate(file.fileno(), num_bytes)
+            pages = mmap.mmap(file.fileno(), num_bytes)
+    except OSError as error:
+        raise InputError(
+            f"No temporary file of {num_bytes / GIB:,.1f} GiB can be made in {_scratch()} ({error.strerror or error}). "
+            "Make room there, or set TMPDIR to a folder on a larger disk."
+        ) from error
+    found = torch.from_numpy(np.frombuffer(pages, np.uint8)).view(dtype).view(*shape)
+    _MAPPED[found.data_ptr()] = pages
+    return found
+
+
+def let_go(*tensors: Tensor) -> None:
+    """Give back the memory of tensors in temporary files, after a pass over all of them; what they hold stays there."""
+    for tensor in tensors:
+        pages = _MAPPED.get(tensor.data_ptr())
+        if pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+            pages.madvise(mmap.MADV_DONTNEED)
+
+
+def take(rows: Tensor, index: Tensor) -> Tensor:
+    """Return ``rows[index]``, a copy, where `zeros` would put it; the index is int64 (B,) or bool (N,)."""
+    import torch
+
+    index = index.nonzero()[:, 0] if index.dtype == torch.bool else index
+    row_bytes = math.prod(rows.shape[1:]) * rows.element_size()
+    if rows.device.type != "cpu" or len(index) * row_bytes <= LARGEST:
+        return rows[index]
+    copied, done = zeros((len(index), *rows.shape[1:]), rows.dtype), 0
+    for part in index.split(max(1, _BLOCK // row_bytes)):
+        copied[done : done + len(part)] = rows[part]
+        done += len(part)
+        let_go(rows, copied)
+    return copied
+
+
+def cat(parts: Sequence[Tensor]) -> Tensor:
+    """Return ``torch.cat(parts)``, where `zeros` would put it."""
+    import torch
+
+    num_bytes = sum(part.numel() * part.element_size() for part in parts)
+    if parts[0].device.type != "cpu" or num_bytes <= LARGEST:
+        return torch.cat(list(parts))
+    shape = (sum(map(len, parts)), *parts[0].shape[1:])
+    found = torch.cat(list(parts), out=zeros(shape, parts[0].dtype))
+    let_go(found, *parts)
+    return found
+
+
+def _scratch() -> str:
+    """Return the folder of temporary files: /tmp is in memory on many systems, and /var/tmp is not."""
+    return os.environ.get("TMPDIR") or ("/var/tmp" if os.path.isdir("/var/tmp") else tempfile.gettempdir())
+
+
+def free_memory(device: str = "cpu") -> int | None:
+    """Return the free bytes of the machine, of its container or of the GPU; None if they are unknown."""
+    if device != "cpu":
+        import torch
+
+        return free_bytes(torch.device(device))
+    known = []
+    with contextlib.suppress(AttributeError, ValueError, OSError):  # at least a limit, where nothing else is known
+        known.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    with contextlib.suppress(OSError, ValueError):
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        known += [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")]
+    for files in _CGROUPS:
+        with contextlib.suppress(OSError, ValueError):  # no container; "max" means no limit
+            limit, used = (Path(name).read_text(encoding="ascii").strip() for name in files)
+            known.append(max(int(limit) - int(used), 0))
+    return min(known, default=None)

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[1] / "idpgan"
 FLOORS = (  # from the ground up; no room imports one of its own floor
     ("errors", "host", "removed"),
     ("device",),
-    ("files", "lazy", "memory", "checks", "config", "methods", "own_code", "progress", "ranks", "version"),
+    ("files", "lazy", "checks", "config", "methods", "own_code", "progress", "ranks", "version"),
     ("run",),
     ("numerics",),
     ("data",),

@@ -20,7 +20,7 @@ from torch.nn import functional as layers
 
 from idpgan.attacks.distances import check_comparable
 from idpgan.data.images import Images
-from idpgan.memory import cat
+from idpgan.device import cat
 from idpgan.progress import Progress, silent
 
 FALSE_ALARMS = 0.01  # share of the others that is taken for copies, at most

@@ -14,8 +14,8 @@ from idpgan.attacks import membership
 from idpgan.attacks.shadows import Shadows
 from idpgan.data.images import Images
 from idpgan.data.load import Split
+from idpgan.device import cat
 from idpgan.errors import InputError
-from idpgan.memory import cat
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, renamed, silent
 from idpgan.training.method import CriticScores, ReleasedSums

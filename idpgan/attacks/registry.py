@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from idpgan import checks
-from idpgan.attacks import losses, membership, shadows, tracing
+from idpgan.attacks import losses, membership, shadows
 from idpgan.attacks.knowledge import LEAKS, Attack, by_name, of_labels, of_pixels
 from idpgan.config import nearest_hint
 from idpgan.data.images import Images
@@ -17,7 +17,7 @@ from idpgan.progress import Progress
 
 
 def _trace(images: Images, *inputs: Any, seed: int, progress: Progress) -> Tensor:
-    scores = tracing.trace(images, *inputs)
+    scores = membership.trace(images, *inputs)
     progress("traces", len(images), len(images))
     return scores
 

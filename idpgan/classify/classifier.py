@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from idpgan.config import Keys
-from idpgan.device import resolve_device
+from idpgan.device import check_memory, resolve_device
 from idpgan.errors import ConfigError, InputError
-from idpgan.memory import check_memory
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import without_weights
 from idpgan.models.private_classifier import PrivateClassifier, log_odds

@@ -21,7 +21,7 @@ from idpgan.audit.gradient_canaries import NO_LIMIT, SLOPE, STILL, CanaryNetwork
 from idpgan.classify import classifier
 from idpgan.config import key
 from idpgan.data.load import Split, place
-from idpgan.models import ema, optimizers
+from idpgan.models import initialize, optimizers
 from idpgan.models.private_classifier import GroupNormCnn, PrivateClassifier
 from idpgan.privacy import Noise
 from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, Weights
@@ -104,7 +104,7 @@ class Method(steps.PrivateSteps):
         if canaries is None:
             steps.validate_network(self.newest, self.config)  # no layer of it mixes records
         self.newest.to(self.device)
-        self._average = ema.Ema(self.newest, self.config.ema_decay)
+        self._average = initialize.Ema(self.newest, self.config.ema_decay)
         self.optimizer = optimizers.SGD(
             self.newest.parameters(), self.config.learning_rate, momentum=self.config.momentum
         )

@@ -34,8 +34,7 @@ from idpgan.audit.gradient_canaries import NO_LIMIT, SLOPE, STILL, CanarySteps, 
 from idpgan.classify import classifier
 from idpgan.config import key
 from idpgan.data import images, load
-from idpgan.device import resolve_device, sent
-from idpgan.memory import LARGEST, check_room, let_go, zeros
+from idpgan.device import LARGEST, check_room, let_go, resolve_device, sent, zeros
 from idpgan.models.optimizers import SGD
 from idpgan.models.private_classifier import LinearScattering, PrivateClassifier
 from idpgan.privacy import Noise

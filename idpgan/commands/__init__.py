@@ -18,10 +18,10 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from idpgan.commands.command import Command
-from idpgan.commands.faults import (
+from idpgan.commands.command import (
     BAD,
     TERMINATED,
+    Command,
     MachineError,
     Terminated,
     flush_output,

@@ -131,7 +131,7 @@ def _attack_images(synthetic: Path, options: AttackOptions, progress: Progress) 
     """Attack a folder, an npz file or what draws images, with the members and others of the options."""
     from idpgan.attacks.findings import FORMAT
     from idpgan.commands import attack_images
-    from idpgan.release.outputs import check_output
+    from idpgan.release.folder import check_output
 
     if options.members is None or options.others is None:
         raise InputError(
@@ -201,7 +201,7 @@ def attack_run(path: Path, options: AttackOptions | None = None, progress: Progr
     from idpgan.attacks import findings, knowledge, registry, run
     from idpgan.commands import attacked_run, shadow_runs
     from idpgan.models.checkpoint import is_classifier
-    from idpgan.release.outputs import check_output
+    from idpgan.release.folder import check_output
 
     options, started, folder = options or AttackOptions(), time.monotonic(), RunFolder.open(path)
     check_output(folder.attack, findings.FORMAT, option="the result")

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, cast
 import torch
 
 from idpgan import trainer
-from idpgan.attacks import knowledge, losses, tracing
+from idpgan.attacks import knowledge, losses, membership
 from idpgan.attacks.knowledge import Attack, Knowledge
 from idpgan.data.images import Images
 from idpgan.data.load import Split, load_again
@@ -112,7 +112,7 @@ def knowledge_of(
         samples: Images that are drawn; None = as many as are private, 10,000 at least and 60,000 at most.
     """
     device, progress, product = target.device, target.progress, target.product.to(target.device)
-    least = losses.LEAST_REFERENCE if isinstance(product, PrivateClassifier) else tracing.LEAST_REFERENCE
+    least = losses.LEAST_REFERENCE if isinstance(product, PrivateClassifier) else membership.LEAST_REFERENCE
     known = reference.to(device) if len(reference) >= least else None
     too_few = f"{len(reference)} reference images are too few: {least} are needed"
     if isinstance(product, PrivateClassifier):  # its logits, and images that are neither members nor non-members

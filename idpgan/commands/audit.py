@@ -275,7 +275,7 @@ def play(what: str, options: AuditOptions, progress: Progress = silent) -> Audit
     Raises:
         InputError: As `case_of` and `AuditCase.run`, or if the result could not be written.
     """
-    from idpgan.release.outputs import check_output
+    from idpgan.release.folder import check_output
 
     if run := run_of(what):
         if options.release:

@@ -14,9 +14,9 @@ from typing import Any
 from packaging.requirements import Requirement
 
 from idpgan.commands.command import Answer, command
+from idpgan.device import GIB, free_memory
 from idpgan.errors import InputError
 from idpgan.host import unwarned
-from idpgan.memory import GIB, free_memory
 
 _MODULES = {"pillow": "PIL", "scikit-learn": "sklearn", "tomli-w": "tomli_w"}  # that are named otherwise than packages
 _SHOWN = ("device", "memory")

@@ -357,7 +357,7 @@ def _with_predictions(
 def _check_predictions(options: EvaluateOptions) -> None:
     """Refuse rows in a release or in the place of another file, and groups without the library that measures them."""
     from idpgan.metrics.predictions import check_fairlearn
-    from idpgan.release.outputs import refuse_closed
+    from idpgan.release.folder import refuse_closed
 
     path = options.predictions
     if path is not None:
@@ -454,7 +454,7 @@ def _data_table(path: Path) -> dict[str, Any]:
 
 def _checked_out(source: Path, out: Path | None) -> Path | None:
     """Return where to write: never into a release or a run's state, never over the result of another command."""
-    from idpgan.release.outputs import check_output
+    from idpgan.release.folder import check_output
 
     run = RunFolder(source)
     if out is None and run.config.is_file():

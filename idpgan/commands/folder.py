@@ -132,7 +132,7 @@ def ask_before_marking(options: FolderOptions, method: str) -> None:
 
 def check_places(options: FolderOptions) -> None:
     """Refuse nested folders, an existing output, and a ledger path that cannot be a file."""
-    from idpgan.release.outputs import refuse_closed
+    from idpgan.release.folder import refuse_closed
 
     source, out = options.folder.resolve(), options.out.parent.resolve() / options.out.name
     where = f"--out {options.out}"

@@ -267,7 +267,7 @@ class _FoundRun:
     @property
     def folder(self) -> Path:
         """The folder on whose ledger its charges stand, or will."""
-        from idpgan.training.folder_charge import folder_of
+        from idpgan.trainer import folder_of
 
         return folder_of(self.config.data, self.place) or self.place
 
@@ -348,7 +348,7 @@ def _read_by(run: RunFolder, data: DataConfig, place: Path, roots: set[Path]) ->
     A relative path was named in an unknown directory: this may be the current one, or any directory that the run lies
     in. A built-in set reads the folder of its name, not what else lies beside that.
     """
-    from idpgan.training.folder_charge import MADE_HERE
+    from idpgan.trainer import MADE_HERE
 
     for base in () if data.name in MADE_HERE else (Path.cwd(), *run.path.parents):
         folder = (base / place).resolve()
@@ -362,7 +362,7 @@ def _read_by(run: RunFolder, data: DataConfig, place: Path, roots: set[Path]) ->
 
 def _is_no_folder(run: RunFolder, data: DataConfig) -> bool:
     """Whether what a run read is gone, or a file, wherever a relative path may have been named."""
-    from idpgan.training.folder_charge import MADE_HERE
+    from idpgan.trainer import MADE_HERE
 
     bases = () if data.name in MADE_HERE else (Path.cwd(), *run.path.parents)
     return bool(bases) and not any((base / data.data_root).is_dir() for base in bases)

@@ -78,8 +78,7 @@ def rows_of(run: RunFolder, place: Path, spent: Sequence[Publication]) -> Sequen
     from idpgan.data.load import known_shape
     from idpgan.privacy.books import Books
     from idpgan.release.statement import PRIVACY
-    from idpgan.trainer import load_config
-    from idpgan.training.folder_charge import charges
+    from idpgan.trainer import charges, load_config
     from idpgan.training.plan import plan_run
 
     if (run.release / PRIVACY).is_file():

@@ -30,7 +30,7 @@ from idpgan.privacy.guarantee import Relation, parse_unit
 from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.plan import Budget
 from idpgan.progress import shown
-from idpgan.publish.best import best_method
+from idpgan.publish.plan import best_method
 from idpgan.publish.publisher import Release
 from idpgan.publish.publisher import release as release_images
 

@@ -71,8 +71,7 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
     """
     from idpgan import portraits
     from idpgan.data.metadata import METADATA
-    from idpgan.device import resolve_device
-    from idpgan.memory import check_room
+    from idpgan.device import check_room, resolve_device
     from idpgan.release.mark import DigitalSource, Mark
     from idpgan.synthesis.facts import PAPERS_FILE
     from idpgan.version import made_with

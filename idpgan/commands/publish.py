@@ -276,7 +276,7 @@ def quote(options: PublishOptions) -> Quote:
     """
     from idpgan.data import declared
     from idpgan.data.sources import face_folder
-    from idpgan.memory import check_memory
+    from idpgan.device import check_memory
     from idpgan.privacy.folder_ledger import FolderLedger, chains, refuse_beyond
     from idpgan.publish import plan
     from idpgan.release.images import ImagesArtifact
@@ -325,7 +325,7 @@ def quote(options: PublishOptions) -> Quote:
 
 def _named(options: PublishOptions, channels: int) -> str:
     """Return the name of the method, that behind "best" where it is asked for."""
-    from idpgan.publish.best import best_method
+    from idpgan.publish.plan import best_method
 
     if options.method != BEST or options.unit is None or options.epsilon is None:
         return options.method

@@ -50,7 +50,7 @@ def write_report(source: Path, data_root: Path | None = None, progress: Progress
     from idpgan.attacks import findings
     from idpgan.commands import folder, publish
     from idpgan.kinds import KINDS
-    from idpgan.release.outputs import check_page
+    from idpgan.release.folder import check_page
     from idpgan.report.page import FORMAT, render
     from idpgan.report.publication import Sheet, publication_page
     from idpgan.report.run import gathered, run_page

@@ -97,7 +97,7 @@ def answer_lines(lines: Iterable[str], options: StreamOptions, emit: Callable[[l
     from idpgan.continual.settings import check_name
     from idpgan.continual.state import opened
     from idpgan.files import check_writable, refuse_existing
-    from idpgan.release.outputs import refuse_closed
+    from idpgan.release.folder import refuse_closed
 
     out, block = options.out, options.block
     if out is not None:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from idpgan.commands.command import Answer, command, given, option, print_lines, print_table
-from idpgan.commands.faults import INTERRUPTED, TERMINATED
+from idpgan.commands.command import INTERRUPTED, TERMINATED, Answer, command, given, option, print_lines, print_table
 from idpgan.device import check_device
 from idpgan.errors import ConfigError
 from idpgan.files import pasted
@@ -145,7 +144,7 @@ def _compared(config: RunConfig, epsilons: tuple[float, ...]) -> Answer:
     """Show what each epsilon leaves of the signal and lets an attacker guess, from config and declared facts alone."""
     from idpgan.data.load import known_shape
     from idpgan.methods import load
-    from idpgan.privacy.risk import Risk
+    from idpgan.privacy.tradeoff import Risk
     from idpgan.training.config import refuse_unsound
     from idpgan.training.plan import plan_run
 
@@ -229,7 +228,7 @@ def _describe(planned: RunPlan) -> list[str]:
 
 def _ending(finished: Finished) -> list[str]:
     """Say where everything lies, what is proven of it, and what comes next; nothing where nothing was released."""
-    from idpgan.release.png import SAMPLES
+    from idpgan.release.mark import SAMPLES
 
     run, privacy = finished.run, finished.privacy
     if privacy is None:

@@ -22,7 +22,7 @@ from torch import Tensor
 Look = Mapping[str, Tensor]  # the numbers of each image, (B, 1, 1); colors (B, C, 1, 1)
 _WHITE, _DARK, _LIP_INSIDE = (0.93, 0.92, 0.90), (0.08, 0.06, 0.06), (0.25, 0.07, 0.08)
 NUM_LANDMARKS = 68
-_TURNS = 12  # fixed-point iterations of `landmarks`; each divides the error by about 5 at the angles of `face_looks`
+_TURNS = 12  # fixed-point iterations of `landmarks`; each divides the error by about 5 at the angles of `faces.looks`
 LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow converts to grey
 
 
@@ -36,7 +36,7 @@ def colored(rgb: Tensor, channels: int) -> Tensor:
 def render(look: Look, height: int, width: int, channels: int) -> Tensor:
     """Draw one image per row of ``look``: float32 (B, C, H, W), about [0, 1], not clamped and without noise.
 
-    The look holds the numbers of `idpgan.data.face_looks.looks`; height and width are in px, C is 1 or 3.
+    The look holds the numbers of `idpgan.data.faces.looks`; height and width are in px, C is 1 or 3.
     """
     picture = Picture(look, height, width, channels)
     picture.paint_body()
@@ -237,7 +237,7 @@ def landmarks(look: Look, height: int, width: int) -> Tensor:
     the picture, or where hair, hat or glasses hide the face.
 
     Args:
-        look: The numbers of `idpgan.data.face_looks.looks`.
+        look: The numbers of `idpgan.data.faces.looks`.
         height: Height of the picture, in px.
     """
     column = {name: numbers.flatten(1) for name, numbers in look.items() if numbers.ndim == 3}  # (B, 1)

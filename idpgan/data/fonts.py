@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from idpgan.data.images import Images, to_uint8
+from idpgan.device import check_room, zeros
 from idpgan.errors import DataError
-from idpgan.memory import check_room, zeros
 from idpgan.progress import Progress, silent
 
 CLASSES = tuple("0123456789")

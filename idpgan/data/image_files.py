@@ -33,7 +33,7 @@ import numpy as np
 from PIL import Image
 from PIL.TiffImagePlugin import TiffImageFile
 
-from idpgan import memory
+from idpgan import device
 from idpgan.data.images import Images
 from idpgan.data.labels import NONE
 from idpgan.data.source import Refused, warn_of_null
@@ -331,7 +331,7 @@ class _Room:
         with self._changed:
             self._changed.wait_for(lambda: not self._taken or self._taken + need <= self._most)
             if not self._taken:
-                self._most = (memory.free_memory() or 4 * memory.GIB) // 2
+                self._most = (device.free_memory() or 4 * device.GIB) // 2
             self._taken += need
         try:
             yield
@@ -414,13 +414,13 @@ def read_files(
         One image for each file, in their order, and the null records among them.
     """
     paths = files.paths
-    memory.check_room(
+    device.check_room(
         len(paths) * math.prod(shape),
         2,  # once as read, and once more when they are split
         f"{len(paths):,} images of {in_words(shape)}",
         "Take fewer, or make them smaller.",
     )
-    stored = memory.zeros((len(paths), *shape), torch.uint8)
+    stored = device.zeros((len(paths), *shape), torch.uint8)
     pixels = stored.numpy()  # (N, C, H, W)
     null = torch.zeros(len(paths), dtype=torch.bool)
 
@@ -441,7 +441,7 @@ def read_files(
     with unwarned(), ThreadPoolExecutor() as pool:
         for done, part in enumerate(pool.map(fill, range(0, len(paths), CHUNK)), start=1):
             refused += part
-            memory.let_go(stored)
+            device.let_go(stored)
             progress("read images", min(done * CHUNK, len(paths)), len(paths))
     images = Images(
         stored,

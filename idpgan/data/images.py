@@ -14,10 +14,10 @@ from PIL import Image
 
 from idpgan.config import nearest_hint
 from idpgan.data.labels import NONE, positions_of
+from idpgan.device import let_go, take
 from idpgan.errors import DataError
 from idpgan.files import printable
 from idpgan.lazy import torch
-from idpgan.memory import let_go, take
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -37,8 +37,8 @@ from idpgan.data import cells, declared, image_files
 from idpgan.data.images import Images, check_class_names
 from idpgan.data.labels import Meaning, distinct, resolved
 from idpgan.data.sources import folder
+from idpgan.device import check_memory
 from idpgan.errors import DataError, InputError
-from idpgan.memory import check_memory
 from idpgan.progress import Progress, silent
 
 RANGES = {"bytes": (0.0, 255.0), "unit": (0.0, 1.0), "symmetric": (-1.0, 1.0)}

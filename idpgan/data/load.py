@@ -33,9 +33,8 @@ from idpgan.data.images import (
 from idpgan.data.labels import NONE, positions_of
 from idpgan.data.source import SILENCED, DataSet, PublicFacts, Refused
 from idpgan.data.sources import arrays, folder
-from idpgan.device import free_bytes, is_gpu
+from idpgan.device import check_room, free_bytes, is_gpu, take
 from idpgan.errors import ConfigError, DataError
-from idpgan.memory import check_room, take
 from idpgan.progress import Progress, silent
 
 _LOG = logging.getLogger(__name__)

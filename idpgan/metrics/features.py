@@ -28,10 +28,10 @@ from torch.optim.lr_scheduler import OneCycleLR
 
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
+from idpgan.device import cat, let_go
 from idpgan.errors import DataError, InputError
 from idpgan.files import read_plain
 from idpgan.host import unwarned
-from idpgan.memory import cat, let_go
 from idpgan.metrics.cache import Cache
 from idpgan.models.classifier import Classifier, build_classifier, classifier_body
 from idpgan.models.initialize import seeded_init, torch_seed

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from idpgan.checks import lazy_names
 
 if TYPE_CHECKING:
+    from idpgan.models.checkpoint import build_generator as build_generator
     from idpgan.models.checkpoint import load_generator as load_generator
     from idpgan.models.checkpoint import save_generator as save_generator
     from idpgan.models.config import ModelConfig as ModelConfig
     from idpgan.models.dcgan import Critic as Critic
-    from idpgan.models.ema import Ema as Ema
-    from idpgan.models.families import build_generator as build_generator
     from idpgan.models.generator import Generator as Generator
+    from idpgan.models.initialize import Ema as Ema
     from idpgan.models.initialize import seeded_init as seeded_init
     from idpgan.models.validate import validate_private_critic as validate_private_critic
 
@@ -24,10 +24,10 @@ __getattr__ = lazy_names(
     __name__,
     {
         "Critic": "dcgan",
-        "Ema": "ema",
+        "Ema": "initialize",
         "Generator": "generator",
         "ModelConfig": "config",
-        "build_generator": "families",
+        "build_generator": "checkpoint",
         "load_generator": "checkpoint",
         "save_generator": "checkpoint",
         "seeded_init": "initialize",

@@ -31,9 +31,9 @@ class Drawing(Section):
         shape: Functions a direction of the smooth displacement by which a "gaussian", "refined" or "diffusion"
             generator bends each image, 0 = none: texture and shape are drawn together (`idpgan.models.registration`).
         light: Whether a "gaussian" generator draws an image's contrast by itself: coefficients at one contrast are
-            released, and its logarithm (`idpgan.models.light`).
+            released, and its logarithm (`idpgan.models.gaussian`).
         detail: Whether a "gaussian" generator adds what lies above its coefficients, taken from dead leaves drawn here:
-            edges, for images of photographs (`idpgan.models.light.Detail`).
+            edges, for images of photographs (`idpgan.models.gaussian.Detail`).
         varied: Strength of the motions of images of handwriting that are drawn to train on, which are sharpened too
             (`idpgan.models.varied`): 1 is that of `warp`, 0 leaves all as it was drawn.
         agreed: Public images of each class that are drawn beside the law's as they are and released with it: those that

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from idpgan import checks
 from idpgan.data.images import SHOWN, SHOWN_COLUMNS, Images, notebook_png, to_uint8
 from idpgan.data.labels import numbers, position_of
+from idpgan.device import check_memory, check_room, let_go, zeros
 from idpgan.errors import InputError
 from idpgan.host import own_state
-from idpgan.memory import check_memory, check_room, let_go, zeros
 from idpgan.models.config import ModelConfig, Purpose, classes_of, labels_error
 from idpgan.models.initialize import torch_seed
 from idpgan.models.private_classifier import PrivateClassifier, log_odds

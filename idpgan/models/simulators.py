@@ -35,8 +35,7 @@ from torch.nn import functional
 
 from idpgan.data import fonts
 from idpgan.data.face_drawing import render
-from idpgan.data.face_looks import ATTRIBUTES, NUMBERS, look_of
-from idpgan.data.faces import LEAST_SIDE
+from idpgan.data.faces import ATTRIBUTES, LEAST_SIDE, NUMBERS, look_of
 from idpgan.data.images import to_float, to_uint8
 from idpgan.errors import ConfigError
 from idpgan.models.config import ModelConfig, classes_of

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate, max_pool2d, pad
 
 from idpgan.data.face_drawing import colored
-from idpgan.data.face_looks import palette
+from idpgan.data.faces import palette
 from idpgan.portraits import mesh
 from idpgan.portraits.mesh import Head
 from idpgan.portraits.rasterize import Hits, rasterize

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from idpgan.data.faces import grain_noise
 from idpgan.data.images import to_uint8
+from idpgan.device import zeros
 from idpgan.errors import DataError
-from idpgan.memory import zeros
 from idpgan.portraits.mesh import Head, read_head
 from idpgan.portraits.paint import developed, paint
 from idpgan.portraits.shape import pose, shape_weights

@@ -29,8 +29,7 @@ from idpgan.audit.gradient_canaries import CanarySteps, Training, canary_case
 from idpgan.config import Keys, key
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
-from idpgan.device import resolve_device, sent
-from idpgan.memory import check_memory, free_memory
+from idpgan.device import check_memory, free_memory, resolve_device, sent
 from idpgan.models.adapters import trained_weights
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit, accounting, opacus_history

@@ -20,7 +20,7 @@ from torch import Tensor
 from idpgan.data.images import png_bytes, to_uint8
 from idpgan.data.labels import are_ambiguous, numbers, position_of
 from idpgan.data.metadata import FILE_NAME, LABEL, METADATA
-from idpgan.device import resolve_device
+from idpgan.device import GIB, free_memory, resolve_device
 from idpgan.errors import InputError
 from idpgan.files import (
     MOST_TEXT_BYTES,
@@ -32,18 +32,15 @@ from idpgan.files import (
     whole_folder,
     write_bytes_atomic,
 )
-from idpgan.memory import GIB, free_memory
 from idpgan.models.checkpoint import find_weights
 from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
-from idpgan.release.card import render_card
 from idpgan.release.contained import KEY, contained_in
-from idpgan.release.folder import CARD
+from idpgan.release.folder import CARD, refuse_closed, render_card
 from idpgan.release.generator import open_generator
 from idpgan.release.mark import KEY as MARK
 from idpgan.release.mark import DigitalSource, Mark
-from idpgan.release.outputs import refuse_closed
 from idpgan.release.verify import Opened
 from idpgan.version import made_with
 

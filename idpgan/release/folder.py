@@ -2,30 +2,54 @@
 
 The folder is whole or absent, whatever ends the program: it is filled under a hidden name beside its place and then
 renamed.
+
+Where a command may write its result: never over files of another origin, never into a release or a run's state.
+
+The card, README.md: what is given away, what its epsilon covers and what it does not, how to load it.
+
+All its sentences are in ``templates/README.md``, but for the report's own. Its head is YAML as the Hugging Face Hub
+reads it.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import glob
 import hashlib
+import json
 import os
+import re
 import shutil
+import stat
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import jinja2
 
 from idpgan.errors import InputError
-from idpgan.files import CONFIG, json_text, whole_folder, write_bytes_atomic, write_text_atomic
+from idpgan.files import (
+    CONFIG,
+    WEIGHTS,
+    json_text,
+    parse_json,
+    read_plain,
+    whole_folder,
+    write_bytes_atomic,
+    write_text_atomic,
+)
+from idpgan.own_code import is_own_code
 from idpgan.privacy.event import Event
-from idpgan.privacy.guarantee import PrivacyReport
+from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit
 from idpgan.release.artifact import Artifact
-from idpgan.release.card import render_card
 from idpgan.release.mark import PICTURE, DigitalSource, Mark, identified_by
 from idpgan.release.statement import PRIVACY, Settings, Statement
 from idpgan.version import made_with
 
 if TYPE_CHECKING:
     from idpgan.models.generator import Generator
+
 
 CARD = "README.md"
 
@@ -109,3 +133,150 @@ def remove_leftovers(target: Path) -> None:
         for item in target.parent.glob(f".{glob.escape(target.name)}.*.{suffix}"):
             if item.is_dir() and not item.is_symlink():
                 shutil.rmtree(item)
+
+
+_MOST_BYTES = 1 << 26
+_HEAD_BYTES = 1000  # first bytes of a page, which contain its format
+_CLOSED = ("state", "release")  # folders of a run that no command writes results to
+
+
+def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str = "--out") -> None:
+    """Refuse a place for a result before anything is computed for it.
+
+    Args:
+        path: The JSON file to be.
+        form: The entry "format" of the command's own results: one of them is replaced, nothing else is.
+        inputs: What the command reads.
+        option: What the user wrote, for the message.
+
+    Raises:
+        InputError: If the folder is missing or belongs to a release or a run's state, or the file is an input, or
+            anything but an earlier result of the same command.
+    """
+    where = f"{option} {path}"
+    if not path.parent.is_dir():
+        raise InputError(f"the folder {path.parent} does not exist. Make it first.")
+    real = path.parent.resolve() / path.name
+    for source in (item.resolve() for item in inputs):
+        if real == source:
+            raise InputError(f"{where} is what is to be read. Choose another name.")
+    refuse_closed(path, where)
+    try:
+        status = path.lstat()
+    except FileNotFoundError:
+        return
+    document: Any = None
+    if stat.S_ISREG(status.st_mode):
+        with contextlib.suppress(ValueError):  # InputErrors too
+            document = parse_json(read_plain(path, _MOST_BYTES))
+    if not isinstance(document, dict) or document.get("format") != form:
+        raise InputError(
+            f"{where} exists and is not an earlier result of this command. Choose another name or move it."
+        )
+
+
+def check_page(path: Path, form: str) -> None:
+    """Refuse a place for a page of the curator, of which only an earlier one of the same format is overwritten.
+
+    Raises:
+        InputError: If it is in a release or a run's state, or anything but such a page lies there.
+    """
+    refuse_closed(path, f"the report {path}")
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise InputError(f"{path} is not a plain file. Move it away.")
+    if path.exists() and f'content="{form}"'.encode() not in path.read_bytes()[:_HEAD_BYTES]:
+        raise InputError(f"{path} exists and is not a report of this version of idpgan. Move it away.")
+
+
+def refuse_closed(path: Path, where: str) -> None:
+    """Refuse a file or folder in a release, or in a folder that only training writes; ``where`` begins the message."""
+    real = path.parent.resolve() / path.name
+    for folder in (real, *real.parents):
+        if folder != real and ((folder / WEIGHTS).exists() or (folder / PRIVACY).exists()):
+            raise InputError(f"{where} is in a release, and what its epsilon does not cover must not be given away.")
+        if folder.name in _CLOSED and (folder.parent / "config.toml").exists():
+            raise InputError(f"{where} is in the folder {folder.name}/ of a run, which only training writes.")
+
+
+RECORDS = {
+    Unit.IMAGE: "one image with its label",
+    Unit.PERSON: "all images of one person",
+    Unit.PHOTO: "all images cut out of one photo",
+    Unit.COLUMN: "one column of one image",
+    Unit.PIXEL: "one pixel of one image",
+    Unit.EVENT: "one event, which adds at most 1 to one value",
+}
+_MARKDOWN = re.compile(r"([\\`*_\[\]|~$])")
+_HTML = {"&": "&amp;", "<": "&lt;", ">": "&gt;", "#": "&#35;"}
+
+
+def render_card(statement: Statement, settings: Any, card: str, made: Any) -> str:
+    """Return the text of a card. Names are escaped: they can neither draw, nor link, nor add an entry to the head.
+
+    Args:
+        statement: The content of privacy.json.
+        settings: An `idpgan.release.statement.Settings`: names of data and method, and licenses.
+        card: That of the artifact, or "samples" for images that a generator drew.
+        made: The artifact, without its content; of samples, what the card says of them.
+    """
+    report = statement.report
+    record = RECORDS.get(report.proven.unit, f"one {report.proven.unit}")
+    given = {"statement": statement, "report": report, "settings": settings, "card": card, "made": made}
+    return _template().render(given, record=record)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("idpgan.release"),
+        autoescape=False,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "plain": plain,
+        "yaml": _yaml,
+        "epsilon": _epsilon,
+        "shape": _shape,
+        "conditions": _conditions,
+    }
+    environment.tests["own_code"] = is_own_code
+    return environment.get_template("README.md")
+
+
+def plain(text: Any) -> str:
+    """Return a text that Markdown and HTML show as it is."""
+    shown = "".join(_HTML.get(sign, sign) for sign in str(text))
+    return _MARKDOWN.sub(r"\\\1", shown).replace("://", ":&#47;&#47;")
+
+
+def _shape(shape: Sequence[int]) -> str:
+    return f"{shape[1]} x {shape[2]} pixels, {'grey' if shape[0] == 1 else 'RGB'}"
+
+
+def _conditions(classes: Sequence[str]) -> str:
+    names = ", ".join(map(plain, classes))
+    return f"conditional on {len(classes)} classes: {names}" if classes else "unconditional"
+
+
+def _yaml(value: Any) -> str:
+    """Return a value in YAML's flow style, on one line: JSON, with all but printable ASCII escaped as in YAML."""
+    return "".join(
+        sign
+        if sign.isascii() and sign.isprintable()
+        else f"\\u{ord(sign):04x}"
+        if ord(sign) <= 0xFFFF
+        else f"\\U{ord(sign):08x}"
+        for sign in json.dumps(value, ensure_ascii=False, allow_nan=False)
+    )
+
+
+def _epsilon(guarantee: Guarantee | None, missing: str = "") -> str:
+    """Format one of the three numbers with its delta, unit and relation."""
+    if guarantee is None:
+        return missing
+    epsilon = f"{guarantee.epsilon:.4g}" if guarantee.finite else "**infinite**"
+    delta = f", delta = {guarantee.delta:.3g}" if guarantee.delta else ""
+    return f"epsilon = {epsilon}{delta}; unit: {guarantee.unit}; {guarantee.relation} ({plain(guarantee.basis)})"

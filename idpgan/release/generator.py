@@ -24,14 +24,14 @@ from idpgan.models.checkpoint import (
 )
 from idpgan.models.generator import Generator
 from idpgan.models.own import GeneratorOutline
-from idpgan.models.pipeline import LORA_FILE, lora_bytes
+from idpgan.models.pipelines import LORA_FILE, lora_bytes
 from idpgan.release.artifact import Kind
-from idpgan.release.png import SAMPLES, decode_png, most_png_bytes
+from idpgan.release.mark import SAMPLES, decode_png, most_png_bytes
 from idpgan.release.settings import run_from_release
 from idpgan.release.statement import PRIVACY
 from idpgan.release.verify import Opened, is_bare, open_release
 from idpgan.training.config import ReleaseConfig
-from idpgan.training.samples import cell_maxima, sample_grid_shape, sample_grids, write_samples
+from idpgan.training.stats import cell_maxima, sample_grid_shape, sample_grids, write_samples
 
 _LOG = logging.getLogger(__name__)
 _PIXEL_TOLERANCE = 2  # of 255 grey levels: another machine rounds its sums in another way

@@ -13,11 +13,11 @@ import pydantic
 
 from idpgan.config import Section, build
 from idpgan.data.images import grid_pixels, make_grid, png_bytes
+from idpgan.device import check_memory
 from idpgan.errors import InputError
 from idpgan.files import MOST_TEXT_BYTES, printable, write_bytes_atomic
 from idpgan.lazy import torch
-from idpgan.memory import check_memory
-from idpgan.release.png import SAMPLES, most_png_bytes, png_pixels
+from idpgan.release.mark import SAMPLES, most_png_bytes, png_pixels
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -29,7 +29,7 @@ from idpgan.files import MOST_TEXT_BYTES, json_text, parse_json, printable, read
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit
 from idpgan.privacy.plan import Plan
-from idpgan.privacy.risk import Risk
+from idpgan.privacy.tradeoff import Risk
 from idpgan.release.mark import PICTURE, DigitalSource, Mark, identified_by
 from idpgan.version import made_with
 

@@ -16,11 +16,9 @@ from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.books import count
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Relation, Unit
-from idpgan.privacy.risk import SHOWN, Risk, percent
-from idpgan.privacy.tradeoff import Tradeoff, tradeoff
-from idpgan.release.card import RECORDS as _OF_CARD
-from idpgan.report.charts import Point, roc_chart
-from idpgan.report.page import Content, table
+from idpgan.privacy.tradeoff import SHOWN, Risk, Tradeoff, percent, tradeoff
+from idpgan.release.folder import RECORDS as _OF_CARD
+from idpgan.report.page import Content, Point, roc_chart, table
 
 RECORDS = {
     **_OF_CARD,

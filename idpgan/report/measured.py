@@ -10,10 +10,9 @@ from idpgan.attacks.evaluate import TOO_SMALL
 from idpgan.audit.bounds import SHARE, SHARE_MEANS, share_text
 from idpgan.metrics.evaluation import metric_notes, metric_tables
 from idpgan.privacy.guarantee import number_from_json
-from idpgan.privacy.risk import percent
-from idpgan.report.charts import line_chart, number, roc_chart
+from idpgan.privacy.tradeoff import percent
 from idpgan.report.epsilons import Proven, epsilon_text
-from idpgan.report.page import Content, table
+from idpgan.report.page import Content, line_chart, number, roc_chart, table
 
 _NOT_LOSSES = ("step", "seconds", "steps_per_second", "images_per_second", "epsilon", "delta")
 _MARKED_RATE = "0.01"  # false-positive rate at which the interval is drawn

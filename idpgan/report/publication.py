@@ -23,7 +23,7 @@ from idpgan.release.artifact import Kind
 from idpgan.release.statement import Settings, Statement
 from idpgan.release.verify import open_release
 from idpgan.report import epsilons, page
-from idpgan.report.charts import number
+from idpgan.report.page import number
 
 _NAMES = {
     "entropy_original": "entropy of the original, bits",

@@ -38,7 +38,7 @@ from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.models.warp import WarpGenerator, augment
 from idpgan.privacy.sums import NORMS, CellSums, Law
-from idpgan.private import people
+from idpgan.private import released_once
 from idpgan.private.released_once import ReleasedOnce
 from idpgan.progress import counted
 from idpgan.ranks import Ranks
@@ -156,7 +156,7 @@ class Method(ReleasedOnce):
         config, release = self.config, self.plan.release
         if config.features == "public":
             self.features = self._public_features(fit=True)
-        private, cap = self._take_private(), people.cap_of(self._run.privacy)
+        private, cap = self._take_private(), released_once.cap_of(self._run.privacy)
         if isinstance(self.features, PhotoFeatures):
             if release.template is not None:
                 template = release_template(release.template, self.features.moments, private, cap, self.noise)

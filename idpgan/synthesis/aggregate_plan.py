@@ -12,7 +12,7 @@ from idpgan.errors import ConfigError
 from idpgan.models.features import DATALESS, PublicFeatures
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
-from idpgan.private import people
+from idpgan.private import released_once
 from idpgan.synthesis import move, sums
 from idpgan.synthesis.feature_sums import PhotoFeatures
 from idpgan.training.config import MOST_STEPS, settings
@@ -87,7 +87,7 @@ Settings = settings(
             "ema_decay": key(float, 0.99, "Weight of the past in the averaged generator.", ge=0, lt=1),
         },
     ],
-    privacy=[people.KEYS],
+    privacy=[released_once.KEYS],
     training=[
         {
             "steps": key(
@@ -176,7 +176,7 @@ class Plan(RunPlan):
     @property
     def signal(self) -> Signal:
         """The figure of the sums."""
-        return people.signal_of(self, self.release.sums.noise_length, "the release")
+        return released_once.signal_of(self, self.release.sums.noise_length, "the release")
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what was released, and where its noise came from."""
@@ -188,7 +188,7 @@ class Plan(RunPlan):
         assumptions = [f"the feature map ({features} features), fixed before any private image was read"]
         if self.shape.sizes.public:
             assumptions.append("what was learned from public images; the generator may reproduce them")
-        return (*assumptions, *move.assumed(self.config.model), *people.capped(self.config))
+        return (*assumptions, *move.assumed(self.config.model), *released_once.capped(self.config))
 
     def check(self) -> None:
         """Refuse data that networks, features, cells or teacher cannot use."""
@@ -200,7 +200,7 @@ class Plan(RunPlan):
                 f"{self.rows} classes for {self.shape.num_private} private images: most sums would hold noise only. "
                 "Take more images, or set model.conditional = false."
             )
-        people.check_people(self)
+        released_once.check_people(self)
         sums.check(self)
         move.check(self)
         if batch_size % self.rows:

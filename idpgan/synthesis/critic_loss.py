@@ -14,7 +14,7 @@ from torch.func import functional_call, grad
 from torch.nn.functional import relu, softplus
 
 from idpgan.errors import ConfigError
-from idpgan.models import families, losses, validate
+from idpgan.models import checkpoint, losses, validate
 from idpgan.models.config import ModelConfig
 from idpgan.own_code import error_line
 from idpgan.privacy.captured_gradients import Weights
@@ -171,7 +171,7 @@ def try_gradients(
     Raises:
         ConfigError: In one line, if they cannot be taken or are not finite.
     """
-    critic = families.build_critic(model, image_shape, num_classes)
+    critic = checkpoint.build_critic(model, image_shape, num_classes)
     images, *labels = validate.probe(image_shape, num_classes)
     known = labels[0] if labels else torch.zeros(len(images), dtype=torch.int64)
     records = [images, known, images.flip(0), torch.full((len(images),), 0.5), known]

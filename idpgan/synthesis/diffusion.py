@@ -45,13 +45,13 @@ from idpgan.audit.gradient_canaries import (
 from idpgan.data.images import to_float
 from idpgan.data.load import DataShape, Sizes, Split, place
 from idpgan.errors import ConfigError, InputError
-from idpgan.models import ema, families, optimizers
+from idpgan.models import checkpoint, initialize, optimizers
 from idpgan.models.adapters import adapt, label_rows, merged, trained_weights
 from idpgan.models.checkpoint import origin_weights
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, ResidualNetwork, training_levels
-from idpgan.models.pipeline import PipelineGenerator
 from idpgan.models.pipeline_folder import check_weights
+from idpgan.models.pipelines import PipelineGenerator
 from idpgan.privacy import Event, Guarantee, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan, Weights, full_precision
 from idpgan.privacy.noise import Source, box_muller
@@ -104,7 +104,7 @@ class Method(PrivateSteps):
         self._adapts = bool(self._run.model.trained)
         trained = trained_weights(self.newest.network)
         self._before = {name: weight.detach().clone() for name, weight in trained.items()} if self._adapts else {}
-        self._average = ema.Ema(self.newest, self.config.ema_decay)
+        self._average = initialize.Ema(self.newest, self.config.ema_decay)
         self.start.generator = self.generator = cast(DiffusionGenerator, self._average.module)  # a copy
         self.draws = self.plan.draws
         self._optimizer = networks.AdamSettings(self.plan.learning_rate, *BETAS).optimizer(self.newest.network)
@@ -118,7 +118,7 @@ class Method(PrivateSteps):
         model, seed = self._run.model, self._run.training.seed
         if model.pipeline is not None:
             return cast(DiffusionGenerator, public_pipeline(self._run, split))
-        made = families.build_generator(model, split.image_shape, len(split.classes), seed=seed)
+        made = checkpoint.build_generator(model, split.image_shape, len(split.classes), seed=seed)
         generator = cast(DiffusionGenerator, made.requires_grad_(False))
         if model.trained:
             start_at_public(generator, self._run, split.classes)

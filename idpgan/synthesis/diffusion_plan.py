@@ -13,7 +13,7 @@ from torch import nn
 
 from idpgan.config import Keys, key
 from idpgan.errors import ConfigError
-from idpgan.models import families
+from idpgan.models import checkpoint
 from idpgan.models.adapters import LABELS, adapt, refuse_gone, trained_weights
 from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator
@@ -22,7 +22,7 @@ from idpgan.privacy import Event, Relation, Unit, calibrate
 from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan, least_noise
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget
-from idpgan.private import people
+from idpgan.private import released_once
 from idpgan.private.steps import SETTINGS, check_gradients, reason_of_steps
 from idpgan.synthesis import gaussian, moments, sums
 from idpgan.synthesis.teacher import noise_on
@@ -155,7 +155,7 @@ def _check_start(config: Any) -> None:
 Settings = settings(
     "diffusion",
     method=[sums.KEYS, _KEYS],
-    privacy=[people.KEYS, DELTA_ABOVE_ZERO, _PRIVACY],
+    privacy=[released_once.KEYS, DELTA_ABOVE_ZERO, _PRIVACY],
     training=[_TRAINING],
     model=MODEL,
     checks=[sums.check_shares, _check_parts],
@@ -251,7 +251,7 @@ class Plan(RunPlan):
     def signal(self) -> Signal:
         """The figure of the release; without one that of all steps together, as with dp-gan."""
         if self.starts_at_moments:
-            return people.signal_of(self, self.release.sums.noise_length, "the release")
+            return released_once.signal_of(self, self.release.sums.noise_length, "the release")
         num, part, figure = self.shape.num_private, self.largest_part, self._signal_of(self.num_weights)
         advice = (
             f"The part that is trained has {self.num_weights:,} weights, N mu / sqrt(weights) = {figure:.2g}. The "
@@ -284,7 +284,7 @@ class Plan(RunPlan):
     def _adapted(self, model: ModelConfig) -> nn.Module:
         """Return the network as the steps see it, without its weights."""
         with without_weights():
-            generator = families.build_generator(model, self.shape.image_shape, len(self.shape.classes))
+            generator = checkpoint.build_generator(model, self.shape.image_shape, len(self.shape.classes))
             network = cast(DiffusionGenerator, generator).network
             if model.origin is not None:
                 adapt(network, model.trained)
@@ -336,8 +336,8 @@ class Plan(RunPlan):
         if self.starts_at_moments:
             gaussian.check(self)
         if self.config.model.origin is not None:
-            families.build_origin(self.config.model.origin, self.shape.image_shape)
-        record_bytes = 4 * self.num_weights + self.draws * families.batch_bytes(
+            checkpoint.build_origin(self.config.model.origin, self.shape.image_shape)
+        record_bytes = 4 * self.num_weights + self.draws * checkpoint.batch_bytes(
             self.config.model, self.shape.image_shape, 1
         )
         check_gradients(self, record_bytes, "Lower it, or model.width.")

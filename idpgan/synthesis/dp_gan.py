@@ -38,7 +38,7 @@ from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
 from idpgan.errors import ConfigError
 from idpgan.methods import load
-from idpgan.models import dcgan, families, warp
+from idpgan.models import checkpoint, dcgan, warp
 from idpgan.models.config import ModelConfig
 from idpgan.models.own import OwnCritic
 from idpgan.privacy import Noise
@@ -121,7 +121,7 @@ class Method(steps.PrivateSteps):
     def _build_critic(self) -> dcgan.Critic | OwnCritic:
         """Build the critic, and check that its layers do not mix records."""
         shape, seed = self._data, self._run.training.seed
-        critic = families.build_critic(self.plan.critic_model, shape.image_shape, len(shape.classes), seed=seed)
+        critic = checkpoint.build_critic(self.plan.critic_model, shape.image_shape, len(shape.classes), seed=seed)
         steps.validate_network(critic, self.config)
         return critic
 

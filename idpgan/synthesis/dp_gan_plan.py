@@ -10,7 +10,7 @@ from typing import Any, Literal
 from idpgan.config import Keys, key
 from idpgan.data.load import DataShape
 from idpgan.errors import ConfigError
-from idpgan.models import families
+from idpgan.models import checkpoint
 from idpgan.models.config import ModelConfig
 from idpgan.own_code import is_own_code
 from idpgan.privacy import Event, check_delta
@@ -206,7 +206,7 @@ class Plan(RunPlan):
         steps the first grows with T, the second with its root.
         """
         cells = max(self.classes, 1)
-        weights = families.critic_bytes(self.critic_model, self.shape.image_shape, self.classes) / 4
+        weights = checkpoint.critic_bytes(self.critic_model, self.shape.image_shape, self.classes) / 4
         noise = self.dpsgd.noise_multiplier * math.sqrt(weights / self.config.training.steps) / self.sample_rate
         return Signal(self.shape.num_private / cells, cells, noise, "the DP-SGD steps")
 
@@ -245,7 +245,7 @@ class Plan(RunPlan):
                 f"method.mismatch = {method.mismatch:g} needs at least 2 classes, and the critic has "
                 f"{classes}. Set method.mismatch = 0."
             )
-        record_bytes = families.critic_bytes(self.critic_model, self.shape.image_shape, classes)
+        record_bytes = checkpoint.critic_bytes(self.critic_model, self.shape.image_shape, classes)
         steps.check_gradients(self, record_bytes, "Lower it, or method.critic_width (model.width).")
         self.refuse_no_step()
 
@@ -256,7 +256,7 @@ class Plan(RunPlan):
     @property
     def critic_tensors(self) -> int:
         """Weights of the critic that have a gradient of their own."""
-        return families.critic_tensors(self.critic_model, self.shape.image_shape, self.classes)
+        return checkpoint.critic_tensors(self.critic_model, self.shape.image_shape, self.classes)
 
     def _check_public(self) -> None:
         """Refuse to look at public images that are not there, and more groups than weights."""

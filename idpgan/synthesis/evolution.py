@@ -27,11 +27,10 @@ from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.config import key
 from idpgan.data.drawn import PAPERS
 from idpgan.data.load import Split
+from idpgan.device import check_memory
 from idpgan.errors import ConfigError
-from idpgan.memory import check_memory
-from idpgan.models.checkpoint import origin_weights
+from idpgan.models.checkpoint import build_generator, build_simulator, generator_bytes, origin_weights
 from idpgan.models.config import ModelConfig, or_own, shown_or_own
-from idpgan.models.families import build_generator, build_simulator, generator_bytes
 from idpgan.models.initialize import torch_seed
 from idpgan.models.own import OwnFeatures
 from idpgan.models.scattering import scattering_shape
@@ -46,15 +45,24 @@ from idpgan.models.simulators import (
 from idpgan.own_code import is_own_code, path_of
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
-from idpgan.private import people
+from idpgan.private import released_once
 from idpgan.progress import counted
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.removed import gone
 from idpgan.synthesis import product, sums_audit
-from idpgan.synthesis.embedding import DRAWN, LEAST_SIDE, MOST_DIMENSIONS, Embedding, nearest, private_vectors
 from idpgan.synthesis.population import first_candidates, next_candidates, thresholded
-from idpgan.synthesis.votes import Votes, steps_of, votes_case
+from idpgan.synthesis.votes import (
+    DRAWN,
+    LEAST_SIDE,
+    MOST_DIMENSIONS,
+    Embedding,
+    Votes,
+    nearest,
+    private_vectors,
+    steps_of,
+    votes_case,
+)
 from idpgan.training import method
 from idpgan.training.config import DELTA_ABOVE_ZERO, MOST_STEPS, ReleaseConfig, settings
 from idpgan.training.method import Stats
@@ -75,7 +83,7 @@ _LOOKS = (
 
 def _check_simulator(config: Any) -> None:
     """Refuse another generator, and looks that the simulator does not know."""
-    people.refuse_shared_people(config)
+    released_once.refuse_shared_people(config)
     if config.model.generator != "population":
         raise ConfigError(
             f"model.generator = {config.model.generator}, but method evolution trains no network: set "
@@ -110,7 +118,7 @@ Settings = settings(
             ),
         }
     ],
-    privacy=[people.KEYS, DELTA_ABOVE_ZERO],
+    privacy=[released_once.KEYS, DELTA_ABOVE_ZERO],
     training=[
         {
             "steps": key(int, 8, "Iterations, each of which is a vote: fewer have less noise.", ge=1, le=MOST_STEPS),
@@ -135,7 +143,9 @@ class Plan(RunPlan):
     def votes(self) -> Votes:
         """One iteration's release, with the least noise that keeps all of them to [privacy]."""
         config = self.config
-        return Votes.calibrated(self.rows, config.model.codes, config.training.steps, **people.terms(config.privacy))
+        return Votes.calibrated(
+            self.rows, config.model.codes, config.training.steps, **released_once.terms(config.privacy)
+        )
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -145,7 +155,7 @@ class Plan(RunPlan):
     @property
     def signal(self) -> Signal:
         """The votes of a class against the noise on them, in one iteration."""
-        return people.signal_of(self, self.votes.noise_std * math.sqrt(self.votes.candidates), "the votes")
+        return released_once.signal_of(self, self.votes.noise_std * math.sqrt(self.votes.candidates), "the votes")
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what is released, and where its noise came from."""
@@ -164,7 +174,7 @@ class Plan(RunPlan):
             assumptions = ["the embedding, learned on images of the released generator that the release contains"]
         if model.simulator == "public":
             assumptions.append("the public images; the release contains some of them")
-        return (*assumptions, *people.capped(self.config))
+        return (*assumptions, *released_once.capped(self.config))
 
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold; any image size will do."""
@@ -188,7 +198,7 @@ class Plan(RunPlan):
                 f"method.looks says what '{unknown[0]}' looks like, but that is not a class of the generator "
                 f"({', '.join(shape.classes) or 'none'})."
             )
-        people.check_people(self)
+        released_once.check_people(self)
         candidate_bytes = 0
         if is_own_code(model.simulator):
             simulator = OwnSimulator(model, shape.image_shape, classes)
@@ -231,7 +241,7 @@ class Method(method.Method):
 
     def _set_up(self, split: Split) -> None:
         config, self._private, self._public = self.plan.config, split.private, split.public
-        people.refuse_people_in_two_parts(self.plan.unit, split)
+        released_once.refuse_people_in_two_parts(self.plan.unit, split)
         generator = build_generator(config.model, split.image_shape, len(split.classes)).to(self.device)
         self.generator = cast(PopulationGenerator, generator).eval().requires_grad_(False)
         self.generator.classes = split.classes if self.generator.num_classes else ()
@@ -305,9 +315,9 @@ class Method(method.Method):
         for row in range(rows):
             members = torch.nonzero(labels == row)[:, 0]
             chosen[members] = nearest(self._records[members.to(self.device)], vectors[row].to(self.device)).cpu()
-        cap, counts = people.cap_of(self._run.privacy), None
+        cap, counts = released_once.cap_of(self._run.privacy), None
         if cap is not None:  # number of counted images of each record's person
-            kept, of_person = people.shares(private, cap)
+            kept, of_person = released_once.shares(private, cap)
             counts = torch.zeros(len(private), dtype=torch.int64)
             if of_person is not None:
                 counts[kept] = of_person[kept].reciprocal().round().long()

@@ -23,16 +23,16 @@ from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.config import key
 from idpgan.data.images import Images
 from idpgan.data.load import Split
+from idpgan.device import check_memory
 from idpgan.errors import ConfigError
-from idpgan.memory import check_memory
-from idpgan.models import families
+from idpgan.models import checkpoint
 from idpgan.models.config import ModelConfig
 from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
-from idpgan.private import people
+from idpgan.private import released_once
 from idpgan.private.released_once import ReleasedOnce
 from idpgan.progress import counted
 from idpgan.release.generator import GeneratorArtifact
@@ -55,7 +55,7 @@ def _check_generator(config: Any) -> None:
 Settings = settings(
     "gaussian",
     method=[sums.KEYS],
-    privacy=[people.KEYS, DELTA_ABOVE_ZERO],
+    privacy=[released_once.KEYS, DELTA_ABOVE_ZERO],
     training=[{"steps": key(int, 0, "0: the run ends with the release, and nothing is trained.", ge=0, le=0)}],
     model=ModelConfig(generator="gaussian", latent_dim=160),
     checks=[sums.check_shares, _check_generator],
@@ -75,17 +75,17 @@ def assumptions(plan: RunPlan) -> tuple[str, ...]:
     """Return what a release of moments takes as public: the map of an image, and what public images have set of it."""
     learned = ("center, scale and covariance, learned from public images",) if plan.shape.sizes.public else ()
     fixed = "the vector of an image: its functions, center, scale and clip, fixed before any private image"
-    return (fixed, *learned, *move.assumed(plan.config.model), *people.capped(plan.config))
+    return (fixed, *learned, *move.assumed(plan.config.model), *released_once.capped(plan.config))
 
 
 def check(plan: RunPlan) -> None:
     """Refuse what the data cannot give and the machine cannot hold for a release of moments; any image size will do."""
     model, image_shape = plan.config.model, plan.shape.image_shape
-    needed = families.generator_bytes(model, image_shape, plan.classes) + 8 * 4 * plan.rows * dimensions(plan)
+    needed = checkpoint.generator_bytes(model, image_shape, plan.classes) + 8 * 4 * plan.rows * dimensions(plan)
     sums.check(plan)
     move.check(plan)
     check_memory(needed, f"model.latent_dim = {model.latent_dim}", "Lower it.")
-    people.check_people(plan)
+    released_once.check_people(plan)
 
 
 class Plan(RunPlan):
@@ -111,7 +111,7 @@ class Plan(RunPlan):
     @property
     def signal(self) -> Signal:
         """The figure of the sums."""
-        return people.signal_of(self, self.release.sums.noise_length, "the release")
+        return released_once.signal_of(self, self.release.sums.noise_length, "the release")
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what was released, and where its noise came from."""
@@ -155,7 +155,7 @@ class Method(ReleasedOnce):
         product.check_public(split, model)
         if generator is None:
             seed, classes = self._run.training.seed, len(split.classes)
-            made = families.build_generator(model, split.image_shape, classes, seed=seed).requires_grad_(False)
+            made = checkpoint.build_generator(model, split.image_shape, classes, seed=seed).requires_grad_(False)
             generator = cast(GaussianGenerator, made)
         self.generator = generator.to(self.device).eval()
         self.generator.classes = split.classes if self.generator.num_classes else ()
@@ -174,7 +174,7 @@ class Method(ReleasedOnce):
 
     def _release(self) -> dict[str, Tensor]:
         """Find the template, fix center and scale by public images, then sum the vectors of the private ones."""
-        release, private, cap = self.plan.release, self._take_private(), people.cap_of(self._run.privacy)
+        release, private, cap = self.plan.release, self._take_private(), released_once.cap_of(self._run.privacy)
         if release.template is not None:
             self.moments.set_template(release_template(release.template, self.moments, private, cap, self.noise))
         if len(self._public):

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from idpgan.data.images import Images, to_float
-from idpgan.models.gaussian import CONTRAST, count_numbers, light_of, low_spectrum, odd_coefficients
-from idpgan.models.light import VARIANCE
+from idpgan.models.gaussian import CONTRAST, VARIANCE, count_numbers, light_of, low_spectrum, odd_coefficients
 from idpgan.models.registration import Registration, displaced, odd_displacements, shape_variance
 from idpgan.privacy.dpsgd import full_precision
-from idpgan.private.people import shares
+from idpgan.private.released_once import shares
 from idpgan.synthesis.shrinkage import denoised, shared
 
 _TILE_NUMBERS = 1 << 21  # of a call's vectors: 16 MiB, which the allocator keeps; fresh pages cost more than arithmetic

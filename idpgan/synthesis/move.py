@@ -37,19 +37,18 @@ from torch import Tensor
 
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_float, to_uint8
+from idpgan.device import check_memory
 from idpgan.errors import ConfigError
-from idpgan.memory import check_memory
 from idpgan.models.adapters import label_rows
-from idpgan.models.checkpoint import origin_weights
+from idpgan.models.checkpoint import build_origin, origin_weights
 from idpgan.models.config import ModelConfig, Purpose
-from idpgan.models.families import build_origin
 from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import torch_seed
-from idpgan.models.moved import MovedGenerator
 from idpgan.models.private_classifier import PrivateClassifier
 from idpgan.models.registration import Registration, bent_anew, bent_back, displaced, shape_unit
 from idpgan.models.simulators import OwnSimulator
+from idpgan.models.varied import MovedGenerator
 from idpgan.own_code import is_own_code
 from idpgan.synthesis.moments import NormalsNoise
 from idpgan.synthesis.shrinkage import shrunk

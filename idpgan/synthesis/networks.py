@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from idpgan.data.load import DataShape
-from idpgan.models import ema, families, initialize, optimizers
+from idpgan.models import checkpoint, initialize, optimizers
 from idpgan.models.generator import Generator
 from idpgan.ranks import ALONE, Ranks
 from idpgan.training.config import RunConfig
@@ -83,9 +83,9 @@ class Generators:
         stream: int,
     ) -> None:
         seed, classes = config.training.seed, shape.classes
-        self.newest = families.build_generator(config.model, shape.image_shape, len(classes), seed=seed).to(device)
+        self.newest = checkpoint.build_generator(config.model, shape.image_shape, len(classes), seed=seed).to(device)
         self.newest.classes = classes if self.newest.num_classes else ()
-        self._average = ema.Ema(self.newest, ema_decay)
+        self._average = initialize.Ema(self.newest, ema_decay)
         self.average = cast(Generator, self._average.module)
         self.generator_optimizer = adam.optimizer(self.newest)
         self.rng = torch.Generator(device).manual_seed(initialize.torch_seed(seed, stream))

@@ -20,7 +20,7 @@ from idpgan.models.gaussian import count_coefficients
 from idpgan.privacy import Event, Relation
 from idpgan.privacy.event import rounding_words
 from idpgan.privacy.sums import CellSums, Law
-from idpgan.private import people
+from idpgan.private import released_once
 from idpgan.synthesis import teacher
 from idpgan.synthesis.teacher import TeacherSteps, noise_on
 from idpgan.synthesis.template import ROUNDS, TEMPLATE_SHARE
@@ -49,7 +49,7 @@ KEYS: Keys = {
 
 def check_shares(config: Any) -> None:
     """Refuse people in two parts, a teacher without Gaussian noise and zero-out-one, a template without budget."""
-    people.refuse_shared_people(config)
+    released_once.refuse_shared_people(config)
     method, relation = config.method, config.privacy.relation
     share, law = method.teacher_share, getattr(method, "law", "gaussian")
     if share and (law != "gaussian" or relation is not Relation.ZERO_OUT):
@@ -113,7 +113,9 @@ class SumsRelease:
         beside: dict[str, Any] = {}
         if self.share != 1:
             beside = {"factor": 1 / math.sqrt(self.share), "beside": self._beside}
-        return CellSums.calibrated(self.plan.rows, self.dimensions, self.law, **people.terms(self._privacy), **beside)
+        return CellSums.calibrated(
+            self.plan.rows, self.dimensions, self.law, **released_once.terms(self._privacy), **beside
+        )
 
     def _beside(self, multiplier: float) -> tuple[Event, ...]:
         """Return all charges but that of the sums."""
@@ -129,7 +131,7 @@ class SumsRelease:
     def _round(self, multiplier: float) -> CellSums:
         """Return the release of one round of the template, beside everything together at this multiplier."""
         size = count_coefficients(self.plan.shape.image_shape, self.plan.config.model.latent_dim)
-        noise, most = noise_on(self.template_share, multiplier, ROUNDS), people.cap_of(self._privacy) or 1
+        noise, most = noise_on(self.template_share, multiplier, ROUNDS), released_once.cap_of(self._privacy) or 1
         adjacency = self.plan.unit, self.plan.relation
         return CellSums(self.num_templates, size + 1, "gaussian", noise, *adjacency, most_per_unit=most)
 

@@ -40,7 +40,7 @@ from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
-from idpgan.private.people import shares as shares_of
+from idpgan.private.released_once import shares as shares_of
 from idpgan.progress import Progress, counted, renamed, silent
 from idpgan.training.config import MOST_STEPS, section_of
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from idpgan.config import key
 from idpgan.data.images import to_float
 from idpgan.data.load import Split, place
-from idpgan.models.families import build_critic
+from idpgan.models.checkpoint import build_critic
 from idpgan.models.losses import critic_wasserstein, generator_wasserstein, gradient_penalty, interpolate
 from idpgan.privacy.event import Event
 from idpgan.ranks import Ranks

@@ -12,6 +12,8 @@ broadcasts its number, and all ranks do that step together:
 
 Weights are the same on every rank, since all ranks start from rank 0's and take equal steps; at each save their hashes
 are compared. A lost rank ends the run on all ranks; the last saved state can be resumed, with any number of ranks.
+
+How a run is stopped from outside.
 """
 
 from __future__ import annotations
@@ -20,8 +22,11 @@ import contextlib
 import datetime
 import hashlib
 import io
+import signal
+import threading
 from collections.abc import Iterator
-from typing import Any
+from types import FrameType, TracebackType
+from typing import Any, Self
 
 import torch
 import torch.distributed as dist
@@ -29,7 +34,6 @@ from torch import Tensor
 
 from idpgan.errors import InputError
 from idpgan.ranks import ALONE, END, LostRankError, Ranks, launched
-from idpgan.training.interrupt import StopSignals
 from idpgan.training.method import Method
 from idpgan.training.state import tensors_of
 
@@ -255,3 +259,42 @@ def _without_keys(value: Any) -> Any:
         return value
     secret = "source" in value and value.get("private")
     return {name: None if secret and name == "key" else _without_keys(item) for name, item in value.items()}
+
+
+class StopSignals:
+    """Context in which Ctrl-C and SIGTERM only ask to stop, so that a step is never cut in two.
+
+    A second Ctrl-C raises `KeyboardInterrupt` at once. Outside the main thread, where Python allows no handlers,
+    nothing is changed.
+
+    Args:
+        at_once: Raise `KeyboardInterrupt` at the first signal, whichever it is.
+
+    Attributes:
+        received: Name of the signal that came, or None.
+    """
+
+    def __init__(self, *, at_once: bool = False) -> None:
+        self._at_once = at_once
+        self.received: str | None = None
+        self._previous: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> Self:
+        """Install the handlers."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Restore the previous handlers."""
+        for number, handler in self._previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        again = self.received is not None and number == signal.SIGINT
+        self.received = signal.Signals(number).name
+        if self._at_once or again:
+            raise KeyboardInterrupt

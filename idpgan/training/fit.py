@@ -18,9 +18,9 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR
 
 from idpgan.config import Section
 from idpgan.data.images import to_float
+from idpgan.device import let_go, take
 from idpgan.errors import InputError
-from idpgan.memory import let_go, take
-from idpgan.models import ema, initialize, optimizers
+from idpgan.models import initialize, optimizers
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]  # one float batch and a generator on its device -> a float batch
 
@@ -113,7 +113,7 @@ def fit_classifier(
     labels = labels.to(images.device)
     num_batches = math.ceil(len(order) / config.batch_size)
     optimizer, scheduler = _optimizer(model, config, num_batches)
-    average = None if config.ema_decay is None else ema.Ema(model, config.ema_decay)
+    average = None if config.ema_decay is None else initialize.Ema(model, config.ema_decay)
     judged = model if average is None else average.module
     augment_rng = torch.Generator(_device(model)).manual_seed(initialize.torch_seed(config.seed, 2))
     history: list[Epoch] = []

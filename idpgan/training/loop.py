@@ -16,7 +16,7 @@ from idpgan.privacy.ledger import Budget, BudgetError, Ledger
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.run import RunFolder
-from idpgan.training import interrupt, stats
+from idpgan.training import distributed, stats
 from idpgan.training.config import TrainingConfig
 from idpgan.training.distributed import Leader
 from idpgan.training.method import Method, Tick, TickCallback
@@ -78,7 +78,7 @@ def train(
     store = StateStore(run, fingerprint, ledger, ranks.size, method.computation)
     recorder = stats.Recorder(run.stats, config.batch_size)
     upkeep = _Upkeep(method, config, ledger, store, recorder, delta, Leader(ranks))
-    signals = interrupt.StopSignals(at_once=True)
+    signals = distributed.StopSignals(at_once=True)
     try:
         with signals:
             step = upkeep.resume_or_prepare(progress)
@@ -92,7 +92,7 @@ def train(
 
     if config.steps:  # a method without steps has nothing to show
         progress("training steps", step, config.steps, _charged(ledger.epsilon(delta)))
-    with interrupt.StopSignals() as signals:
+    with distributed.StopSignals() as signals:
         while step < config.steps and signals.received is None:
             # The only lines that may read private images.
             event = method.step_event()

@@ -12,11 +12,10 @@ import torch
 
 from idpgan.data.drawn import PAPERS
 from idpgan.data.load import DataShape
-from idpgan.device import resolve_device
+from idpgan.device import check_memory, resolve_device
 from idpgan.errors import ConfigError
-from idpgan.memory import check_memory
 from idpgan.methods import load, row_of
-from idpgan.models import families, own
+from idpgan.models import checkpoint, own
 from idpgan.models.config import classes_of, pyramid_of
 from idpgan.own_code import error_line, is_own_code
 from idpgan.privacy.event import Event
@@ -280,8 +279,8 @@ class RunPlan:
         own.check_own(model, image_shape, classes, private_critic=self.OWN_CRITIC == "private")
         self.check_precision()
         check_memory(
-            families.generator_bytes(model, image_shape, classes)
-            + families.batch_bytes(model, image_shape, training.batch_size),
+            checkpoint.generator_bytes(model, image_shape, classes)
+            + checkpoint.batch_bytes(model, image_shape, training.batch_size),
             f"model.width = {model.width} with training.batch_size = {training.batch_size:,}",
             "Lower one of them.",
             str(resolve_device(training.device)),
@@ -300,7 +299,9 @@ class RunPlan:
 
     def _refuse_batch_statistics(self) -> None:
         """Refuse a generator that cannot be trained on one image at a time: batch normalization needs two."""
-        generator = families.build_generator(self.config.model, self.shape.image_shape, len(self.shape.classes)).train()
+        generator = checkpoint.build_generator(
+            self.config.model, self.shape.image_shape, len(self.shape.classes)
+        ).train()
         labels = torch.zeros(1, dtype=torch.int64) if generator.num_classes else None
         try:
             generator(torch.zeros(1, generator.latent_dim), labels)

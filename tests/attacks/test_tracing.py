@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from idpgan.attacks.evaluate import evaluate_scores
-from idpgan.attacks.tracing import trace
+from idpgan.attacks.membership import trace
 from idpgan.data.images import Images
 from idpgan.errors import InputError
 from idpgan.training.method import ReleasedSums

@@ -86,7 +86,7 @@ def test_dry_run_and_train_refuse_the_same_before_they_read(run, folders, tmp_pa
     arguments, expected = REFUSED[name]
     arguments = [argument.replace("ROOT", str(folders)) for argument in arguments]
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("idpgan.memory.free_memory", lambda device: 8 << 30)
+    monkeypatch.setattr("idpgan.device.free_memory", lambda device: 8 << 30)
     monkeypatch.setattr(trainer, "load", lambda *_: pytest.fail("images were read"))
     real, dry = run("train", *arguments), run("train", *arguments, "--dry-run")
     assert real == dry

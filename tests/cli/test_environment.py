@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from idpgan import trainer
-from idpgan.commands import faults
+from idpgan.commands import command
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import METRICS, Evaluation
 
@@ -201,7 +201,7 @@ def test_a_file_that_cannot_be_read_is_named(run, finished_run, tmp_path, unread
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 9 bytes"), 2, "not enough memory"),
         (RuntimeError("PytorchStreamWriter failed writing file data/0: file write failed"), 2, "could not be written"),
         (KeyboardInterrupt(), 130, "Ctrl-C"),
-        (faults.Terminated(), 143, "SIGTERM"),
+        (command.Terminated(), 143, "SIGTERM"),
         (BrokenPipeError(errno.EPIPE, "Broken pipe"), 141, "closed it"),
         (OSError(errno.ENOSPC, "No space left", "/a\nb/.x.json.0123456789abcdef.part"), 2, "x.json: No space left"),
         (OSError("no number at all"), 2, "no number at all"),
@@ -217,7 +217,7 @@ def test_every_command_ends_in_one_line(run, monkeypatch, error, code, word):
 
 def test_sigterm_while_arguments_are_read_is_one_line_too(run, monkeypatch):
     def stopped(*_, **__):
-        raise faults.Terminated
+        raise command.Terminated
 
     monkeypatch.setattr("idpgan.commands._group", lambda: stopped)
     assert one_line(run("doctor"), "SIGTERM", code=143)

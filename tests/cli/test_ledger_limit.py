@@ -13,8 +13,8 @@ from idpgan.data.load import known_shape
 from idpgan.errors import InputError
 from idpgan.files import json_text
 from idpgan.privacy.folder_ledger import FolderLedger, ledger_of
+from idpgan.trainer import refuse_beyond_limits
 from idpgan.training.config import build_config, load_method
-from idpgan.training.folder_charge import refuse_beyond_limits
 from idpgan.training.plan import plan_run
 
 SIDE = 8

@@ -21,7 +21,7 @@ from idpgan.data.images import png_bytes
 from idpgan.errors import InputError
 from idpgan.files import new_folder, whole_folder
 from idpgan.privacy.folder_ledger import FolderLedger
-from idpgan.publish import METHODS, best, publisher
+from idpgan.publish import METHODS, plan, publisher
 from tests.training.toy import Stopped, stopping_at
 
 SIDES = (16, 20)
@@ -133,19 +133,19 @@ def test_color_goes_out_by_channel_with_the_budget_split(command, run, tmp_path)
     assert ((np.array(released) / 255 - original) ** 2).mean() < 0.05  # each channel is its own
 
 
-@pytest.mark.parametrize("unit", best.UNITS)
+@pytest.mark.parametrize("unit", plan.UNITS)
 def test_best_is_a_sound_method_of_the_unit_at_every_epsilon(unit):
-    for epsilon in (1e-3, *best.EPSILONS, 1e9):
-        row = METHODS[best.best_method(unit, epsilon)]
+    for epsilon in (1e-3, *plan.EPSILONS, 1e9):
+        row = METHODS[plan.best_method(unit, epsilon)]
         assert row.sound
         assert unit in row.units
-    assert len(best._BEST[unit]) == len(best.EPSILONS)
+    assert len(plan._BEST[unit]) == len(plan.EPSILONS)
 
 
 def test_best_is_resolved_before_it_is_said(command):
     code, said, _ = command("--dry-run", method="best", epsilon=10)
     assert code == 0
-    assert f"method {best.best_method('image', 10)}" in said
+    assert f"method {plan.best_method('image', 10)}" in said
 
 
 def test_a_dry_run_prices_and_writes_nothing(command, faces, tmp_path):

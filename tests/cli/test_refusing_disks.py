@@ -8,7 +8,7 @@ import stat
 import pytest
 
 from idpgan import files
-from idpgan.commands.faults import explain
+from idpgan.commands.command import explain
 from idpgan.data.faces import draw
 from idpgan.data.images import png_bytes
 from idpgan.errors import InputError

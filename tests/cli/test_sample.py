@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from idpgan.commands.faults import Terminated, sigterm_raises
+from idpgan.commands.command import Terminated, sigterm_raises
 from idpgan.data.images import attribute_classes
 from idpgan.errors import InputError
 from idpgan.metrics.source import read_images

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from idpgan.data import dead_leaves
+from idpgan.data import drawn
 from idpgan.data.config import DataConfig
 from idpgan.data.drawn import draw_public
 from idpgan.data.images import to_float
@@ -26,18 +26,18 @@ def kurtosis(images):
 
 
 def test_they_have_edges_and_the_spectrum_of_photographs():
-    drawn = dead_leaves.draw(200, (32, 32), 3, seed=0)
-    assert drawn.shape == (200, 3, 32, 32)
-    assert drawn.dtype == torch.uint8
-    assert -3 < slope(drawn) < -1.5
-    assert kurtosis(drawn) > 6
-    noise = torch.randint(0, 256, drawn.shape, generator=torch.Generator().manual_seed(0)).byte()
+    images = drawn.draw_leaves(200, (32, 32), 3, seed=0)
+    assert images.shape == (200, 3, 32, 32)
+    assert images.dtype == torch.uint8
+    assert -3 < slope(images) < -1.5
+    assert kurtosis(images) > 6
+    noise = torch.randint(0, 256, images.shape, generator=torch.Generator().manual_seed(0)).byte()
     assert abs(slope(noise)) < 0.5  # a flat spectrum is told apart, and so is one without edges
     assert kurtosis(torch.nn.functional.avg_pool2d(noise.float(), 5, 1).byte()) < 4
 
 
 def test_a_seed_fixes_them_and_pictures_have_the_size_that_was_asked_for():
-    first, again, other = (dead_leaves.draw(3, (20, 28), 1, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (drawn.draw_leaves(3, (20, 28), 1, seed=seed) for seed in (1, 1, 2))
     assert first.shape == (3, 1, 20, 28)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
@@ -45,9 +45,9 @@ def test_a_seed_fixes_them_and_pictures_have_the_size_that_was_asked_for():
 
 @pytest.mark.parametrize("size", [(1, 1), (2, 5), (3, 3)])
 def test_tiny_pictures_are_drawn_too(size):
-    drawn = dead_leaves.draw(20, size, 3, seed=0)
-    assert drawn.shape == (20, 3, *size)
-    assert drawn.float().std() > 10
+    images = drawn.draw_leaves(20, size, 3, seed=0)
+    assert images.shape == (20, 3, *size)
+    assert images.float().std() > 10
 
 
 def test_they_serve_every_class_and_look_like_none():

@@ -309,7 +309,7 @@ def test_importing_changes_no_filter_of_the_host():
 def test_memory_is_bounded_by_the_machine_and_not_by_threads(monkeypatch):
     """Twice what a picture needs is free for pictures: two at once, and a larger one alone."""
     photo, panorama = Image.new("1", (1000, 1000)), Image.new("1", (3000, 1000))
-    monkeypatch.setattr("idpgan.memory.free_memory", lambda: 4 * 16 * 1_000_000)
+    monkeypatch.setattr("idpgan.device.free_memory", lambda: 4 * 16 * 1_000_000)
     room, lock, held, most = image_files._Room(), threading.Lock(), [], []
 
     def work(picture):

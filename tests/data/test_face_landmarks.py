@@ -6,8 +6,7 @@ from torch.nn.functional import grid_sample
 
 from idpgan.data import face_drawing
 from idpgan.data.face_drawing import Picture
-from idpgan.data.face_looks import looks
-from idpgan.data.faces import draw, draw_landmarks
+from idpgan.data.faces import draw, draw_landmarks, looks
 from idpgan.errors import DataError
 
 MOUTH = 48  # first of its landmarks

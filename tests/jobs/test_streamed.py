@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from idpgan import memory
-from idpgan.attacks import distances, tracing
-from idpgan.attacks.tracing import trace
+from idpgan import device
+from idpgan.attacks import distances, membership
+from idpgan.attacks.membership import trace
 from idpgan.commands.attack import AttackOptions, attack_run
 from idpgan.commands.evaluate import EvaluateOptions, evaluate_source
 from idpgan.data.config import DataConfig
@@ -49,7 +49,7 @@ def config(folder, method, **keys):
 def on_disk(monkeypatch, folder):
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
-    monkeypatch.setattr(memory, "LARGEST", 0)
+    monkeypatch.setattr(device, "LARGEST", 0)
 
 
 def test_mapped_images_are_the_same_images(folder, tmp_path, monkeypatch):
@@ -70,7 +70,7 @@ def test_mapped_images_are_the_same_images(folder, tmp_path, monkeypatch):
     grey = DataConfig(name="digits", channels=3)
     monkeypatch.undo()
     expected = load(grey)
-    monkeypatch.setattr(memory, "LARGEST", 0)
+    monkeypatch.setattr(device, "LARGEST", 0)
     assert load(grey).digest == expected.digest
     assert expected.private.images.is_contiguous()
 
@@ -130,7 +130,7 @@ def test_traces_in_blocks_are_those_of_all(monkeypatch):
 
     released = ReleasedSums(rows.view(2, 45, 12).sum(1), 0.5, vectors)
     whole = trace(images, released, images.select(torch.arange(50, 90)))
-    monkeypatch.setattr(tracing, "_ROWS", 7)
+    monkeypatch.setattr(membership, "_ROWS", 7)
     seen.clear()
     parts = trace(images, released, images.select(torch.arange(50, 90)))
     assert torch.allclose(parts, whole, atol=1e-6)

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from idpgan.errors import InputError
 from idpgan.models import Generator, ModelConfig, load_generator, save_generator
-from idpgan.models.families import build_generator
+from idpgan.models.checkpoint import build_generator
 
 
 @pytest.fixture

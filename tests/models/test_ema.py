@@ -4,7 +4,7 @@ from torch import nn
 
 from idpgan.errors import ConfigError, InputError
 from idpgan.models import Ema, ModelConfig
-from idpgan.models.families import build_generator
+from idpgan.models.checkpoint import build_generator
 
 
 def linear(weight: float) -> nn.Linear:

@@ -7,8 +7,8 @@ from torch import nn
 from idpgan.config import build
 from idpgan.errors import ConfigError, InputError
 from idpgan.models import Critic, Generator, ModelConfig, seeded_init
+from idpgan.models.checkpoint import build_generator
 from idpgan.models.drawing import Drawing
-from idpgan.models.families import build_generator
 from idpgan.models.generator import LATENT_BLOCK
 from idpgan.models.initialize import torch_seed
 

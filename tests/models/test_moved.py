@@ -4,13 +4,12 @@ import pytest
 import torch
 
 from idpgan.models import load_generator
-from idpgan.models.checkpoint import save_generator
+from idpgan.models.checkpoint import build_generator, save_generator
 from idpgan.models.config import ModelConfig, Purpose
 from idpgan.models.drawing import Drawing
-from idpgan.models.families import build_generator
 from idpgan.models.gaussian import basis_of
-from idpgan.models.moved import MovedGenerator
 from idpgan.models.private_classifier import LinearScattering
+from idpgan.models.varied import MovedGenerator
 
 pytestmark = pytest.mark.usefixtures("any_drawing")
 

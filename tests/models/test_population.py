@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from idpgan.models import ModelConfig, build_generator, load_generator, save_generator
-from idpgan.models.families import build_simulator
+from idpgan.models.checkpoint import build_simulator
 from idpgan.models.simulators import (
     FaceSimulator,
     FontSimulator,

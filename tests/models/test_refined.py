@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from idpgan.models import ModelConfig, build_generator, load_generator, save_generator
-from idpgan.models.families import generator_bytes
+from idpgan.models.checkpoint import generator_bytes
 from idpgan.models.gaussian import softly_clamped
 
 

@@ -5,9 +5,9 @@ import torch
 
 from idpgan.data.faces import draw
 from idpgan.data.images import to_float
+from idpgan.models.checkpoint import build_generator
 from idpgan.models.config import ModelConfig
 from idpgan.models.drawing import Drawing
-from idpgan.models.families import build_generator
 from idpgan.models.registration import Registration, bent_back, displaced, shape_variance
 
 SHAPE, COUNT = (1, 32, 28), 6

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from idpgan.models.checkpoint import GENERATORS, build_critic, build_generator
 from idpgan.models.config import ModelConfig
-from idpgan.models.families import GENERATORS, build_critic, build_generator
 from idpgan.models.initialize import without_weights
 
 # In Python on the meta device: their first call imports PyTorch's compiler or sympy, a second of every command.

@@ -9,10 +9,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from idpgan.errors import InputError
-from idpgan.numerics import gram_svd as gram_svd_module
 from idpgan.numerics import svd
-from idpgan.numerics.gram_svd import gram_svd
-from idpgan.numerics.svd import LAPACK, SUBSPACE, batched_svd, choose_method, decompose
+from idpgan.numerics.svd import LAPACK, SUBSPACE, batched_svd, choose_method, decompose, gram_svd
 
 LIMITS = {"values": 20, "left": 30, "right": 40, "product": 75}  # in eps; LAPACK itself reaches 13, 20, 31, 61 here
 
@@ -130,7 +128,7 @@ def test_a_wrong_decomposition_for_cuda_is_made_again_for_those_matrices_alone(m
     matrices, made = random(6, 40, 36), []
 
     def wrong(some):
-        V = gram_svd_module.eigenvectors(some)
+        V = svd.eigenvectors(some)
         V[2], V[4] = torch.eye(36), torch.nan
         return V
 
@@ -138,9 +136,9 @@ def test_a_wrong_decomposition_for_cuda_is_made_again_for_those_matrices_alone(m
         made.append(len(some))
         return eigenvectors(some)
 
-    eigenvectors = gram_svd_module.eigenvectors
-    monkeypatch.setattr(gram_svd_module, "right_vectors", wrong)
-    monkeypatch.setattr(gram_svd_module, "eigenvectors", again)
+    eigenvectors = svd.eigenvectors
+    monkeypatch.setattr(svd, "right_vectors", wrong)
+    monkeypatch.setattr(svd, "eigenvectors", again)
     assert_within(errors(matrices, *by_products(matrices)), GRAM[torch.float64])
     assert made == [6, 6, 2, 2]  # two passes each
 

@@ -16,7 +16,7 @@ from idpgan.kinds import verify
 from idpgan.models.simulators import OwnSimulator, weights_of
 from idpgan.privacy.books import count
 from idpgan.privacy.ledger import Ledger
-from idpgan.synthesis import embedding, evolution
+from idpgan.synthesis import evolution, votes
 from idpgan.trainer import plan, resume
 from idpgan.training.config import build_config
 from tests.own import simulators
@@ -27,7 +27,7 @@ HERE = "tests.own.simulators"
 
 @pytest.fixture(autouse=True)
 def few_drawn(monkeypatch):
-    monkeypatch.setattr(embedding, "DRAWN", 200)
+    monkeypatch.setattr(votes, "DRAWN", 200)
 
 
 def config_of(simulator="draw", *, module=HERE, **sections):

@@ -9,9 +9,8 @@ from idpgan.errors import InputError
 from idpgan.privacy import Event, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.guarantee import Guarantee
-from idpgan.privacy.risk import RATES, Risk, percent
 from idpgan.privacy.totals import Part, joint_events, total
-from idpgan.privacy.tradeoff import Tradeoff, tradeoff
+from idpgan.privacy.tradeoff import RATES, Risk, Tradeoff, percent, tradeoff
 
 ZERO_OUT, REPLACE_ONE = (Unit.IMAGE, Relation.ZERO_OUT), (Unit.IMAGE, Relation.REPLACE_ONE)
 

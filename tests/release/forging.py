@@ -17,7 +17,7 @@ from idpgan.errors import InputError
 from idpgan.kinds import KINDS, verify
 from idpgan.privacy.ledger import Ledger
 from idpgan.release.artifact import describe_release
-from idpgan.release.card import render_card
+from idpgan.release.folder import render_card
 from idpgan.release.mark import DigitalSource, Mark
 from idpgan.release.statement import FORMAT, read_privacy
 

@@ -9,7 +9,7 @@ import pytest
 from idpgan import trainer
 from idpgan.errors import InputError
 from idpgan.release.export import export_samples
-from idpgan.release.outputs import check_output
+from idpgan.release.folder import check_output
 
 FORM = "idpgan evaluation 1"
 

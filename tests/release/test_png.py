@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from idpgan.data.images import notebook_png, png_bytes
-from idpgan.release.png import decode_png
+from idpgan.release.mark import decode_png
 
 IMAGE = torch.arange(3 * 4 * 5, dtype=torch.uint8).view(3, 4, 5) * 4
 ROWS = b"".join(b"\0" + bytes(IMAGE.permute(1, 2, 0)[row].flatten().tolist()) for row in range(4))

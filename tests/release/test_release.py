@@ -21,14 +21,12 @@ from idpgan.data.images import check_class_names
 from idpgan.errors import InputError
 from idpgan.files import printable
 from idpgan.kinds import verify
-from idpgan.models.checkpoint import CONFIG, load_generator, save_generator
+from idpgan.models.checkpoint import CONFIG, build_generator, load_generator, save_generator
 from idpgan.models.config import ModelConfig
-from idpgan.models.families import build_generator
 from idpgan.privacy.guarantee import EXACT, FLOATING_POINT, Guarantee, PrivacyReport, Relation, Unit
 from idpgan.privacy.noise import FIXED, SYSTEM
-from idpgan.release.card import render_card
 from idpgan.release.export import export_samples
-from idpgan.release.folder import CARD, write_release
+from idpgan.release.folder import CARD, render_card, write_release
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.release.statement import PRIVACY
 from idpgan.run import RunFolder

@@ -8,9 +8,8 @@ import torch
 
 from idpgan.attacks.evaluate import roc_curve, thinned_curve
 from idpgan.privacy.tradeoff import Tradeoff
-from idpgan.report.charts import line_chart, number, roc_chart
 from idpgan.report.measured import curves_part
-from idpgan.report.page import cells, lay_out
+from idpgan.report.page import cells, lay_out, line_chart, number, roc_chart
 
 
 def inside(svg):

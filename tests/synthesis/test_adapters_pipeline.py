@@ -11,8 +11,8 @@ from idpgan import load_generator, trainer
 from idpgan.commands.init import InitOptions, config_for
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.adapters import trained_weights
-from idpgan.models.pipeline import LORA_FILE, PipelineGenerator
 from idpgan.models.pipeline_folder import describe_pipeline
+from idpgan.models.pipelines import LORA_FILE, PipelineGenerator
 from idpgan.origin import with_releases
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.training.config import build_config

@@ -123,7 +123,7 @@ def test_a_network_that_opacus_refuses_is_refused_in_its_words_and_ours(monkeypa
             super().__init__(*args, **options)
             self.blocks.append(torch.nn.BatchNorm2d(8))
 
-    monkeypatch.setattr("idpgan.models.families.Critic", Mixing)
+    monkeypatch.setattr("idpgan.models.checkpoint.Critic", Mixing)
     for engine in ({}, {"engine": "opacus"}):
         with pytest.raises(ConfigError, match="mean and variance of the whole batch") as refused:
             method_of(config_of(**engine))

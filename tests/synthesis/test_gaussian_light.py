@@ -8,11 +8,10 @@ import torch
 from idpgan.data.images import Images, to_float
 from idpgan.errors import ConfigError
 from idpgan.models import load_generator
+from idpgan.models.checkpoint import build_generator
 from idpgan.models.config import ModelConfig, Purpose
 from idpgan.models.drawing import Drawing
-from idpgan.models.families import build_generator
-from idpgan.models.gaussian import light_of, low_spectrum
-from idpgan.models.light import Light
+from idpgan.models.gaussian import Light, light_of, low_spectrum
 from idpgan.privacy import Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.synthesis.moments import MomentMap, count_moments, estimate_normals, private_moments

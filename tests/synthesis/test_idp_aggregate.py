@@ -13,7 +13,7 @@ from idpgan.data.config import DataConfig
 from idpgan.data.load import load
 from idpgan.errors import ConfigError
 from idpgan.privacy import BudgetError, Noise, Relation, Unit, compose_epsilon
-from idpgan.private.people import shares
+from idpgan.private.released_once import shares
 from idpgan.synthesis import aggregate
 from idpgan.synthesis.feature_sums import private_vectors
 from idpgan.training.config import build_config

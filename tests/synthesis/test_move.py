@@ -13,9 +13,9 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
 from idpgan.errors import ConfigError
 from idpgan.kinds import verify
+from idpgan.models.checkpoint import build_generator
 from idpgan.models.config import ModelConfig, Purpose
 from idpgan.models.drawing import Drawing
-from idpgan.models.families import build_generator
 from idpgan.models.gaussian import basis_of
 from idpgan.models.registration import shape_unit
 from idpgan.synthesis.moments import MomentMap, NormalsNoise, estimate_normals, noise_of_normals

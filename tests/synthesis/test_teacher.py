@@ -28,7 +28,7 @@ from idpgan.synthesis.teacher import TeacherSteps, balanced
 from idpgan.trainer import train_on
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
-from idpgan.training.samples import class_grid
+from idpgan.training.stats import class_grid
 
 
 def config_of(share=0.5, method=None, model=None, privacy=None, name="gaussian", **sections):

@@ -56,7 +56,7 @@ def steps(ranks: Ranks, precision: Precision = "float32", way: Way = "capture") 
     tiles = Tiles(8, torch.arange(8), 8, way, 1, precision)
 
     def loss(given: Any, image: torch.Tensor) -> torch.Tensor:
-        with sdpa_kernel(SDPBackend.MATH):  # as in `idpgan.models.pipeline`: vmap knows no other
+        with sdpa_kernel(SDPBackend.MATH):  # as in `idpgan.models.pipelines`: vmap knows no other
             found: torch.Tensor = functional_call(network, dict(given), (image[None],))
         return found.square().sum()
 

@@ -11,7 +11,7 @@ import torch.utils.tensorboard  # a second of every child that takes steps
 from idpgan import trainer  # noqa: F401
 from idpgan.methods import methods_of
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.risk import Risk
+from idpgan.privacy.tradeoff import Risk
 from idpgan.training.config import load_method
 from idpgan.training.plan import plan_run
 from tests.small_runs import STEPS, config_of

@@ -8,8 +8,7 @@ from idpgan.config import build
 from idpgan.data.images import to_float
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.classifier import build_classifier
-from idpgan.models.ema import Ema
-from idpgan.models.initialize import seeded_init
+from idpgan.models.initialize import Ema, seeded_init
 from idpgan.models.optimizers import AdamW
 from idpgan.training.fit import FitConfig, FitError, fit_classifier, predict
 

@@ -10,10 +10,10 @@ import torch
 from PIL import Image
 
 from idpgan.data.images import make_grid, png_bytes
+from idpgan.models.checkpoint import build_generator
 from idpgan.models.config import ModelConfig
-from idpgan.models.families import build_generator
 from idpgan.training.method import Tick
-from idpgan.training.samples import SampleGrid, cell_maxima, sample_grid, sample_grid_shape
+from idpgan.training.stats import SampleGrid, cell_maxima, sample_grid, sample_grid_shape
 
 MODEL = ModelConfig(latent_dim=4, width=4)
 

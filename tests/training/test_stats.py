@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from idpgan.errors import InputError
+from idpgan.models.checkpoint import build_generator
 from idpgan.models.config import ModelConfig
-from idpgan.models.families import build_generator
-from idpgan.training.samples import SampleGrid
-from idpgan.training.stats import Recorder, TensorBoard, read_stats
+from idpgan.training.stats import Recorder, SampleGrid, TensorBoard, read_stats
 
 NETWORK = torch.nn.Linear(1, 1)
 

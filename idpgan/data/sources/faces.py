@@ -9,7 +9,7 @@ import torch
 from idpgan.data import faces
 from idpgan.data.config import DataConfig
 from idpgan.data.source import DataSet, PublicFacts, Read, Source
-from idpgan.memory import check_room
+from idpgan.device import check_room
 
 NUM_IMAGES, NUM_PEOPLE = 10_000, 1_000  # values for None in the config
 SEED = 7_001  # seed of the data source: a constant of the package

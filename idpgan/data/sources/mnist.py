@@ -27,8 +27,8 @@ from torch import Tensor
 
 from idpgan.data.config import DataConfig
 from idpgan.data.source import DataSet, PublicFacts, Read, Refused, Source, labeled, warn_of_null
+from idpgan.device import check_memory
 from idpgan.errors import DataError
-from idpgan.memory import check_memory
 
 SIDE = 28  # px
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")

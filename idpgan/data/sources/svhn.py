@@ -17,8 +17,8 @@ import torch
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.source import DataSet, PublicFacts, Read, Refused, Source, labeled, warn_of_null
+from idpgan.device import check_memory
 from idpgan.errors import DataError
-from idpgan.memory import check_memory
 from idpgan.progress import Progress
 
 CLASSES = tuple("0123456789")

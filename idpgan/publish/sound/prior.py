@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from idpgan.device import check_memory
 from idpgan.lazy import torch
-from idpgan.memory import check_memory
 
 if TYPE_CHECKING:
     from torch import Tensor

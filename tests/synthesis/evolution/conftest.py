@@ -2,10 +2,10 @@
 
 import pytest
 
-from idpgan.synthesis import embedding
+from idpgan.synthesis import votes
 
 
 @pytest.fixture(autouse=True)
 def few_drawn(monkeypatch):
     """Learn the embedding on fewer drawn images."""
-    monkeypatch.setattr(embedding, "DRAWN", 200)
+    monkeypatch.setattr(votes, "DRAWN", 200)

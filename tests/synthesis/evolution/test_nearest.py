@@ -5,8 +5,8 @@ import torch
 
 from idpgan.data import fonts
 from idpgan.data.images import Images, to_float
-from idpgan.synthesis import embedding as rule
-from idpgan.synthesis.embedding import Embedding, nearest, private_vectors
+from idpgan.synthesis import votes as rule
+from idpgan.synthesis.votes import Embedding, nearest, private_vectors
 
 
 def vectors(num, size=256, seed=0, most=127):

@@ -17,8 +17,8 @@ from idpgan.kinds import verify
 from idpgan.models import load_generator, save_generator
 from idpgan.privacy import BudgetError, Event, Guarantee, Ledger, Noise, Relation, Unit
 from idpgan.privacy.accounting import compose_epsilon
-from idpgan.privacy.risk import Risk
 from idpgan.privacy.totals import Part, total
+from idpgan.privacy.tradeoff import Risk
 from idpgan.publish import release
 from idpgan.release.contained import contained_in
 from idpgan.release.export import export_samples
