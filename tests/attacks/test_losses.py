@@ -14,6 +14,14 @@ from idpgan.training.fit import FitConfig, fit_classifier, predict
 HALF = 100
 
 
+@pytest.fixture(scope="module", autouse=True)
+def quick_reference():
+    """Fewer steps of the classifier of the references: their score is compared, and need not be good."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("idpgan.attacks.losses._STEPS", 150)
+        yield
+
+
 @pytest.fixture(scope="module")
 def game():
     """Logits of a network that knows 100 digits by heart, with labels of which many are wrong; and the rest."""

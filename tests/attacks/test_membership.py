@@ -74,7 +74,7 @@ def black_box(samples):
         "nearest, calibrated": calibrate(nearest_sample(images, samples.images), reference),
         "count": neighborhood_count(images, samples.images),
         "density": density_ratio(images, samples.images, REFERENCE.images, dimensions=10),
-        "confidence": classifier_confidence(images, BOTH.labels, samples),
+        "confidence": classifier_confidence(images, BOTH.labels, samples, steps=150),
     }
 
 
