@@ -307,7 +307,7 @@ def _train(images: Any, labels: Any, method: str, kind: type[F], given: _Given, 
         out = Path(tempfile.mkdtemp(dir=private_folder()), "run")
     else:
         out = Path(given.out)
-    with _kept_while_running(out, given.out is None) as files:
+    with _kept_while_running(out, given.out is None) as (files, written):
         data = _data(images, labels, given, files, progress)
         config = _config(method, kind.family, data, given)
         shape = known_shape(config.data, data.set, public=data.public)
@@ -317,6 +317,7 @@ def _train(images: Any, labels: Any, method: str, kind: type[F], given: _Given, 
         for path, part in zip(files, (data.images, data.public), strict=True):
             if given.out is not None and part is not None:
                 arrays.write(path, part)
+                written.append(path)
         finished, together = _started(planned, split, out, data.records, progress)
     if finished.privacy is None:
         raise KeyboardInterrupt(finished.outcome.message)
@@ -328,18 +329,19 @@ def _train(images: Any, labels: Any, method: str, kind: type[F], given: _Given, 
 
 
 @contextmanager
-def _kept_while_running(out: Path, passing: bool) -> Iterator[tuple[Path, Path]]:
-    """Give the places of private and public images; files there go unless a run beside them that stays needs them."""
+def _kept_while_running(out: Path, passing: bool) -> Iterator[tuple[tuple[Path, Path], list[Path]]]:
+    """Give the places of images, and a list for what this call writes there: it goes, unless its own run names it."""
     files = out.with_name(f"{out.name}.images{arrays.SUFFIX}"), out.with_name(f"{out.name}.public{arrays.SUFFIX}")
     for path in files:
         refuse_existing(path)
-    run = RunFolder(out)
+    run, written = RunFolder(out), list[Path]()
     refuse_used(run)
     try:
-        yield files
+        yield files, written
     finally:
         passed = [path for path in out.glob("*") if path != run.release] if passing else []  # the noise among them
-        for path in (*passed, *(() if run.config.is_file() else files)):
+        config = run.config.read_text(encoding="utf-8") if run.config.is_file() else ""
+        for path in (*passed, *(path for path in written if path.name not in config)):
             shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 

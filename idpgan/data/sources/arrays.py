@@ -25,7 +25,7 @@ from idpgan.data.config import DataConfig
 from idpgan.data.declared import own_root, shown
 from idpgan.data.images import Images
 from idpgan.data.source import DataSet, PublicFacts, Source, in_memory
-from idpgan.errors import ConfigError, DataError
+from idpgan.errors import ConfigError, DataError, InputError
 from idpgan.files import PRIVATE_FILE
 
 SUFFIX = ".safetensors"
@@ -94,9 +94,16 @@ def _as_written(path: Path) -> Iterator[None]:
 
 
 def write(path: Path, images: Images) -> None:
-    """Write images to a new file that only its owner can read."""
+    """Write images to a new file that only its owner can read.
+
+    Raises:
+        InputError: If another process has made a file of that name.
+    """
     tensors = {"images": images.images, "labels": images.labels, "people": images.identities, "null": images.null}
-    os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE))
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE_FILE))
+    except FileExistsError as error:
+        raise InputError(f"{path} is there: another process may be using that name. Choose another for out.") from error
     kept = {name: tensor.contiguous() for name, tensor in tensors.items() if tensor is not None}
     save_file(kept, path, metadata={"classes": json.dumps(images.classes)})
     path.chmod(PRIVATE_FILE)
