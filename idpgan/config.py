@@ -73,6 +73,7 @@ class Section(pydantic.BaseModel):
             if given != default and not (isinstance(given, Mapping) and given.items() <= default.items()):
                 raise ConfigError(
                     gone(f"method.{key}")
+                    or gone(f"training.{key}")
                     or f"{key} = {_shown(given)} was a setting of an earlier version, and this one knows only "
                     f"{_shown(default)}. Leave it out."
                 )

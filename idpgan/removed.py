@@ -44,13 +44,17 @@ REMOVED = MappingProxyType(
         "method.average_from": "Leave it out: iterates are averaged over the second half of the steps.",
         "method.clip": "Leave it out: moments are cut at 0.7 of the expected length.",
         "method.contrast": "Leave it out: without public images pixels are expected to have 0.35.",
+        "method.critic_warmup": "Leave it out: the generator follows from the first steps on.",
         "method.count_share": "Leave it out: the count has 0.2 of the squared norm.",
         "method.first_variation": "Leave it out: children differ by 0.6 after the first iteration.",
         "method.last_variation": "Leave it out: children differ by 0.2 after the last iteration but one.",
+        "method.looks": "Name classes (data.classes) by what the simulator draws: smiling begins with smiles.",
+        "method.phone_steps": "Leave it out: the phone's part takes 1,000 steps.",
         "method.private_weight": "Leave it out: both losses weigh the same.",
         "method.relevance_floor": "Leave it out: the least relevance of a pixel is 0.1 of the mean.",
         "method.warmup_share": "Leave it out: the radius grows over 0.2 of the steps.",
         "method.vote_share": "Votes for layers went too: leave it out.",
+        "training.diverged_above": "Leave it out: a statistic above 1e8 ends a run.",
         # commands and options
         "idpgan sample --papers": "Card and manifest say what protects the images; `datasets` and the Hub make "
         "Croissant of the folder.",

@@ -62,6 +62,8 @@ def _leave_the_image_something(config: Any) -> None:
         )
 
 
+_PHONE_STEPS = 1000  # of training the phone's part on labeled public images; without these its weights stay random
+
 Settings = settings(
     "arden",
     method=[
@@ -76,13 +78,6 @@ Settings = settings(
                 le=MOST_FEATURES,
             ),
             "nullification": key(float, 0.05, "mu, chance of each pixel to be set to black before.", ge=0, lt=1),
-            "phone_steps": key(
-                int,
-                1000,
-                "Of training the phone's part on labeled public images; without these its weights stay random.",
-                ge=0,
-                le=MOST_STEPS,
-            ),
             "clean_weight": key(
                 float,
                 0.2,
@@ -128,7 +123,7 @@ Settings = settings(
         }
     ],
     checks=[_leave_the_image_something],
-    dropped={"private_weight": 1.0},
+    dropped={"phone_steps": _PHONE_STEPS, "private_weight": 1.0},
 )
 
 
@@ -235,7 +230,7 @@ class Method(method.Method):
     def prepare(self) -> None:
         """Train the phone's part; then perturb all images and labels, once, and drop the raw ones."""
         if len(self._public):
-            fit_phone(self.newest, self._public, self.config.phone_steps, self._rng, self.progress)
+            fit_phone(self.newest, self._public, _PHONE_STEPS, self._rng, self.progress)
         released = self.ledger.release(self.plan.events, self._release, noise=self.noise)
         self._take(released["steps"], released["labels"])
 

@@ -173,9 +173,9 @@ class Method(steps.PrivateSteps):
     # Steps --------------------------------------------------------------------------------------------------------
 
     def step(self, step: int) -> Stats:
-        """Take a critic step; after the warm-up a generator's step follows every `pace` of them."""
+        """Take a critic step; a generator's step follows every `pace` of them."""
         stats = self.critic_step(step)
-        if step > self.config.critic_warmup and self._since >= self.pace:
+        if self._since >= self.pace:
             stats |= self.generator_step(step)
         return stats
 

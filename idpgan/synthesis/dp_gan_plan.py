@@ -87,7 +87,6 @@ METHOD: Keys = {
         ge=0,
         lt=1,
     ),
-    "critic_warmup": key(int, 0, "Critic steps before the first generator step.", ge=0),
     "critic_learning_rate": key(float, 5e-4, "Of Adam.", gt=0),
     "critic_decay": key(
         float,
@@ -106,6 +105,9 @@ METHOD: Keys = {
     "max_physical_batch": key(int, 64, steps.PHYSICAL_BATCH, ge=1),
 }
 """Keys of [method] of dp-gan, beside `ENGINE`."""
+
+DROPPED = {"critic_warmup": 0}
+"""Keys of [method] of earlier versions; see `Section.DROPPED`."""
 
 PRIVACY: Keys = {
     **steps.BUDGET,
@@ -162,6 +164,7 @@ Settings = settings(
     method=[ENGINE, METHOD],
     privacy=[PRIVACY],
     method_checks=[check_engine, check_pace],
+    dropped=DROPPED,
     abilities={"record-gradients"},
 )
 

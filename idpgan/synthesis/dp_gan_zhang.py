@@ -29,7 +29,7 @@ from idpgan.privacy.noise import Source
 from idpgan.private import steps
 from idpgan.synthesis import dp_gan_plan
 from idpgan.synthesis.dp_gan import Method, canaries
-from idpgan.synthesis.dp_gan_plan import METHOD, PRIVACY, check_pace
+from idpgan.synthesis.dp_gan_plan import DROPPED, METHOD, PRIVACY, check_pace
 from idpgan.training.config import ENGINE, check_engine, section_of, settings
 
 __all__ = ["AUDIT", "Method", "Plan", "Settings"]
@@ -57,6 +57,7 @@ Settings = settings(  # privacy.epsilon is what is claimed
     ],
     privacy=[PRIVACY],
     method_checks=[check_engine, check_pace],
+    dropped=DROPPED,
     abilities={"record-gradients"},
 )
 

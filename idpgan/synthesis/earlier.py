@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
-from idpgan.config import Key, Keys, key
+from idpgan.config import Key, Keys, key, section
 from idpgan.errors import ConfigError
 from idpgan.methods import load
 from idpgan.privacy import DiscreteLaplace, Event, Grid, RandomizedResponse, Relation, RoundedGaussian, Unit
@@ -120,7 +120,8 @@ class Local:
 # hybrid: a release of sums at a share of epsilon, then critic steps of dp-gan with what it left, on one ledger --------
 
 
-_AGGREGATE, _DP_GAN = (section_of(load(name).Settings, "method") for name in ("idp-gan-aggregate", "dp-gan"))
+_AGGREGATE, _STEPS = (section_of(load(name).Settings, "method") for name in ("idp-gan-aggregate", "dp-gan"))
+_DP_GAN = section(_STEPS, {"critic_warmup": key(int, 0, "Critic steps before a generator's.", ge=0)}, dropped={})
 
 
 def _check_hybrid(config: Any) -> None:

@@ -74,33 +74,14 @@ _FIRST, _LAST = 0.6, 0.2  # how much children differ after the first iteration, 
 _AUDITED_CANDIDATES, _AUDITED_STEPS = 200, 8  # where no run says how many
 
 
-_LOOKS = (
-    'What the simulator shall begin a class with, for example `{happiness = "smiling", neutral = "not smiling"}`: a '
-    'look that it knows, or "not" and one. A class that bears the name of a look begins with it; any other begins with '
-    "all kinds of images, and the votes choose."
-)
-
-
 def _check_simulator(config: Any) -> None:
-    """Refuse another generator, and looks that the simulator does not know."""
+    """Refuse another generator."""
     released_once.refuse_shared_people(config)
     if config.model.generator != "population":
         raise ConfigError(
             f"model.generator = {config.model.generator}, but method evolution trains no network: set "
             'model.generator = "population".'
         )
-    for name, look in (config.method.looks or {}).items():
-        if config.model.simulator == "public":
-            raise ConfigError(
-                'method.looks are for what is drawn; with model.simulator = "public" the labels of the public '
-                "images say what a class looks like. Leave looks out."
-            )
-        known = looks_known(config.model)
-        if look.removeprefix("not ") not in known and config.model.simulator != "people":
-            raise ConfigError(
-                f"method.looks: '{look}' (of '{name}') is nothing that model.simulator = "
-                f'"{config.model.simulator}" knows. Known: {", ".join(known) or "none"}.'
-            )
 
 
 Settings = settings(
@@ -110,7 +91,6 @@ Settings = settings(
             "threshold": key(
                 float, 2.0, "Standard deviations of the noise below which a noisy count is set to 0.", ge=0, le=100
             ),
-            "looks": key(dict[str, str] | None, None, _LOOKS),
             "embedding": key(
                 Annotated[str, BeforeValidator(path_of), or_own("scattering"), shown_or_own("scattering")],
                 "scattering",
@@ -127,7 +107,7 @@ Settings = settings(
     ],
     model=ModelConfig(generator="population", codes=200),  # codes: candidates of a class
     checks=[_check_simulator],
-    dropped={"lookahead": 0, "first_variation": _FIRST, "last_variation": _LAST},
+    dropped={"lookahead": 0, "looks": None, "first_variation": _FIRST, "last_variation": _LAST},
 )
 
 
@@ -192,12 +172,6 @@ class Plan(RunPlan):
                 'model.simulator = "public" needs public images, and there are none. Name a folder of them as '
                 "data.public_root, set data.public_share and confirm_public, or take a simulator that draws."
             )
-        unknown = sorted(set(self.config.method.looks or {}) - set(shape.classes if classes else ()))
-        if unknown:
-            raise ConfigError(
-                f"method.looks says what '{unknown[0]}' looks like, but that is not a class of the generator "
-                f"({', '.join(shape.classes) or 'none'})."
-            )
         released_once.check_people(self)
         candidate_bytes = 0
         if is_own_code(model.simulator):
@@ -260,8 +234,8 @@ class Method(method.Method):
         self._simulator = simulator.eval().to(self.device)
         self._rng = torch.Generator().manual_seed(torch_seed(config.training.seed, _RNG_STREAM))
         known = looks_known(config.model)
-        named = {name: name for name in self.generator.classes if name.removeprefix("not ") in known}
-        self._looks = named | (config.method.looks or {})
+        # A class that bears the name of a look begins with it; any other with all kinds, and the votes choose.
+        self._looks = {name: name for name in self.generator.classes if name.removeprefix("not ") in known}
         self._members = first_candidates(
             self._simulator,
             self.votes.candidates,

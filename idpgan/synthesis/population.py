@@ -64,7 +64,7 @@ def _of_look(simulator: Simulator, num: int, look: str | None, rng: torch.Genera
         total += len(z)
         if total >= num:
             return torch.cat(found)[:num]
-    raise ConfigError(f"the simulator draws hardly any image that is '{look}'. Leave that look out of method.looks.")
+    raise ConfigError(f"the simulator draws hardly any image that is '{look}'. Give the class another name.")
 
 
 def thresholded(counts: Tensor, threshold: float) -> Tensor:

@@ -115,9 +115,9 @@ class TrainingConfig(Section):
             but for ``precision``.
         precision: Of the products in the gradients of single records: "float32", or "tf32" and "bf16" where the device
             has them. Norms, clipping, sums and noise are as exact with each.
-        diverged_above: A statistic whose mean over a tick is larger than this (or not finite) stops the run.
-            Losses are of order 1 to 100.
     """
+
+    DROPPED: ClassVar[Mapping[str, Any]] = {"diverged_above": 1e8}
 
     steps: int = Field(10_000, ge=1, le=MOST_STEPS)
     batch_size: int = Field(64, ge=1, le=1_000_000)
@@ -125,7 +125,6 @@ class TrainingConfig(Section):
     seed: int = Field(0, ge=0, lt=2**63)
     device: Annotated[str, AfterValidator(check_device)] = "auto"
     precision: Literal["float32", "tf32", "bf16"] = "float32"
-    diverged_above: float = Field(1e8, gt=0)
 
 
 class Contained(Section):

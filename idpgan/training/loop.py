@@ -22,6 +22,8 @@ from idpgan.training.distributed import Leader
 from idpgan.training.method import Method, Tick, TickCallback
 from idpgan.training.state import SavedState, StateStore, nonfinite
 
+_DIVERGED_ABOVE = 1e8  # a mean over a tick that is larger, or not finite, stops the run; losses are of order 1 to 100
+
 
 class DivergedError(InputError):
     """A statistic or a weight is too large or not finite; the last good state is kept."""
@@ -68,7 +70,7 @@ def train(
         ranks: The processes that share the steps, seen by rank 0; the others `run_worker`.
 
     Raises:
-        DivergedError: If a statistic or a weight is not finite or beyond ``config.diverged_above`` at a tick.
+        DivergedError: If a statistic or a weight is not finite or beyond 1e8 at a tick.
         BudgetError: If not even the first step can be paid for.
         InputError: If the saved state is damaged or belongs to another run.
         LostRankError: If another process ends; the state saved last goes on.
@@ -198,8 +200,8 @@ class _Upkeep:
         unnoised = getattr(self.method, "UNNOISED", ())  # must not end a run: that is public
         for name, value in tick.stats.items():
             decides = name not in unnoised or not math.isfinite(value)
-            if decides and not abs(value) <= self.config.diverged_above:  # true for NaN as well
-                limit = f" (training.diverged_above = {self.config.diverged_above:g})" if math.isfinite(value) else ""
+            if decides and not abs(value) <= _DIVERGED_ABOVE:  # true for NaN as well
+                limit = f" (above {_DIVERGED_ABOVE:g})" if math.isfinite(value) else ""
                 raise self._diverged(f"{name} is {value:g}{limit} on average over the steps {first} to {step}")
         self.save(step, tick)
         progress("training steps", step, self.config.steps, _charged(epsilon))

@@ -24,11 +24,17 @@ from tests.classify.test_steps import split_of
 from tests.release.forging import verdict
 
 
+@pytest.fixture(autouse=True)
+def few_steps(monkeypatch):
+    """Train the phone's part for a moment; of a network that learns, tests ask by `fit_phone`."""
+    monkeypatch.setattr("idpgan.classify.arden._PHONE_STEPS", 3)
+
+
 def config_of(steps=4, epsilon=20.0, label_epsilon=2.0, public=0.0, **method):
     return build_config(
         {
             "data": {"name": "digits", "public_share": public, "confirm_public": public > 0},
-            "method": {"name": "arden", "width": 4, "phone_steps": 3, **method},
+            "method": {"name": "arden", "width": 4, **method},
             "privacy": {"epsilon": epsilon, "label_epsilon": label_epsilon, "accept_unsound": True},
             "training": {"steps": steps, "batch_size": 32, "tick_steps": 2},
         },

@@ -44,7 +44,7 @@ CHECKPOINTS = sorted((ROOT / "checkpoints").iterdir())
 LATER = {
     "    warp: float = Field(": "    bend: float = Field(default=0.1, ge=0)\n    warp: float = Field(",
     "    holdout_share: Share = 0.1\n": "    holdout_share: Share = 0.1\n    sorted_by: str | None = None\n",
-    "    diverged_above: float = Field(": "    patience: int = Field(3, ge=1)\n    diverged_above: float = Field(",
+    "    precision: Literal[": "    patience: int = Field(3, ge=1)\n    precision: Literal[",
     "    most_per_person: int = Field(20": "    loudness: float = 1.0\n    most_per_person: int = Field(20",
     "    moments: int = Field(": "    bouts: int = Field(2, ge=1)\n    moments: int = Field(",
     "one release of noisy sums{": "a single release of sums with noise{",

@@ -213,7 +213,7 @@ FORGED = {
     "config of 4,000 digits": (setting("method", moments=10**3999), "config.json"),
     "config deep": (raw("config.json", DEEP), "config.json does not describe"),
     "config not UTF-8": (raw("config.json", b"\xff"), "config.json does not describe"),
-    "config NaN": (setting("training", diverged_above=float("nan")), "NaN is not a JSON number"),
+    "config NaN": (setting("data", holdout_share=float("nan")), "NaN is not a JSON number"),
     "class with NUL": (first_class("a\0b"), "printable"),
     "class with a line break": (first_class("a\n# PRIVATE"), "printable"),
     "class of 5,000 characters": (first_class("x" * 5000), "(5000 characters)"),

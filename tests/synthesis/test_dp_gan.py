@@ -385,14 +385,14 @@ def test_the_pace_follows_the_accuracy_on_fakes():
     assert fixed.pace == 2
 
 
-def test_warm_up_pace_and_cool_down():
-    method = method_of(config_of(critic_warmup=4, critic_steps_per_generator_step=2, cooldown=0.5))
+def test_pace_and_cool_down():
+    method = method_of(config_of(critic_steps_per_generator_step=2, cooldown=0.5))
     wanted, rates = [], []
     for step in range(1, 13):
         if "generator_loss" in method.step(step):
             wanted.append(step)
         rates.append(method.networks.critic_optimizer.param_groups[0]["lr"])
-    assert wanted == [5, 7, 9, 11]
+    assert wanted == [2, 4, 6, 8, 10, 12]
     assert rates[:7] == pytest.approx([5e-4] * 7)
     assert rates[7:] == pytest.approx([5e-4 * left / 6 for left in (5, 4, 3, 2, 1)])
 
