@@ -134,7 +134,7 @@ def ink_above_the_start(split, epsilon, seed):
 
 
 def test_a_class_begins_with_its_look_and_the_charge_comes_before_the_read():
-    config = config_of(data=FACES, model={"simulator": "faces", "codes": 8}, method={"looks": {"smiling": "smiling"}})
+    config = config_of(data=FACES, model={"simulator": "faces", "codes": 8})
     split = load(config.data)
     method = evolution.Method.of(config, split, device=torch.device("cpu"))
     assert method._simulator.has_look(method._members[1], "smiling").all()
@@ -189,11 +189,6 @@ def test_the_configs_are_read():
         ({"model": {"generator": "dcgan"}}, r"model\.generator = dcgan, but method evolution trains no network"),
         ({"privacy": {"delta": 0.0}}, r"privacy\.delta = 0"),
         ({"privacy": {"unit": "person"}}, r'data\.split_by = "identity"'),
-        (
-            {"method": {"looks": {"0": "smiling"}}},
-            "'smiling' .of '0'. is nothing that model.simulator = \"fonts\" knows",
-        ),
-        ({"model": {"simulator": "public"}, "method": {"looks": {"0": "0"}}}, "Leave looks out"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(sections, words):
@@ -206,7 +201,6 @@ def test_settings_that_cannot_be_are_refused(sections, words):
     [
         ({"model": {"simulator": "public"}}, "needs public images, and there are none"),
         ({"model": {"simulator": "faces"}}, "16 pixels a side or more"),
-        ({"method": {"looks": {"ten": "1"}}}, "'ten' looks like, but that is not a class"),
     ],
 )
 def test_what_the_data_cannot_give_is_refused_before_it_is_read(sections, words):
