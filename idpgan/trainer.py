@@ -302,7 +302,9 @@ def _train_and_release(
     planned: RunPlan = method.plan
     config: RunConfig = planned.config
     ledger.before_repeating = functools.partial(charge_folder, planned, run)
-    grid = SampleGrid(run.samples, num=config.release.samples, marked=drawn_by if config.release.mark else None)
+    source = settings_of_run(planned).mark
+    marked = None if source is None else functools.partial(drawn_by, source)
+    grid = SampleGrid(run.samples, num=config.release.samples, marked=marked)
 
     def show(tick: Tick) -> None:
         if isinstance(tick.generator, Generator):  # a classifier draws nothing

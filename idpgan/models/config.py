@@ -272,6 +272,17 @@ class ModelConfig(Section):
             )
 
     @property
+    def draws_own(self) -> bool:
+        """Whether what is moved is drawn by code of the user, or by the generator of ``data.public_generator``."""
+        return bool(self.moved) and (self.simulator == "generator" or is_own_code(self.simulator))
+
+    @property
+    def shows_public(self) -> bool:
+        """Whether public pictures, as they were or changed, are among what the generator draws."""
+        population = self.generator == "population" and self.simulator == "public"
+        return population or bool(self.drawn.agreed) or (bool(self.moved) and not self.draws_own)
+
+    @property
     def own_code(self) -> tuple[str, ...]:
         """Paths of the user's code that training runs."""
         simulator = self.simulator if self.generator == "population" or self.moved else ""

@@ -115,6 +115,10 @@ class Generator(nn.Module):
         """Generate images as `forward` does; the arguments are checked already."""
         raise NotImplementedError
 
+    def shows_public(self, z: Tensor) -> Tensor:
+        """Return of which latent numbers (B, latent_dim) an image is a public picture that is held, (B,) bool."""
+        return torch.zeros(len(z), dtype=torch.bool)
+
     @own_state()
     def sample_labels(self, num: int) -> Tensor | None:
         """Return the labels of ``sample(num)``, (num,) int64 on the CPU; None for an unconditional generator.

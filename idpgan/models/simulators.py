@@ -296,6 +296,10 @@ class PopulationGenerator(Generator):
                 own = self.simulator.choosing(torch.arange(len(photos)))
                 self.members[:, :, 0] = own.view(self.shares.shape)
 
+    def shows_public(self, z: Tensor) -> Tensor:
+        """Return that all images are public pictures, or none; see `Generator.shows_public`."""
+        return torch.full((len(z),), self.config.shows_public)
+
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
         """Draw members by the first latent number, and vary them by the others."""
         rows = torch.zeros(len(z), dtype=torch.int64, device=z.device) if labels is None else labels

@@ -93,10 +93,14 @@ class MovedGenerator(Generator):
         own[1] = 1.0
         return torch.cat([own, self.law.temperatures(purpose)])
 
+    def shows_public(self, z: Tensor) -> Tensor:
+        """Return which images are no images of the law; see `Generator.shows_public`."""
+        return (2 * uniform_of(z[:, 0]) - 1).abs() <= 1 - self.config.drawn.plain_share
+
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
         """Draw images of latent numbers (B, latent_dim)."""
-        kind, choice, noise, rest = z.split([1, 1, self._noise, self.law.latent_dim], dim=1)
-        plain = (2 * uniform_of(kind[:, 0]) - 1).abs() > 1 - self.config.drawn.plain_share
+        _, choice, noise, rest = z.split([1, 1, self._noise, self.law.latent_dim], dim=1)
+        plain = ~self.shows_public(z)
         rows = torch.zeros(len(z), dtype=torch.int64, device=z.device) if labels is None else labels
         moved = rows[~plain]
         chosen = (uniform_of(choice[~plain, 0]) * self.pictures.shape[1]).long().clamp(max=self.pictures.shape[1] - 1)

@@ -16,12 +16,14 @@ from idpgan.data.intake import gathered
 from idpgan.errors import DataError, InputError
 from idpgan.files import MOST_TEXT_BYTES, parse_json, read_plain
 from idpgan.metrics.source import kind_of
+from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.release.contained import report_of_export
 from idpgan.release.export import FORMAT, MANIFEST, manifest_of
 from idpgan.release.generator import load_generator
-from idpgan.release.mark import DigitalSource
+from idpgan.release.mark import KEY as MARK
+from idpgan.release.mark import DigitalSource, of_pictures
 from idpgan.version import made_with
 
 DRAWN = 1000  # default number of images drawn from a generator
@@ -76,8 +78,9 @@ class SyntheticDataset(Dataset[Any]):
             generator = held or load_generator(source, module)
             num = DRAWN if num is None else whole(num, "num", 1)
             made, self.privacy = generator.sample_images(num, seed=seed), generator.privacy
+            self._made_by = of_pictures(generator.config, False, Purpose.TRAINING)
         else:
-            made, self.privacy = _exported(source)
+            made, self.privacy, self._made_by = _exported(source)
         self.images, self.labels, self.classes = made.images, made.labels, made.classes
         self.transform = to_float if transform is None else transform
 
@@ -96,7 +99,7 @@ class SyntheticDataset(Dataset[Any]):
     def to_dataset(self) -> Any:
         """Return them as a Hugging Face `Dataset`, split "train", with the columns image and label, a ClassLabel.
 
-        Its ``info.description`` says that the images are artificial, and what protects those that taught them.
+        Its ``info.description`` says what made the images, and what protects those that taught the generator.
 
         Raises:
             InputError: If the package datasets is not installed.
@@ -112,7 +115,7 @@ class SyntheticDataset(Dataset[Any]):
             features["label"] = datasets.ClassLabel(names=list(self.classes))
         made = datasets.Dataset.from_dict(columns, features=datasets.Features(features), split="train")
         known = f"proven {self.privacy.stated}" if self.privacy else "what protects the training images is not known"
-        what = f"Artificial images ({DigitalSource.TRAINED.uri})"
+        what = f"Images ({self._made_by.uri})" if self._made_by else "Images"
         made.info.description = f"{what}, drawn by idpgan {made_with()}: {known}."
         return made
 
@@ -127,8 +130,8 @@ class SyntheticDataset(Dataset[Any]):
         return notebook_png(self.images)
 
 
-def _exported(source: Path) -> tuple[Images, PrivacyReport | None]:
-    """Read an export: the order of the classes and the report stand in its manifest."""
+def _exported(source: Path) -> tuple[Images, PrivacyReport | None, DigitalSource | None]:
+    """Read an export: the order of the classes, the report and what made the images stand in its manifest."""
     path = manifest_of(source)
     manifest: dict[str, Any] = {}
     if path.is_file():
@@ -139,10 +142,13 @@ def _exported(source: Path) -> tuple[Images, PrivacyReport | None]:
         if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
             raise InputError(f"{path} is not a manifest of the format {FORMAT!r}. Export the images again.")
     report = report_of_export(manifest, MANIFEST)
+    mark = manifest.get(MARK)
+    stated = mark.get("digital_source_type") if isinstance(mark, dict) else None
+    made_by = next((made for made in DigitalSource if made.uri == stated), None)
     images = gathered(source, private=False)
     counts = manifest.get("classes")
     if images.labels is None or not counts:
-        return images, report
+        return images, report, made_by
     if not isinstance(counts, dict) or not set(images.classes) <= set(counts):
         raise DataError(f"{path} does not name all classes of the images beside it. Export them again.")
-    return numbered_by(images, tuple(counts)), report  # an export may lack some classes of the manifest
+    return numbered_by(images, tuple(counts)), report, made_by  # an export may lack some classes of the manifest

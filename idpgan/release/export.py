@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import io
 import math
 import os
@@ -40,7 +41,7 @@ from idpgan.release.contained import KEY, contained_in
 from idpgan.release.folder import CARD, refuse_closed, render_card
 from idpgan.release.generator import open_generator
 from idpgan.release.mark import KEY as MARK
-from idpgan.release.mark import DigitalSource, Mark
+from idpgan.release.mark import DigitalSource, Mark, of_public, together
 from idpgan.release.verify import Opened
 from idpgan.version import made_with
 
@@ -67,7 +68,13 @@ class _Drawn:
     probabilities: Tensor | None  # (N, K)
     manifest: bytes
     card: bytes | None
-    mark: Mark | None
+    sources: Sequence[DigitalSource | None]  # what made each
+    mark: Mark | None  # of all together
+
+    def marked(self, index: int, png: bytes) -> bytes:
+        """Return the PNG of an image with its own mark; a public picture as it was has none."""
+        source = self.sources[index]
+        return png if self.mark is None or source is None else dataclasses.replace(self.mark, source=source).on(png)
 
 
 def export_samples(
@@ -126,22 +133,31 @@ def export_samples(
         _refuse_folder_names(generator.classes)
     seed, card = secrets.randbits(63) if seed is None else seed, None
     manifest = _manifest(find_weights(source), release, generator, num, chosen, seed)
-    mark = Mark(DigitalSource.TRAINED, made_with(), manifest["generator_sha256"]) if marked else None
+    names = None if chosen is None else [generator.classes[place] for place in chosen.tolist()]
+    public: list[bool] = []
+    with generator.register_forward_hook(
+        lambda model, latent, _: public.extend(model.shows_public(latent[0])[:: model.candidates].tolist())
+    ):
+        pixels = to_uint8(
+            generator.sample(num, names, seed, batch_size=min(num, _BATCH), progress=progress, purpose=Purpose(purpose))
+        )
+    run = None if release is None else release.settings.run
+    kinds = DigitalSource.TRAINED, of_public(generator.config, formula=bool(run and run.data.public))
+    sources = [kinds[shown] for shown in public]
+    made_by = together(sources)
+    mark = Mark(made_by, made_with(), manifest["generator_sha256"]) if marked and made_by else None
     manifest[MARK] = mark and mark.to_json()
     if generator.config.drawn.truncation is not None:  # only there does the purpose make a difference
         manifest["purpose"] = str(purpose)
     if release is not None:
         described = release.artifact.describe()
-        shown = {"num": num, "folder": not _is_npz(out), "mark": mark and mark.source} | {
+        mixed = len(set(sources)) > 1
+        shown = {"num": num, "folder": not _is_npz(out), "mark": mark and mark.source, "mixed": mixed} | {
             key: described[key] for key in ("image_shape", "classes")
         }
         card = render_card(release.stated, release.settings, "samples", shown).encode()
-    names = None if chosen is None else [generator.classes[place] for place in chosen.tolist()]
-    pixels = to_uint8(
-        generator.sample(num, names, seed, batch_size=min(num, _BATCH), progress=progress, purpose=Purpose(purpose))
-    )
     told = generator.teacher.probabilities(pixels).cpu() if soft_labels and generator.teacher is not None else None
-    drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card, mark)
+    drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card, sources, mark)
     (_write_npz if _is_npz(out) else _write_folder)(out, drawn)
     return manifest
 
@@ -291,7 +307,8 @@ def _write_npz(out: Path, drawn: _Drawn) -> None:
     if drawn.probabilities is not None:
         arrays["probabilities"] = drawn.probabilities.float().numpy()
     if drawn.mark is not None:
-        arrays["digital_source_type"] = np.array(drawn.mark.source.uri)
+        uris = [source.uri if source else "" for source in drawn.sources]
+        arrays["digital_source_type"] = np.array(uris if len(set(uris)) > 1 else uris[0])
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     try:
@@ -318,8 +335,7 @@ def _write_folder(out: Path, drawn: _Drawn) -> None:
             folder = part / drawn.classes[int(drawn.labels[index])] if drawn.labels is not None else part
             folder.mkdir(exist_ok=True)
             path = folder / f"{index:0{digits}d}.png"
-            content = png_bytes(image)
-            path.write_bytes(content if drawn.mark is None else drawn.mark.on(content))
+            path.write_bytes(drawn.marked(index, png_bytes(image)))
             names.append(path.relative_to(part).as_posix())
         if drawn.labels is None:
             rows: list[Any] = [[FILE_NAME], *([name] for name in names)]

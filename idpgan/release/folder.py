@@ -39,6 +39,7 @@ from idpgan.files import (
     write_bytes_atomic,
     write_text_atomic,
 )
+from idpgan.lazy import torch
 from idpgan.own_code import is_own_code
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, Unit
@@ -87,12 +88,14 @@ def write_release(
         seal(folder, statement, artifact, card_text(statement, artifact, settings))
 
 
-def drawn_by(generator: Generator, picture: bytes) -> bytes:
-    """Return a PNG that a generator drew, with the mark of its weights."""
+def drawn_by(source: DigitalSource, generator: Generator, picture: bytes) -> bytes:
+    """Return a PNG that a generator drew, with the mark of its weights; ``source`` is that of a run's pictures."""
     from idpgan.models.checkpoint import weight_bytes
 
+    if not generator.shows_public(torch.zeros(1, generator.latent_dim)).any():  # the law of pictures that come later
+        source = DigitalSource.TRAINED
     weights = hashlib.sha256(weight_bytes(generator)).hexdigest()
-    return Mark(DigitalSource.TRAINED, made_with(), weights).on(picture)
+    return Mark(source, made_with(), weights).on(picture)
 
 
 def _put_marks(folder: Path, artifact: Artifact, statement: Statement) -> None:

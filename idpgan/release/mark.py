@@ -12,7 +12,7 @@ from __future__ import annotations
 import io
 import struct
 import zlib
-from collections.abc import Container
+from collections.abc import Collection, Container
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ from idpgan.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from idpgan.models.config import ModelConfig
 
 
 PICTURE = ".png"  # the end of the name of a file that carries the mark
@@ -48,14 +50,38 @@ class DigitalSource(StrEnum):
     """What made a picture, in the words of IPTC's NewsCodes "Digital Source Type"."""
 
     TRAINED = "trainedAlgorithmicMedia"  # drawn by a generator that learned from images
-    ENHANCED = "algorithmicallyEnhanced"  # a photo with noise, blurred or compressed
-    COMPOSITE = "compositeWithTrainedAlgorithmicMedia"  # a photo drawn again by a trained network
+    ENHANCED = "algorithmicallyEnhanced"  # a photo with noise, blurred, compressed, or moved onto a law
+    COMPOSITE = "compositeWithTrainedAlgorithmicMedia"  # a photo drawn again by a trained network, or photos beside its
     FORMULA = "algorithmicMedia"  # drawn by formula alone
 
     @property
     def uri(self) -> str:
         """The term as other programs read it."""
         return _TERMS + self.value
+
+
+def of_public(model: ModelConfig, formula: bool) -> DigitalSource | None:
+    """Return what made a public picture among those that a generator draws; None = nothing did, it is as it was.
+
+    Args:
+        model: The generator's config.
+        formula: Whether the public pictures are drawn by a program, and no photos.
+    """
+    if model.drawn.agreed:  # as they were
+        return DigitalSource.FORMULA if formula else None
+    return DigitalSource.TRAINED if formula or not model.shows_public else DigitalSource.ENHANCED
+
+
+def of_pictures(model: ModelConfig, formula: bool, purpose: str = "looking") -> DigitalSource | None:
+    """Return what made the pictures that a generator draws for a purpose, together; see `of_public`."""
+    law = model.drawn.agreed or not model.shows_public or (model.moved and purpose != "looking")
+    return together([of_public(model, formula), *([DigitalSource.TRAINED] if law else [])])
+
+
+def together(sources: Collection[DigitalSource | None]) -> DigitalSource | None:
+    """Return what made several pictures: that of each, or a composite of them."""
+    first, *others = dict.fromkeys(sources)
+    return DigitalSource.COMPOSITE if others else first
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from idpgan.data.config import WHERE_FILES_LIE
 from idpgan.data.drawn import count_public
 from idpgan.data.load import DataShape, Sizes
 from idpgan.errors import ConfigError
-from idpgan.release.mark import DigitalSource
+from idpgan.release.mark import of_pictures
 from idpgan.release.statement import Settings, Statement
 from idpgan.training.config import build_config, refuse_unsound
 from idpgan.training.plan import RunPlan, plan_run
@@ -47,7 +47,7 @@ def settings_of_run(plan: RunPlan) -> Settings:
         run=config,
         license=config.release.license,
         data_license=config.data.license,
-        mark=DigitalSource.TRAINED if config.release.mark else None,
+        mark=of_pictures(config.model, data.public is not None) if config.release.mark else None,
     )
 
 

@@ -31,6 +31,7 @@ from idpgan.privacy.tradeoff import gaussian_mu
 from idpgan.release.artifact import Artifact, Kind, describe_release, read_settings
 from idpgan.release.charges import check_charges
 from idpgan.release.folder import CARD, card_text, hashed_files
+from idpgan.release.mark import DigitalSource
 from idpgan.release.statement import FORMAT, PRIVACY, WITHOUT_RISK, Settings, Statement, statement_of
 from idpgan.version import made_with
 
@@ -318,6 +319,8 @@ def _as_in_format(ours: Statement, settings: Settings, stated: Statement) -> Sta
     if stated.format == FORMAT:
         return ours
     ours = ours.but(num_classes=settings.num_classes)
+    if settings.run is not None and ours.mark is not None:
+        ours = ours.but(mark=DigitalSource.TRAINED)  # whatever a run's pictures were
     return ours.but(risk=None, mark=stated.mark and ours.mark) if stated.format in WITHOUT_RISK else ours
 
 

@@ -265,11 +265,6 @@ def agreed(law: Generator, public: Images, teacher: PrivateClassifier, *, seed: 
 # What is asked of a run ---------------------------------------------------------------------------------------------
 
 
-def draws_own(model: ModelConfig) -> bool:
-    """Tell whether what is moved is drawn by code of the user, or by the generator of ``data.public_generator``."""
-    return bool(model.moved) and (model.simulator == "generator" or is_own_code(model.simulator))
-
-
 def assumed(model: ModelConfig) -> tuple[str, ...]:
     """Return what is taken as public where pictures are moved, or agreed with."""
     if not (num := model.moved or model.drawn.agreed):
@@ -314,9 +309,9 @@ def _check_moved(plan: RunPlan) -> None:
     model, shape, public = plan.config.model, plan.shape, plan.shape.sizes.public
     pictures = max(plan.classes, 1) * math.prod(shape.image_shape)
     check_memory(model.moved * pictures, f"model.moved = {model.moved:,}", "Lower it.")
-    if draws_own(model) and model.origin is not None:
+    if model.draws_own and model.origin is not None:
         build_origin(model.origin, shape.image_shape)
-    elif draws_own(model):
+    elif model.draws_own:
         few = model.model_copy(update={"moved": 1})
         drawn_public(few, plan.config.data, shape.image_shape, shape.classes if plan.classes else (), 0)
     elif model.moved and public < model.moved:

@@ -20,7 +20,7 @@ from idpgan.training.config import ReleaseConfig, RunConfig
 
 def check_public(split: Split, model: ModelConfig) -> None:
     """Refuse public images that are too few, or of no class, for what `artifact` makes; raises `ConfigError`."""
-    if model.drawn.agreed or (model.moved and not move.draws_own(model)):
+    if model.drawn.agreed or (model.moved and not model.draws_own):
         classes = len(split.classes) if model.conditional else 0
         move.check_pools(split.public, model, max(classes, 1))
 
@@ -57,7 +57,7 @@ def artifact(
     if generator.config.drawn.agreed and teacher is not None and public is not None:
         generator = move.agreed(law, public, teacher, seed=seed)
     if generator.config.moved:
-        if move.draws_own(generator.config):
+        if generator.config.draws_own:
             public = move.drawn_public(generator.config, run.data, generator.image_shape, generator.classes, seed)
         if public is None or noise is None:
             raise RuntimeError("public images are moved onto a law whose noise is known, and one of both is missing.")

@@ -1,6 +1,8 @@
 """Pictures say what made them, byte for byte as the release says it; read here by Pillow and an XML parser alone."""
 
+import dataclasses
 import json
+import shutil
 from hashlib import sha256
 from xml.etree import ElementTree
 
@@ -9,9 +11,15 @@ import pytest
 from PIL import Image
 from typer.testing import CliRunner
 
-from idpgan import SyntheticDataset, publish
+from idpgan import SyntheticDataset, load_generator, publish, trainer
 from idpgan.commands import app
+from idpgan.data.config import DataConfig
+from idpgan.data.load import load
 from idpgan.kinds import verify
+from idpgan.models.config import ModelConfig
+from idpgan.release.export import export_samples
+from idpgan.release.mark import DigitalSource, Mark, of_pictures, of_public
+from idpgan.training.config import build_config
 from idpgan.version import made_with
 from tests.publish.pictures import pictures
 from tests.release.conftest import AGGREGATE, train
@@ -30,6 +38,11 @@ def mark_of(path):
         packet = picture.text["XML:com.adobe.xmp"]
     described = next(ElementTree.fromstring(packet).iter("{http://www.w3.org/1999/02/22-rdf-syntax-ns#}Description"))
     return {NAMES[key]: value for key, value in described.attrib.items() if key in NAMES}
+
+
+def has_mark(path):
+    with Image.open(path) as picture:
+        return "XML:com.adobe.xmp" in picture.text
 
 
 def expected(term, file):
@@ -151,3 +164,92 @@ def test_without_a_mark_the_card_says_so(photos, aggregate_run, tmp_path):
                 assert not picture.text
         assert "carry no machine-readable mark" in (folder / "README.md").read_text()
     assert verify(unmarked).problems == verify(tmp_path / "noisy" / "release").problems == ()
+
+
+PUBLIC = {  # a setting by which public pictures are given out -> what its grid says
+    "moved": ({"generator": "gaussian", "latent_dim": 6, "moved": 20, "conditional": False}, "algorithmicallyEnhanced"),
+    "population": ({"generator": "population", "simulator": "public", "codes": 6}, "algorithmicallyEnhanced"),
+    "agreed": (
+        {"generator": "warp", "drawing": {"agreed": 10, "plain_share": 0.5}},
+        "compositeWithTrainedAlgorithmicMedia",
+    ),
+}
+METHOD_OF = {
+    "moved": {"method": {"name": "gaussian"}},
+    "population": {"method": {"name": "evolution"}, "training": {"steps": 1}},
+    "agreed": {
+        "method": {"name": "idp-gan-aggregate", "teacher_share": 0.2},
+        "training": {"steps": 10, "batch_size": 20},
+    },
+}
+
+
+@pytest.fixture(scope="module", params=PUBLIC)
+def with_public(request, any_drawing, tmp_path_factory):
+    """A run that gives out public pictures, what it says of them, and the pictures."""
+    root, (model, term) = tmp_path_factory.mktemp("public"), PUBLIC[request.param]
+    split = load(DataConfig(name="digits"))
+    np.savez(root / "public.npz", images=split.private.images.numpy(), labels=split.private.labels.numpy())
+    table = {"data": {"name": "digits", "public_root": str(root / "public.npz")}, "model": model}
+    table |= {"privacy": {"epsilon": 3.0, "delta": 1e-5}, **METHOD_OF[request.param]}
+    return trainer.start(build_config(table, "test"), root / "run").run.path, term, split.private.images
+
+
+def test_a_grid_of_public_pictures_does_not_say_that_a_model_drew_it(with_public):
+    run, term, _ = with_public
+    release = run / "release"
+    assert mark_of(release / "samples.png") == expected(term, release / "generator.safetensors")
+    assert verify(run).problems == ()
+    said = (release / "README.md").read_text()
+    assert "public ones" in said or "public pictures as they were" in said
+    assert f"`{term}`" in said
+
+
+def test_a_release_of_public_pictures_cannot_say_that_a_model_drew_them(with_public, tmp_path):
+    release = tmp_path / "release"
+    shutil.copytree(with_public[0] / "release", release)
+    content = (release / "samples.png").read_bytes()
+    document = document_of(release)
+    mark = Mark(DigitalSource.TRAINED, document["idpgan"], document["files"]["generator.safetensors"])
+    theirs = dataclasses.replace(mark, source=DigitalSource(with_public[1]))
+    (release / "samples.png").write_bytes(mark.on(theirs.off(content)))
+    document["mark"] = str(DigitalSource.TRAINED)
+    (release / "privacy.json").write_text(json.dumps(document, indent=2) + "\n")
+    hashes_mended(release)
+    assert f"mark = trainedAlgorithmicMedia, but the settings say {with_public[1]}" in verdict(release)
+
+
+@pytest.mark.parametrize("purpose", ["looking", "training"])
+def test_each_exported_picture_says_what_made_it(with_public, purpose, tmp_path):
+    run, _, public = with_public
+    model = load_generator(run).config
+    export_samples(run, 40, tmp_path / "drawn", seed=1, purpose=purpose)
+    export_samples(run, 40, tmp_path / "drawn.npz", seed=1, purpose=purpose)
+    with np.load(tmp_path / "drawn.npz") as arrays:
+        images, said = arrays["images"], np.broadcast_to(arrays["digital_source_type"], 40)
+    held = {picture.numpy().tobytes() for picture in public}
+    as_they_were = [image.tobytes() in held for image in images]
+    assert 5 < sum(as_they_were) < 35 if model.drawn.agreed else not any(as_they_were)
+    files = sorted((tmp_path / "drawn").rglob("*.png"), key=lambda path: path.name)
+    terms = [(mark_of(path)["source"] if has_mark(path) else "") for path in files]
+    assert terms == said.tolist()
+    assert [term == "" for term in terms] == as_they_were
+    law = model.drawn.agreed or (model.moved and purpose == "training")
+    changed = set(terms) - {""} - {TERMS + "trainedAlgorithmicMedia"}
+    assert changed == (set() if model.drawn.agreed else {TERMS + "algorithmicallyEnhanced"})
+    assert (TERMS + "trainedAlgorithmicMedia" in terms) == bool(law)
+    data = SyntheticDataset(tmp_path / "drawn")
+    assert data._made_by == (DigitalSource.COMPOSITE if law else DigitalSource.ENHANCED)
+
+
+@pytest.mark.parametrize("model", [each for each, _ in PUBLIC.values()])
+def test_public_pictures_that_a_program_drew_are_no_photos(any_drawing, model):
+    config = ModelConfig.model_validate(model)
+    drawn, photo = of_public(config, formula=True), of_public(config, formula=False)
+    assert drawn == (DigitalSource.FORMULA if config.drawn.agreed else DigitalSource.TRAINED)
+    assert photo == (None if config.drawn.agreed else DigitalSource.ENHANCED)
+
+
+def test_what_a_simulator_of_the_user_drew_is_no_public_picture():
+    moved = {"generator": "gaussian", "latent_dim": 6, "moved": 20, "simulator": "tests.own.things:draw"}
+    assert of_pictures(ModelConfig.model_validate(moved), formula=False) is DigitalSource.TRAINED
