@@ -31,7 +31,7 @@ CONFIG = "config.json"  # of a release: what is given away, and the settings tha
 WEIGHTS = "generator.safetensors"
 MOST_TEXT_BYTES = 1 << 24  # of a JSON file or a card
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # permissions of everything outside release/: for the curator only
-PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.part")  # the hidden name of an incomplete file or folder
+PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.(?:part|old)")  # the hidden name of what is incomplete, or replaced now
 _NO_FSYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of a folder: CIFS, gocryptfs, sshfs, VirtualBox
 _UNFLUSHED: set[int] = set()  # disks that were named in the log
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # reverse the rest of a line
@@ -133,26 +133,42 @@ def whole_folder(target: Path) -> Iterator[Path]:
     """Give a hidden folder to fill, and put it in place of ``target`` when the block ends without an exception.
 
     Until then ``target`` is as it was. A kill between the two renames of a replacement leaves it absent, but never
-    half. A kill also leaves the hidden folder, ``.NAME.<hex>.part`` or ``.old``, beside it. A file or link at
-    ``target`` raises `InputError`.
+    half. A kill also leaves the hidden folder, ``.NAME.<hex>.part`` or ``.old``, beside it (`remove_dead`).
+
+    Raises:
+        InputError: If a file or link lies at ``target``, or at the end another folder than at the beginning.
     """
     if target.is_symlink() or (target.exists() and not target.is_dir()):
         raise InputError(f"{target} is a link or a file, not a folder. Move it away.")
-    with locked_folder(lambda: _make_part_folder(target)) as part, naming(target):
+    with contextlib.ExitStack() as held:
+        if target.exists():  # one at a time replaces it, and what is put aside is known to be somebody's
+            with contextlib.suppress(InputError, OSError, ImportError):
+                held.enter_context(file_lock(target, folder=True))
+        before = _identity(target)
+        part = held.enter_context(locked_folder(lambda: _make_part_folder(target)))
+        held.enter_context(naming(target))
+        yield part
+        if _identity(target) != before:
+            raise InputError(f"{target} was written by another process meanwhile, and stays. Choose another name.")
+        old = part.with_suffix(".old")
         try:
-            yield part
-            old = part.with_suffix(".old")
             try:
-                if target.exists():
+                if before is not None:
                     target.rename(old)
                 part.rename(target)
             finally:  # after any failure, also a signal: the old folder goes back if there is no new one
-                if not target.exists() and old.exists():
+                if before is not None and not target.exists() and old.exists():
                     old.rename(target)
             flush_folder(target.parent)
         finally:
             if target.exists():
-                shutil.rmtree(part.with_suffix(".old"), ignore_errors=True)
+                shutil.rmtree(old, ignore_errors=True)
+
+
+def _identity(folder: Path) -> tuple[int, int] | None:
+    """Return by what the system knows a folder, whatever its name; None if there is none."""
+    status = folder.stat() if folder.exists() else None
+    return None if status is None else (status.st_dev, status.st_ino)
 
 
 @contextlib.contextmanager
@@ -166,15 +182,59 @@ def new_folder(target: Path) -> Iterator[Path]:
         InputError: If something lies at ``target``, before or after the block.
     """
     refuse_filled(target)
-    for left in target.parent.iterdir():
-        if PART.fullmatch(left.name) and left.is_dir() and not left.is_symlink():
-            with contextlib.suppress(InputError, OSError), file_lock(left, busy="it is being filled", folder=True):
-                shutil.rmtree(left)
+    remove_dead(target.parent)
     with locked_folder(lambda: _make_part_folder(target)) as part, naming(target):
         yield part
-        refuse_filled(target)
-        part.rename(target)  # replaces an empty folder; the system refuses if somebody filled it just now
+        try:
+            part.rename(target)  # replaces an empty folder, and nothing else
+        except OSError:
+            refuse_filled(target)  # another process was faster
+            raise
         flush_folder(target.parent)
+
+
+@contextlib.contextmanager
+def new_file(path: Path) -> Iterator[None]:
+    """Claim the name of a new file, which the block writes; after an exception nothing lies there.
+
+    Raises:
+        InputError: If something lies there, or the folder around it does not exist.
+    """
+    refuse_existing(path)
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666))
+    except FileExistsError:
+        refuse_existing(path)  # another process was faster
+        raise
+    try:
+        yield
+    except BaseException:
+        path.unlink(missing_ok=True)
+        raise
+
+
+def parts_of(path: Path) -> list[Path]:
+    """Return the hidden files of writes of a file that did not end: dead ones for whoever holds the file's lock."""
+    return [each for each in _hidden(path.parent, path.name) if not each.is_dir()]
+
+
+def remove_dead(folder: Path, name: str | None = None) -> None:
+    """Remove the hidden folders that kills have left in a folder, which nobody has locked.
+
+    Args:
+        name: Of what they were to be, or had been: then what was put aside goes too; None = all that are incomplete.
+    """
+    for left in _hidden(folder, name):
+        if left.is_dir() and not left.is_symlink() and (name or left.suffix == ".part"):
+            none = contextlib.suppress(InputError, OSError, ImportError)  # in use, another user's, or no locks here
+            with none, file_lock(left, busy="it is in use", folder=True):
+                shutil.rmtree(left)
+
+
+def _hidden(folder: Path, name: str | None) -> list[Path]:
+    """List what is incomplete or put aside in a folder, of this very name or all."""
+    found = [(PART.fullmatch(path.name), path) for path in folder.iterdir()] if folder.is_dir() else []
+    return [path for match, path in found if match and name in (None, match[1])]
 
 
 def _make_part_folder(target: Path) -> Path:

@@ -99,7 +99,7 @@ class RunFolder:
         busy = f"Another process is training {self.path}. Wait for it, or stop it before you resume."
         with files.file_lock(self.state_dir / "lock", busy=busy):
             for folder, kind in ((self.path, "stats.jsonl"), (self.samples, "step_"), (self.state_dir, "state")):
-                for part in folder.glob(f".{kind}*.part"):
+                for part in folder.glob(f".{kind}*.part"):  # of these folders this process is the only writer
                     part.unlink(missing_ok=True)
             yield
 
@@ -128,27 +128,19 @@ class RunFolder:
         run = cls(Path(path))
         described = describe_environment() if environment is None else environment
         refuse_used(run)
-        made: list[Path] = []
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             with files.file_lock(run.path, busy=f"Another process is making the run {run.path}. Choose another name."):
                 refuse_used(run)  # checked again, as the folder may have been made in between
-                if _is_unborn(run):  # nothing was read or charged before its config was whole
-                    for entry in sorted(run.path.rglob("*"), reverse=True):  # the content before its folder
-                        entry.rmdir() if entry.is_dir() else entry.unlink()
+                _empty(run)
                 run.path.chmod(stat.S_IMODE(run.path.stat().st_mode) & _RUN_FOLDER)
-                for folder in (run.state_dir, run.samples):
-                    folder.mkdir(mode=files.PRIVATE_FOLDER)  # not exist_ok: nothing is overwritten
-                    made.append(folder)
-                    folder.chmod(files.PRIVATE_FOLDER)
-                files.write_private_json(run.environment, described)
-                if ledger is not None:
-                    files.write_text_atomic(run.ledger, ledger, mode=files.PRIVATE_FILE)
-                # Last: from here on the folder is a run.
-                files.write_text_atomic(run.config, config_toml, mode=files.PRIVATE_FILE)
+                run.state_dir.mkdir(mode=files.PRIVATE_FOLDER)  # not exist_ok: nothing is overwritten
+                try:
+                    _fill(run, config_toml, described, ledger)
+                except OSError:  # this call made the folder, not another process, which would wait for its lock
+                    shutil.rmtree(run.path, ignore_errors=True)
+                    raise
         except OSError as error:
-            if made:  # this call made the folder, not another process
-                shutil.rmtree(run.path, ignore_errors=True)
             raise InputError(
                 f"The run folder {run.path} cannot be made ({error.strerror or error}: {error.filename or run.path}). "
                 "Choose another place or name."
@@ -233,11 +225,30 @@ def refuse_used(run: RunFolder) -> None:
         )
 
 
+def _fill(run: RunFolder, config_toml: str, described: Mapping[str, Any], ledger: str | None) -> None:
+    """Write the files of a new run, under the lock of its folder."""
+    run.samples.mkdir(mode=files.PRIVATE_FOLDER)
+    for folder in (run.state_dir, run.samples):
+        folder.chmod(files.PRIVATE_FOLDER)
+    files.write_private_json(run.environment, described)
+    if ledger is not None:
+        files.write_text_atomic(run.ledger, ledger, mode=files.PRIVATE_FILE)
+    # Last: from here on the folder is a run.
+    files.write_text_atomic(run.config, config_toml, mode=files.PRIVATE_FILE)
+
+
+def _empty(run: RunFolder) -> None:
+    """Remove what a killed `RunFolder.create` has written: nothing was read or charged before its config was whole."""
+    if _is_unborn(run):
+        for entry in sorted(run.path.rglob("*"), reverse=True):  # the content before its folder
+            entry.rmdir() if entry.is_dir() else entry.unlink()
+
+
 def _is_unborn(run: RunFolder) -> bool:
     """Whether the folder holds only files that a killed `RunFolder.create` made: nothing is lost."""
     folders, plain = {run.state_dir, run.samples, run.release}, {run.environment, run.ledger}
     for file in (*plain, run.config):
-        plain |= set(file.parent.glob(f".{file.name}.*.part"))
+        plain |= set(files.parts_of(file))
     return run.state_dir.is_dir() and all(
         entry in (folders if entry.is_dir() else plain) and not entry.is_symlink() for entry in run.path.rglob("*")
     )

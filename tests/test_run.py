@@ -182,7 +182,7 @@ def test_a_folder_whose_making_was_killed_may_be_used_again(tmp_path, number):
     with stopping_at(number, Stopped()), pytest.raises(Stopped):
         RunFolder.create(tmp_path / "run", CONFIG, ENVIRONMENT, ledger="{}")
     assert any((tmp_path / "run").iterdir())
-    (tmp_path / "run" / ".config.toml.0123.part").write_text("half")  # what SIGKILL leaves besides
+    (tmp_path / "run" / ".config.toml.0123456789abcdef.part").write_text("half")  # what SIGKILL leaves besides
     run = RunFolder.create(tmp_path / "run", CONFIG, ENVIRONMENT, ledger="{}")
     assert run.config.read_text() == CONFIG
     assert run.ledger.read_text() == "{}"

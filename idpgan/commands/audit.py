@@ -19,7 +19,7 @@ from idpgan.checks import whole
 from idpgan.commands.command import Answer, Device, command, given, kept, option, print_lines, print_table
 from idpgan.device import check_device, resolve_device
 from idpgan.errors import InputError
-from idpgan.files import check_writable, pasted, whole_folder, write_bytes_atomic, write_private_json
+from idpgan.files import check_writable, pasted, remove_dead, whole_folder, write_bytes_atomic, write_private_json
 from idpgan.methods import METHODS, load_audit
 from idpgan.progress import Progress, silent
 from idpgan.run import RunFolder
@@ -319,7 +319,7 @@ def write_into_release(run: Path, audited: Audited) -> None:
         InputError: If the release does not verify, or the audit refutes what it says.
     """
     from idpgan.audit.cases import doubt
-    from idpgan.release.folder import CARD, card_text, remove_leftovers, seal
+    from idpgan.release.folder import CARD, card_text, seal
 
     if audited.violation:
         raise InputError(
@@ -328,7 +328,7 @@ def write_into_release(run: Path, audited: Audited) -> None:
         )
     folder = RunFolder.open(run)
     with folder.locked():
-        remove_leftovers(folder.release)
+        remove_dead(folder.path, folder.release.name)
         verification = check_release(run)
         artifact, settings = verification.artifact, verification.settings
         if artifact is None or settings is None:

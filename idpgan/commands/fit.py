@@ -34,7 +34,7 @@ from idpgan.data.load import Split, known_shape, load
 from idpgan.data.source import DataSet, in_memory
 from idpgan.data.sources import arrays
 from idpgan.errors import InputError
-from idpgan.files import refuse_existing, whole_folder
+from idpgan.files import new_folder, refuse_existing
 from idpgan.host import own_state
 from idpgan.methods import CLASSIFIER, METHODS, methods_of
 from idpgan.models.config import Purpose
@@ -97,7 +97,7 @@ class Fitted:
             InputError: If something lies there, or the folder around it does not exist.
         """
         refuse_existing(folder)
-        with whole_folder(folder) as part:
+        with new_folder(folder) as part:
             shutil.copytree(self.release, part, dirs_exist_ok=True)
         return folder
 

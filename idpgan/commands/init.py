@@ -14,7 +14,7 @@ import typer
 
 from idpgan.commands.command import Answer, command, completing, given, option
 from idpgan.errors import InputError
-from idpgan.files import pasted, refuse_existing, write_text_atomic
+from idpgan.files import new_file, pasted, refuse_existing, write_text_atomic
 from idpgan.methods import METHODS, methods_of, names_of
 from idpgan.removed import gone
 
@@ -92,7 +92,8 @@ def init(
         refuse_existing(out)
     template = config_for(source, options)
     if out is not None:
-        write_text_atomic(out, template.text)
+        with new_file(out):
+            write_text_atomic(out, template.text)
 
     def show() -> None:
         print(template.text if out is None else f"{out} is written. Next: idpgan train {pasted(out)}\n", end="")

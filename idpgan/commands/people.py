@@ -94,7 +94,7 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
     }
     text = files.json_text(record)
     mark = None if options.no_mark else Mark(DigitalSource.FORMULA, made_with(), sha256(text.encode()).hexdigest())
-    with files.whole_folder(out) as part:
+    with files.new_folder(out) as part:
         names = _write_images(part, images, mark, progress)
         files.write_text_atomic(part / METADATA, _table(names, traits))
         files.write_text_atomic(part / PAPERS_FILE, text)

@@ -263,7 +263,6 @@ def prepare_photos(source: Path, out: Path, options: PrepareOptions, progress: P
     from idpgan.data.eyes import face_finder
     from idpgan.data.metadata import METADATA, PREPARED
     from idpgan.data.photos import metadata_csv, plan
-    from idpgan.release.folder import remove_leftovers
 
     files.refuse_existing(out)
     if out.resolve().is_relative_to(source.resolve()):
@@ -272,8 +271,7 @@ def prepare_photos(source: Path, out: Path, options: PrepareOptions, progress: P
         planned = plan(source, options.folders, options.label_table, options.faces)
         shape = (1 if options.grey else 3, *options.sides)
         files.check_writable(out, len(planned.photos) * math.prod(shape))
-        remove_leftovers(out)  # photos that a kill left in a hidden folder
-        with files.whole_folder(out) as part:
+        with files.new_folder(out) as part:
             part.chmod(files.PRIVATE_FOLDER)
             made = _make_all(planned, _Making(part, shape, options, find), progress)
             if all(photo.refused for photo in made):

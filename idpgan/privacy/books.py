@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from idpgan.errors import InputError
-from idpgan.files import file_lock, move_durably, parse_json, sha256_file
+from idpgan.files import file_lock, move_durably, parse_json, parts_of, sha256_file
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit, number_from_json, parse_relation, parse_unit
@@ -232,7 +232,7 @@ def locked(path: Path, busy: str | None = None) -> Iterator[None]:
         busy: Message of the `InputError` if another holds the lock; None = wait for it.
     """
     with file_lock(lock_of(path), busy=busy):
-        for part in path.parent.glob(f".{path.name}.*.part"):
+        for part in parts_of(path):
             part.unlink(missing_ok=True)  # the writer of this file is dead: all live ones wait for this lock
         yield
 
@@ -307,7 +307,7 @@ def recover(
     Raises:
         InputError: If the file is missing or changed.
     """
-    for part in file.parent.glob(f".{pending.name}.*.part"):
+    for part in parts_of(pending):
         part.unlink(missing_ok=True)
     if pending.exists():
         if committed is not None and sha256_file(pending) == committed.digest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
@@ -27,10 +28,12 @@ from idpgan.files import (
     MOST_TEXT_BYTES,
     check_writable,
     json_text,
+    new_file,
+    new_folder,
     parse_json,
     read_plain,
+    refuse_existing,
     sha256_file,
-    whole_folder,
     write_bytes_atomic,
 )
 from idpgan.models.checkpoint import find_weights
@@ -168,10 +171,8 @@ def export_samples(
 def _refuse_place(out: Path) -> None:
     """Refuse to write over anything, and a folder that looks like a file."""
     for path in (out, *(_beside(out, name) for name in BESIDE)):
-        if os.path.lexists(path):
-            raise InputError(f"{path} exists already and is not written over. Choose another name or remove it.")
-    if not out.parent.is_dir():
-        raise InputError(f"the folder {out.parent} does not exist. Make it first.")
+        if os.path.lexists(path) or path == out:
+            refuse_existing(path)
     refuse_closed(out, f"--out {out}")
     if out.suffix.lower() in _FILE_SUFFIXES:
         raise InputError(
@@ -311,14 +312,16 @@ def _write_npz(out: Path, drawn: _Drawn) -> None:
         arrays["digital_source_type"] = np.array(uris if len(set(uris)) > 1 else uris[0])
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
-    try:
+    with contextlib.ExitStack() as claimed:  # after a signal or on a full disk none of them remains
         for name, content in _texts(drawn).items():
+            claimed.enter_context(new_file(_beside(out, name)))
             write_bytes_atomic(_beside(out, name), content)
-        write_bytes_atomic(out, buffer.getvalue())  # written last: where the npz file exists, its manifest does
-    finally:
-        if not out.exists():  # after a signal or on a full disk none of them remains
-            for name in BESIDE:
-                _beside(out, name).unlink(missing_ok=True)
+        refuse_existing(out)
+        try:
+            write_bytes_atomic(out, buffer.getvalue())  # written last: where the npz file exists, its manifest does
+        except BaseException:
+            out.unlink(missing_ok=True)  # of whoever claimed its manifest
+            raise
 
 
 def _texts(drawn: _Drawn) -> dict[str, bytes]:
@@ -328,7 +331,7 @@ def _texts(drawn: _Drawn) -> dict[str, bytes]:
 
 def _write_folder(out: Path, drawn: _Drawn) -> None:
     """Fill a hidden folder beside ``out`` and rename it: ``out`` holds all images or does not exist."""
-    with whole_folder(out) as part:
+    with new_folder(out) as part:
         digits = len(str(len(drawn.images) - 1))
         names = []
         for index, image in enumerate(drawn.images):

@@ -15,12 +15,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import glob
 import hashlib
 import json
 import os
 import re
-import shutil
 import stat
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
@@ -35,6 +33,7 @@ from idpgan.files import (
     json_text,
     parse_json,
     read_plain,
+    remove_dead,
     whole_folder,
     write_bytes_atomic,
     write_text_atomic,
@@ -68,7 +67,19 @@ def write_release(
         InputError: If ``target`` holds a release, or anything that does not belong to a release. An incomplete release
             without privacy.json is replaced, and what a kill left beside it is removed.
     """
-    remove_leftovers(target)
+    _refuse_foreign(target, artifact)
+    remove_dead(target.parent, target.name)
+    with whole_folder(target) as folder:
+        _refuse_foreign(target, artifact)  # what another process has written since
+        artifact.write(folder)
+        write_text_atomic(folder / CONFIG, config_text(artifact, settings))
+        statement = Statement.of(settings, artifact.describe(), artifact.files(), report, events)
+        _put_marks(folder, artifact, statement)
+        seal(folder, statement, artifact, card_text(statement, artifact, settings))
+
+
+def _refuse_foreign(target: Path, artifact: Artifact) -> None:
+    """Refuse what lies where a release is to be written, but for an incomplete one."""
     if target.is_symlink() or os.path.lexists(target / PRIVACY) or (os.path.lexists(target) and not target.is_dir()):
         raise InputError(
             f"{target} exists already, and a release is not written over. Move it away or choose another name."
@@ -80,12 +91,6 @@ def write_release(
         raise InputError(
             f"{target} holds {foreign[0]!a}, which is not part of a release. Move it away or choose another name."
         )
-    with whole_folder(target) as folder:
-        artifact.write(folder)
-        write_text_atomic(folder / CONFIG, config_text(artifact, settings))
-        statement = Statement.of(settings, artifact.describe(), artifact.files(), report, events)
-        _put_marks(folder, artifact, statement)
-        seal(folder, statement, artifact, card_text(statement, artifact, settings))
 
 
 def drawn_by(source: DigitalSource, generator: Generator, picture: bytes) -> bytes:
@@ -128,14 +133,6 @@ def seal(folder: Path, statement: Statement, artifact: Artifact, card: str) -> N
     write_text_atomic(folder / CARD, card)
     hashes = {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in hashed_files(artifact)}
     write_bytes_atomic(folder / PRIVACY, statement.but(files=hashes).content)
-
-
-def remove_leftovers(target: Path) -> None:
-    """Remove the hidden folders that a kill in `whole_folder` left beside ``target``."""
-    for suffix in ("part", "old"):
-        for item in target.parent.glob(f".{glob.escape(target.name)}.*.{suffix}"):
-            if item.is_dir() and not item.is_symlink():
-                shutil.rmtree(item)
 
 
 _MOST_BYTES = 1 << 26

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -17,15 +18,16 @@ from torch import Tensor, nn
 
 from idpgan.data.images import GAP_PX, make_grid, png_bytes, to_uint8
 from idpgan.errors import InputError
-from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, append_line, write_bytes_atomic, write_text_atomic
+from idpgan.files import PRIVATE_FILE, PRIVATE_FOLDER, append_line, naming, write_bytes_atomic, write_text_atomic
 from idpgan.models.generator import Generator
 from idpgan.training.method import Stats, Tick
 
 if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+    from tensorboard.compat.proto.summary_pb2 import Summary
 
 
 _READABLE_PX = 64  # pixels per side: smaller images are enlarged
+_BINS = 30  # of a histogram
 _MOST_COLUMNS = 16  # most classes that get columns of their own
 
 
@@ -258,7 +260,7 @@ class TensorBoard:
         self, folder: Path, grid: SampleGrid | None = None, optimizers: Iterable[torch.optim.Optimizer] = ()
     ) -> None:
         self.folder, self.grid = folder, grid
-        self._writer: SummaryWriter | None = None
+        self._file: _EventFile | None = None
         self._norms: list[Tensor] = []  # of the gradients since the last tick, on the device
         self._hooks = [optimizer.register_step_pre_hook(self._watch) for optimizer in optimizers]
         self._last: dict[str, float] = {}
@@ -270,37 +272,30 @@ class TensorBoard:
 
     def __call__(self, tick: Tick) -> None:
         """Write one tick."""
-        if self._writer is None:
-            from torch.utils.tensorboard import SummaryWriter  # takes a quarter of a second
+        from torch.utils.tensorboard import summary  # takes a quarter of a second
 
+        if self._file is None:
             self.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-            self._writer = SummaryWriter(str(self.folder), purge_step=tick.step)
-            for file in self.folder.iterdir():
-                file.chmod(PRIVATE_FILE)
+            self._file = _EventFile(self.folder, tick.step)
         numbers = {**tick.to_json(), "epsilon": tick.epsilon}
         self._last = {name: value for name, value in numbers.items() if name not in ("step", "delta")}
-        for name, value in self._last.items():
-            self._writer.add_scalar(name, value, tick.step)
+        parts = [summary.scalar(name, value) for name, value in self._last.items()]
         if self.grid is not None and self.grid.shown is not None:
-            self._writer.add_image("samples", self.grid.shown, tick.step)
-        for name, weight in tick.generator.named_parameters():
-            self._draw(f"weights/{name}", weight.detach(), tick.step)
+            parts.append(summary.image("samples", self.grid.shown, dataformats="CHW"))
+        drawn = {f"weights/{name}": weight.detach() for name, weight in tick.generator.named_parameters()}
         if self._norms:
-            self._draw("gradient norms of generated batches", torch.stack(self._norms), tick.step)
+            drawn["gradient norms of generated batches"] = torch.stack(self._norms)
             self._norms = []
-        self._writer.flush()
-
-    def _draw(self, name: str, values: Tensor, step: int) -> None:
-        """Write a histogram; of values that are not finite there is none."""
-        if self._writer is not None and bool(values.isfinite().all()):
-            self._writer.add_histogram(name, values.cpu(), step)
+        for name, values in drawn.items():
+            if bool(values.isfinite().all()):  # of others there is no histogram
+                parts.append(summary.histogram(name, values.cpu().numpy(), _BINS))
+        self._file.add(parts, tick.step)
 
     def end(self, sections: Mapping[str, Any]) -> None:
         """Write the settings of a run, section by section, beside the measures of its last tick, if it had one."""
-        writer: Any = self._writer  # typed without its `file_writer`
-        if writer is None or not self._last:
+        if self._file is None or not self._last:
             return
-        from torch.utils.tensorboard.summary import hparams
+        from torch.utils.tensorboard.summary import hparams, scalar
 
         settings = {
             f"{section}.{key}": value if isinstance(value, bool | int | float) else str(value)
@@ -309,17 +304,47 @@ class TensorBoard:
             for key, value in values.items()
         }
         measures = {f"final/{name}": value for name, value in self._last.items()}
-        # `SummaryWriter.add_hparams` does the same in a second file of another folder.
-        for part in hparams(settings, measures):
-            writer.file_writer.add_summary(part)
-        for name, value in measures.items():
-            writer.add_scalar(name, value)
-        writer.flush()
+        self._file.add([*hparams(settings, measures), *(scalar(name, value) for name, value in measures.items())])
 
     def close(self) -> None:
         """Close the event file."""
         for hook in self._hooks:
             hook.remove()
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class _EventFile:
+    """A file of TensorBoard, written here and now: its own writer has a thread, where a full disk is a traceback."""
+
+    def __init__(self, folder: Path, step: int) -> None:
+        """Begin one, and purge what other files of the folder have from this step on."""
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        seconds, rest = divmod(time.time_ns(), 10**9)
+        self._path = folder / f"events.out.tfevents.{seconds:010d}.{rest:09d}.{os.getpid()}"
+        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
+        self._file = os.fdopen(descriptor, "wb")
+        self._records = RecordWriter(self._file)
+        self._write(file_version="brain.Event:2")
+        self._write(step=step, session_log=SessionLog(status=SessionLog.START))
+
+    def add(self, parts: Iterable[Summary], step: int = 0) -> None:
+        """Write summaries of a step."""
+        for part in parts:
+            self._write(step=step, summary=part)
+        with naming(self._path):
+            self._file.flush()
+
+    def _write(self, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        with naming(self._path):
+            self._records.write(Event(wall_time=time.time(), **content).SerializeToString())
+
+    def close(self) -> None:
+        """Close the file."""
+        with naming(self._path):
+            self._file.close()

@@ -8,7 +8,6 @@ from idpgan.kinds import verify
 from idpgan.privacy import Unit
 from idpgan.publish import METHODS, release
 from idpgan.publish.plan import offer
-from idpgan.release.folder import remove_leftovers
 from idpgan.release.images import ImagesArtifact
 from tests.publish.pictures import pictures
 from tests.release.forging import config
@@ -68,7 +67,6 @@ def test_what_is_left_of_a_release_with_folders_is_replaced(named):
     (named / "privacy.json").unlink()
     release(pictures(3, 6, 5), "lap", epsilon=2.0, unit="column").write(named, names=NAMES)
     assert verify(named).problems == ()
-    remove_leftovers(named)
 
 
 @pytest.mark.parametrize(

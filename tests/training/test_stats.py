@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import io
 import json
 import math
+import resource
+import threading
 
 import pytest
 import torch
@@ -13,6 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
+from idpgan.commands import main
+from idpgan.commands.command import explain
 from idpgan.errors import InputError
 from idpgan.models.checkpoint import build_generator
 from idpgan.models.config import ModelConfig
@@ -192,3 +198,39 @@ def test_tensorboard_ends_with_the_settings_beside_the_last_measures(tmp_path):
     assert said["training.device"].string_value == "cpu"
     assert said["method.sides"].string_value == "(1, 2)"
     assert [events.Scalars(f"final/{name}")[0].value for name in ("loss", "epsilon")] == [0.25, 0.75]
+
+
+@pytest.mark.parametrize("room", [10, 2_000, 100_000])
+def test_a_full_disk_is_said_of_the_file_of_tensorboard_by_whoever_writes(tmp_path, room):
+    """No thread writes behind the run's back, where the error would be a traceback that nobody can catch."""
+    threads, (soft, hard) = threading.active_count(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    network, recorder, board = torch.nn.Linear(100, 300), Recorder("unused", 1), TensorBoard(tmp_path)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        with pytest.raises(OSError, match="too large") as refused, contextlib.closing(board):
+            for step in range(200):
+                board(dataclasses.replace(tick(recorder, step), generator=network))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert ".tfevents." in refused.value.filename
+    assert threading.active_count() == threads
+    assert "tfevents" in str(explain(refused.value))
+    for file in tmp_path.iterdir():
+        assert file.stat().st_mode & 0o077 == 0
+
+
+def test_a_run_that_tensorboard_has_no_room_for_ends_in_one_line_and_goes_on(tmp_path, capsys, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    settings = ["training.steps=4", "training.tick_steps=2", "training.batch_size=16", "model.width=8"]
+    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
+        patch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", full)
+        main(["train", "digits-wgan-gp", *settings, "--out", str(tmp_path / "run")])
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("idpgan: ")]
+    assert (ended.value.code, len(said)) == (2, 1)
+    assert "tfevents" in said[0]
+    assert said[0].endswith("No space left on device. Make room there, or write to another disk.")
+    with pytest.raises(SystemExit) as ended:
+        main(["train", "--resume", str(tmp_path / "run")])
+    assert not ended.value.code
