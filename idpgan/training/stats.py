@@ -276,7 +276,8 @@ class TensorBoard:
 
         if self._file is None:
             self.folder.mkdir(mode=PRIVATE_FOLDER, exist_ok=True)
-            self._file = _EventFile(self.folder, tick.step)
+            self._file = _EventFile(self.folder)
+            self._file.begin(tick.step)
         numbers = {**tick.to_json(), "epsilon": tick.epsilon}
         self._last = {name: value for name, value in numbers.items() if name not in ("step", "delta")}
         parts = [summary.scalar(name, value) for name, value in self._last.items()]
@@ -318,9 +319,7 @@ class TensorBoard:
 class _EventFile:
     """A file of TensorBoard, written here and now: its own writer has a thread, where a full disk is a traceback."""
 
-    def __init__(self, folder: Path, step: int) -> None:
-        """Begin one, and purge what other files of the folder have from this step on."""
-        from tensorboard.compat.proto.event_pb2 import SessionLog
+    def __init__(self, folder: Path) -> None:
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         seconds, rest = divmod(time.time_ns(), 10**9)
@@ -328,6 +327,11 @@ class _EventFile:
         descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE_FILE)
         self._file = os.fdopen(descriptor, "wb")
         self._records = RecordWriter(self._file)
+
+    def begin(self, step: int) -> None:
+        """Say what the file is, and purge what other files of the folder have from this step on."""
+        from tensorboard.compat.proto.event_pb2 import SessionLog
+
         self._write(file_version="brain.Event:2")
         self._write(step=step, session_log=SessionLog(status=SessionLog.START))
 

@@ -205,11 +205,16 @@ def test_a_full_disk_is_said_of_the_file_of_tensorboard_by_whoever_writes(tmp_pa
     """No thread writes behind the run's back, where the error would be a traceback that nobody can catch."""
     threads, (soft, hard) = threading.active_count(), resource.getrlimit(resource.RLIMIT_FSIZE)
     network, recorder, board = torch.nn.Linear(100, 300), Recorder("unused", 1), TensorBoard(tmp_path)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
-    try:
-        with pytest.raises(OSError, match="too large") as refused, contextlib.closing(board):
+
+    def write():
+        with contextlib.closing(board):
             for step in range(200):
                 board(dataclasses.replace(tick(recorder, step), generator=network))
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    try:
+        with pytest.raises(OSError, match="too large") as refused:
+            write()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert ".tfevents." in refused.value.filename
@@ -224,9 +229,10 @@ def test_a_run_that_tensorboard_has_no_room_for_ends_in_one_line_and_goes_on(tmp
         raise OSError(errno.ENOSPC, "No space left on device")
 
     settings = ["training.steps=4", "training.tick_steps=2", "training.batch_size=16", "model.width=8"]
-    with monkeypatch.context() as patch, pytest.raises(SystemExit) as ended:
-        patch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", full)
+    monkeypatch.setattr("tensorboard.summary.writer.record_writer.RecordWriter.write", full)
+    with pytest.raises(SystemExit) as ended:
         main(["train", "digits-wgan-gp", *settings, "--out", str(tmp_path / "run")])
+    monkeypatch.undo()
     said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("idpgan: ")]
     assert (ended.value.code, len(said)) == (2, 1)
     assert "tfevents" in said[0]
