@@ -27,7 +27,7 @@ from idpgan.commands.process_ledger import Records, Together, charge, records_of
 from idpgan.config import apply_overrides, nearest_hint
 from idpgan.data import intake
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import warn_once
+from idpgan.data.declared import declared_by, say_taken, warn_once
 from idpgan.data.images import Images
 from idpgan.data.intake import Range
 from idpgan.data.load import Split, known_shape, load
@@ -47,7 +47,7 @@ from idpgan.progress import Progress, shown
 from idpgan.release.artifact import as_loaded
 from idpgan.release.dataset import DRAWN, SyntheticDataset
 from idpgan.run import RunFolder, private_folder, refuse_used
-from idpgan.synthesis.facts import facts_of
+from idpgan.synthesis.facts import as_prepared, facts_of
 from idpgan.synthesis.starter import BEST, Facts, has_template, starter_for
 from idpgan.training.config import RunConfig, build_config
 from idpgan.training.plan import RunPlan
@@ -221,7 +221,8 @@ def fit(
             next call).
         device: "auto", "cpu", "cuda" or "cuda:1".
         progress: Show it on stderr.
-        classes: Names of the classes; see `idpgan.data.intake.gathered`. They are public, and released.
+        classes: Names of the classes; see `idpgan.data.intake.gathered`. They are public, and released. Without them,
+            and ``data.image_size`` and ``data.channels`` in ``settings``, these are taken from the images and said to.
         pixel_range: What black and white are in images that are not bytes: "unit", "symmetric", "bytes", or two
             numbers. It is never taken from the images.
         handwriting: Whether images are strokes on an even ground, as of a pen: digits, letters. Names of classes do not
@@ -393,22 +394,24 @@ class _Data(NamedTuple):
 def _data(images: Any, labels: Any, given: _Given, files: tuple[Path, Path], progress: Progress) -> _Data:
     """Gather images in memory, or see what `idpgan init` proposes for a folder; ``files`` are what [data] names."""
     source, gathered, public = _folder(images), None, None
+    declared = declared_by(given.settings, given.classes, labels)
     if source is not None:
-        column = labels if isinstance(labels, str) else None
-        extra = ["labels"] if labels is not None and column is None else []
-        extra += [name for name in ("people", "classes", "pixel_range") if getattr(given, name) is not None]
+        extra = ["labels"] if labels is not None and not isinstance(labels, str) else []
+        extra += [name for name in ("people", "pixel_range") if getattr(given, name) is not None]
         if extra:
             raise InputError(
                 f"{extra[0]} is for images in memory; a folder says it itself (idpgan prepare). Leave it out."
             )
-        seen, facts = facts_of(str(source), label=column)
+        seen, facts = facts_of(str(source), label=declared.get("label"), declared=as_prepared(source) | declared)
         table, records = {key: setting.value for key, setting in seen.settings.items()}, records_of(source)
+        found = {key for key, setting in seen.settings.items() if setting.found}
     else:
         refuse_limited_paths(images)
-        gathered = intake.gathered(
-            images, labels, people=given.people, classes=given.classes, pixel_range=given.pixel_range, progress=progress
-        )
+        facts_given = {"people": given.people, "classes": declared.get("classes"), "pixel_range": given.pixel_range}
+        gathered = intake.gathered(images, labels, **facts_given, progress=progress)
         table, facts, records = *_of_images(gathered, files[0]), records_of(gathered)
+        found = {"image_size", "channels", *(["classes"] if gathered.labels is not None else [])} - declared.keys()
+    table |= say_taken(found)
     facts = facts.of_handwriting() if given.handwriting else facts
     if given.public is not None:
         root = _folder(given.public)

@@ -69,6 +69,7 @@ class DataConfig(Section):
         channels: 1 converts to grey, 3 to RGB (an alpha channel is dropped); None: the source's own.
         classes: Names of the class folders of a "folder", or values of the column `label` of its metadata.csv, in the
             order of the labels; [] for unlabeled images. An image of another class stands as a null record.
+        taken: What of a folder or of images in memory nobody declared, so that `idpgan.fit` took it from them.
         keep_names: Whether classes that seem to be people (they share names with the people of the set, are as many,
             are the folders of a known face database, or are names that their files repeat, as in LFW) keep their names
             in a release, which calls them class-0, ... else.
@@ -103,6 +104,7 @@ class DataConfig(Section):
     image_size: int | tuple[int, int] | None = None
     channels: Literal[1, 3] | None = None
     classes: tuple[str, ...] | None = None
+    taken: tuple[Literal["label column", "classes", "size", "channels"], ...] = ()
     keep_names: bool = False
     label: tuple[str, ...] = ()
     split_by: Literal["image", "identity"] = "image"
@@ -184,6 +186,12 @@ class DataConfig(Section):
     def looks(self) -> Mapping[str, str] | None:
         """What pictures of a `public_root` look like; None where they have classes."""
         return self.public_labels if self.public_root and not self.public_generator else None
+
+    @property
+    def as_found(self) -> str:
+        """What holds because of `taken`; empty where all was declared."""
+        shown = ", ".join(self.taken)
+        return shown and f"taken from the images: {shown}; the guarantee holds for data sets that agree in them"
 
     @property
     def attributes(self) -> tuple[str, ...]:

@@ -14,11 +14,12 @@ import functools
 import json
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from idpgan import host
+from idpgan.config import apply_overrides
 from idpgan.data.cells import BLANKS, spellings
 from idpgan.data.config import DataConfig
 from idpgan.data.image_files import Shape, header, in_folders, leftovers
@@ -179,6 +180,34 @@ def warn_of_spellings(people: Iterable[str], where: str) -> None:
             "written, each spelling as a person of its own. If some are one person, write the name in one way; if one "
             "stands for nobody known, name a person of its own in each row."
         )
+
+
+#: Key of [data] that `idpgan.fit` may leave undeclared -> what is then taken from the images, and the argument for it.
+_TAKEN = {"label": "label column", "classes": "classes", "image_size": "size", "channels": "channels"}
+_ARGUMENTS = {"label": "labels=COLUMN", "classes": "classes=[...]"}
+
+
+def declared_by(settings: Sequence[str], classes: Sequence[str] | None, labels: Any) -> dict[str, Any]:
+    """Return the keys of [data] that a call of `idpgan.fit` declares, ``label`` only where it is one column."""
+    data = apply_overrides({}, settings).get("data")
+    declared = dict(data) if isinstance(data, dict) else {}
+    declared |= {} if classes is None else {"classes": list(classes)}
+    column = labels if isinstance(labels, str) else declared.pop("label", None)
+    return declared | ({"label": column} if isinstance(column, str) else {})
+
+
+def say_taken(found: Collection[str]) -> dict[str, Any]:
+    """Say which keys, of `_TAKEN`, were taken from the images, and what would declare them; return that for [data]."""
+    keys = [key for key in _TAKEN if key in found]
+    if not keys:
+        return {}
+    ways = [_ARGUMENTS[key] for key in keys if key in _ARGUMENTS]
+    settings = ", ".join(f'"data.{key}=..."' for key in keys if key not in _ARGUMENTS)
+    ways += [f"settings=[{settings}]"] if settings else []
+    taken = {"taken": [_TAKEN[key] for key in keys]}
+    said = DataConfig.model_validate(taken).as_found
+    warn_once(f"{said[:1].upper()}{said[1:]}. To declare them: {', '.join(ways)}.")
+    return taken
 
 
 def warn_once(text: str) -> None:

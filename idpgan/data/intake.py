@@ -10,8 +10,7 @@
               classes: a null record where something is released, because an error would tell of that image; refused
               where something is measured
 
-Whatever is public is declared by the caller: number and shape by the images themselves, the classes by the labels or by
-name.
+Number and shape are those of the images themselves; the classes are declared by name, or else taken from the labels.
 """
 
 from __future__ import annotations

@@ -71,12 +71,12 @@ class _Drawn:
     probabilities: Tensor | None  # (N, K)
     manifest: bytes
     card: bytes | None
-    sources: Sequence[DigitalSource | None]  # what made each
     mark: Mark | None  # of all together
+    sources: Sequence[DigitalSource | None] = ()  # what made each, where they are marked
 
     def marked(self, index: int, png: bytes) -> bytes:
         """Return the PNG of an image with its own mark; a public picture as it was has none."""
-        source = self.sources[index]
+        source = None if self.mark is None else self.sources[index]
         return png if self.mark is None or source is None else dataclasses.replace(self.mark, source=source).on(png)
 
 
@@ -160,7 +160,7 @@ def export_samples(
         }
         card = render_card(release.stated, release.settings, "samples", shown).encode()
     told = generator.teacher.probabilities(pixels).cpu() if soft_labels and generator.teacher is not None else None
-    drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card, sources, mark)
+    drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card, mark, sources)
     (_write_npz if _is_npz(out) else _write_folder)(out, drawn)
     return manifest
 

@@ -53,6 +53,7 @@ def facts_of(
     data_root: Path | None = None,
     label: str | None = None,
     public: Path | None = None,
+    declared: Mapping[str, Any] | None = None,
 ) -> tuple[Shown, Facts]:
     """Return what a folder or a built-in source shows, its [data] with a split, and what is public of it.
 
@@ -62,6 +63,8 @@ def facts_of(
         label: The column that makes the classes, `UNLABELED` for no classes, `SUBFOLDERS` where they make them, however
             many; None = one with few values.
         public: A folder of public images.
+        declared: Keys of [data] that are not looked for in a folder: ``label``, ``classes``, ``image_size``,
+            ``channels``. What is found is known by `Setting.found`.
 
     Raises:
         InputError: If the source is neither, or has no such column.
@@ -71,7 +74,7 @@ def facts_of(
         attribute = {} if label is None else {"label": Setting(label, "the attribute that makes the classes")}
         seen = Shown(keys | attribute, Counter())
     elif Path(source).is_dir():
-        seen = _of_folder(Path(source).absolute(), label)
+        seen = _of_folder(Path(source).absolute(), label, declared or {})
     else:
         raise InputError(
             f"{source} is neither a folder nor a built-in source. {nearest_hint(source, sources.BY_NAME)} A folder of "
@@ -139,11 +142,18 @@ def _prepared(root: Path, key: str) -> Any:
         raise InputError(f"{report} is not as idpgan prepare wrote it: {error}. Prepare the folder again.") from error
 
 
-def _of_folder(root: Path, label: str | None) -> Shown:
+def as_prepared(root: Path) -> dict[str, Any]:
+    """Return what the call of `idpgan prepare` declared of a folder's images, as keys of [data]; else nothing."""
+    channels, *sides = _prepared(root, "image_shape") or [0]
+    size = {"image_size": sides[0] if sides[0] == sides[1] else sides} if len(sides) == 2 else {}
+    return size | ({"channels": 1} if size and channels == 1 else {})
+
+
+def _of_folder(root: Path, label: str | None, given: Mapping[str, Any]) -> Shown:
     """Find out what is to be declared about a folder."""
     settings = {"name": Setting("folder"), "root": Setting(str(root), "the private images; only curators read them")}
     if (root / METADATA).is_file():
-        return _of_metadata(root, settings, label)
+        return _of_metadata(root, settings, label, given)
     if label not in (None, SUBFOLDERS):
         raise InputError(
             f"--label {label}: {root} has no {METADATA}, whose columns hold labels. Leave --label out, or give --label "
@@ -159,9 +169,9 @@ def _of_folder(root: Path, label: str | None) -> Shown:
             "num_images": Setting(len(paths), "N: files, empty ones too"),
             "num_people": Setting(len(people)),
         }
-        return Shown(settings | _looks(root, paths), Counter())
+        return Shown(settings | _looks(root, paths, given), Counter())
     train, test = folder.scan(root)
-    if len(train.classes) > MOST_CLASSES and not label:
+    if len(train.classes) > MOST_CLASSES and not label and "classes" not in given:
         raise InputError(
             f"{root} has {len(train.classes)} subfolders, too many to be classes unless you say so: --label "
             f"{SUBFOLDERS} (in Python labels). If they are people: idpgan prepare {pasted(root)} NEW --size 48 "
@@ -172,11 +182,11 @@ def _of_folder(root: Path, label: str | None) -> Shown:
     counts = Counter(train.classes[label] for label in train.labels)
     settings["num_images"] = Setting(len(train.paths), "N: files, empty ones too" + " (test/ not counted)" * bool(test))
     why = "the subfolders; if they are people, begin with idpgan prepare --folders person" if counts else "unlabeled"
-    settings["classes"] = Setting(list(train.classes), why)
-    return Shown(settings | _looks(root, train.paths), counts)
+    settings["classes"] = Setting(given.get("classes", list(train.classes)), why, "classes" not in given)
+    return Shown(settings | _looks(root, train.paths, given), counts)
 
 
-def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None) -> Shown:
+def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None, given: Mapping[str, Any]) -> Shown:
     """Read which columns there are, and what one of them may be for."""
     records = read_rows(root)
     columns = records.columns
@@ -190,7 +200,10 @@ def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None) ->
         settings["num_people"] = Setting(
             len(records.person_names), why + (f"; one person each? {equal}" if same else "")
         )
-    settings |= _looks(root, records.paths)
+    settings |= _looks(root, records.paths, given)
+    if "classes" in given:  # values of a column that is named, or of the one that makes classes by its name
+        named = {} if label in (None, UNLABELED) else {"label": Setting(label)}
+        return Shown(settings | named | {"classes": Setting(given["classes"])}, Counter())
     if columns and not any(map(class_values, records.values)):
         raise InputError(
             f"No row of {root / METADATA} has a value in {', '.join(columns)}. Fill the labels in, or take such "
@@ -206,15 +219,17 @@ def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None) ->
         column = label or next(iter(fitting))
     else:
         why = "no column with a few values: unlabeled" if label is None else "unlabeled, as was asked for"
-        return Shown(settings | {"classes": Setting([], why)}, Counter(), tuple(fitting), unfit)
+        return Shown(
+            settings | {"classes": Setting([], why, label is None and bool(columns))}, Counter(), tuple(fitting), unfit
+        )
     values = records.values[columns.index(column)]
-    settings["label"] = Setting(column, "the column of metadata.csv that makes the classes")
+    settings["label"] = Setting(column, "the column of metadata.csv that makes the classes", label is None)
     if None in cells.bits(values):
         names = class_values(values)
         why = "keep those that you want; their names are released; images of others are null records"
         if not records.of_photos and names_people(names, records.person_names):
             why = "they seem to be people: a release calls them class-0, ...; their names only with keep_names = true"
-        settings["classes"] = Setting(names, why)
+        settings["classes"] = Setting(names, why, True)
     counts = Counter(cells.read(value, cells.TABLE_LABEL) or "(blank)" for value in values)
     return Shown(settings, counts, tuple(name for name in fitting if name != column), unfit)
 
@@ -224,8 +239,10 @@ def _most_classes(column: str) -> int:
     return MOST_LABELS if column == _LABEL else MOST_CLASSES
 
 
-def _looks(root: Path, paths: Sequence[Path]) -> dict[str, Setting]:
-    """Return size and channels that most images have."""
+def _looks(root: Path, paths: Sequence[Path], given: Mapping[str, Any]) -> dict[str, Setting]:
+    """Return size and channels as given, or that most images have."""
+    if given.keys() >= {"image_size", "channels"}:
+        return {key: Setting(given[key]) for key in ("image_size", "channels")}
     shapes, first_error = declared.probed(paths, None)
     usual = declared.looks(shapes)
     if not usual and first_error is not None:
@@ -244,9 +261,10 @@ def _looks(root: Path, paths: Sequence[Path]) -> dict[str, Setting]:
         )
     grey = usual["channels"] == 3 and _prepared(root, "all_grey")
     channels = (
-        Setting(1, "grey: idpgan prepare saw no color") if grey else Setting(usual["channels"], "1 grey, 3 color")
+        Setting(1, "grey: idpgan prepare saw no color", True)
+        if grey
+        else Setting(usual["channels"], "1 grey, 3 color", True)
     )
-    return {
-        "image_size": Setting(usual["image_size"], "px; an image of another size stands as a null record"),
-        "channels": channels,
-    }
+    why = "px; an image of another size stands as a null record"
+    looked = {"image_size": Setting(usual["image_size"], why, True), "channels": channels}
+    return looked | {key: Setting(given[key]) for key in looked if key in given}

@@ -43,10 +43,11 @@ _COMMENT = re.compile(r"^([a-z_]+ = \S.*?) +# (.*)$", re.MULTILINE)
 
 
 class Setting(NamedTuple):
-    """A value and its reason in a few words; the reason is empty where the key says it."""
+    """A value and its reason in a few words, empty where the key says it; and whether nobody declared it."""
 
     value: object
     why: str = ""
+    found: bool = False
 
 
 @dataclass(frozen=True)

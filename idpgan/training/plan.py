@@ -361,7 +361,8 @@ class RunPlan:
     @property
     def declared(self) -> list[str]:
         """What the config declares about public images, a prior and contained releases, one phrase each."""
-        data, model, person, phrases = self.config.data, self.config.model, self.unit is Unit.PERSON, []
+        data, model, person = self.config.data, self.config.model, self.unit is Unit.PERSON
+        phrases = [data.as_found] if data.taken else []
         if self.shape.sizes.public and not data.public_share and data.public is None:
             disjoint = data.public_disjoint or (person and data.confirm_public)
             shown = ", and that nobody of the private ones is on them" if disjoint else ""
