@@ -43,6 +43,11 @@ def call() -> int:
     return getattr(_thread, "call", 0)
 
 
+def work_for(number: int) -> None:
+    """Let a thread of a pool warn in the name of the public call that it works for; see `call`."""
+    _thread.call = number
+
+
 def _odd_settings() -> Iterator[AbstractContextManager[Any]]:
     """Yield a block for everything of this thread that the host has set otherwise: nothing, as a rule."""
     numpy: Any = sys.modules.get("numpy")  # what is not imported yet was not set

@@ -27,11 +27,11 @@ from idpgan.commands.process_ledger import Records, Together, charge, records_of
 from idpgan.config import apply_overrides, nearest_hint
 from idpgan.data import intake
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import declared_by, say_taken, warn_once
+from idpgan.data.declared import declared_by, say_taken
 from idpgan.data.images import Images
 from idpgan.data.intake import Range
 from idpgan.data.load import Split, known_shape, load
-from idpgan.data.source import DataSet, in_memory
+from idpgan.data.source import DataSet, in_memory, warn_once
 from idpgan.data.sources import arrays
 from idpgan.errors import InputError
 from idpgan.files import new_folder, refuse_existing

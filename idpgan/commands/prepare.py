@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from typer import Argument, Option
 
 from idpgan import files
-from idpgan.commands.command import Answer, command, option, refuse_below
+from idpgan.commands.command import Answer, MachineError, command, option, refuse_below
 from idpgan.commands.folder import sides
 from idpgan.errors import DataError, InputError
-from idpgan.host import unwarned
+from idpgan.host import call, unwarned, work_for
 from idpgan.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ MOST_FACES = 20  # of a photo
 _SHOWN = 10  # refused photos on the terminal; all of them are in prepared.json
 _PICTURES = 64  # of the contact sheet
 _CHUNK = 16  # photos in one task of a thread
+_ASKED = 200  # photos after which it ends where most show no face
 _NOT_FOUND = "shows no face, or no further one, that is found"
 
 
@@ -45,8 +46,10 @@ class PrepareOptions:
     grey: bool = option(False, "Drop the colors.")
     crop: str = option("center", "center: cut the middle; none: squeeze the whole photo.", metavar="center|none")
     align: str | None = option(None, "eyes: find the face, put its eyes on fixed places.", metavar="eyes")
-    not_found: str = option(
-        "null", "A photo without a face: a null record, or its middle is cut.", metavar="null|center"
+    not_found: str | None = option(
+        None,
+        "A photo without a face: a null record, or its middle is cut; default: null, but ends where most show none.",
+        metavar="null|center",
     )
     faces: int = option(1, "Rows of every photo, null where it shows fewer faces; the unit is then the photo.")
     folders: str | None = option(
@@ -62,7 +65,8 @@ class PrepareOptions:
     file_column: str = option("file_name", "Its column of paths below SRC.", metavar="COLUMN")
     label_column: str | None = option(None, "Its one column to take; default: all.", metavar="COLUMN")
     person_column: str | None = option(None, "Its column of people; default: person.", metavar="COLUMN")
-    only_labelled: bool = option(False, "Leave photos without a label out.")
+    only_labelled: bool = option(False, "Leave photos without a label, or without a row, out.")
+    skip_missing: bool = option(False, "Leave rows of the table without a photo out.")
     window: str | None = option(
         None, "Of DICOM: values that become black and white; default: each file's own.", metavar="LOW:HIGH"
     )
@@ -78,7 +82,7 @@ class PrepareOptions:
         for name, value, known in (
             ("crop", self.crop, ("center", "none")),
             ("align", self.align, ("eyes", None)),
-            ("not-found", self.not_found, ("null", "center")),
+            ("not-found", self.not_found, ("null", "center", None)),
         ):
             if value not in known:
                 raise InputError(f"--{name} {value} is unknown: {', '.join(filter(None, known))}.")
@@ -90,7 +94,7 @@ class PrepareOptions:
             raise InputError(f"--faces {self.faces} must be in 1 .. {MOST_FACES}.")
         if self.align is None and self.faces > 1:
             raise InputError("--faces belongs to --align eyes: without it no face is looked for.")
-        if self.align is None and self.not_found != "null":
+        if self.align is None and self.not_found is not None:
             raise InputError("--not-found belongs to --align eyes: without it no face is looked for.")
         refuse_below(self, frame=1)
         _ = self.dicom_view
@@ -119,7 +123,11 @@ class PrepareOptions:
         from idpgan.data.photos import LabelTable
 
         columns = self.file_column, self.label_column, self.person_column
-        return LabelTable(self.table, *columns, self.only_labelled, self.patients)
+        return LabelTable(self.table, *columns, self.only_labelled, self.skip_missing, self.patients)
+
+
+class FewFacesError(DataError):
+    """Most photos show no face, and what becomes of these was not said."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +148,7 @@ class Prepared:
         twins: Raw files of a camera beside a readable file of the same name, which was taken.
         leftovers: Photos in hidden folders and in what file systems leave behind, by the name of the folder.
         unlabelled: Photos that were left out because they have no label.
+        missing: Files of rows that were left out because there is no such photo.
         dicom: Number of DICOM files among the photos.
         aligned: How many photos were put in place by their "eyes", by the box of the "face" or by the "middle" of the
             photo, and in how many "none" is found; empty where no face was looked for.
@@ -158,6 +167,7 @@ class Prepared:
     twins: tuple[str, ...]
     leftovers: dict[str, int]
     unlabelled: int
+    missing: tuple[str, ...]
     dicom: int
     aligned: dict[str, int]
 
@@ -181,7 +191,10 @@ def prepare(
 
     Example: idpgan prepare photos faces48 --size 48 --folders person
     """
-    done = prepare_photos(source, out, options, progress)
+    try:
+        done = prepare_photos(source, out, options, progress)
+    except FewFacesError as error:
+        raise MachineError(str(error), 1) from error
     return Answer(done, lambda: _tell(done, options))
 
 
@@ -214,6 +227,8 @@ def _tell(done: Prepared, options: PrepareOptions) -> None:
             )
     if done.unlabelled:
         print(f"Left out, without a label: {done.unlabelled:,} photos.")
+    if done.missing:
+        print(f"Left out, rows without a photo: {_some(done.missing)} ({len(done.missing):,} in all).")
     if done.enlarged:
         print(f"{done.enlarged:,} were smaller and have been enlarged: they are blurred.")
     if done.all_grey:
@@ -259,6 +274,7 @@ def prepare_photos(source: Path, out: Path, options: PrepareOptions, progress: P
     Raises:
         InputError: If the options, or the names and labels of the photos, do not fit; or if no photo at all can be
             read. Single photos that cannot be read are listed, and keep their rows.
+        FewFacesError: If most of the first 200 photos show no face, and ``not_found`` is not given.
     """
     from idpgan.data.eyes import face_finder
     from idpgan.data.metadata import METADATA, PREPARED
@@ -312,6 +328,10 @@ class _Making(NamedTuple):
             pixels, reduction, placed_by = self._pixels(photo.source, photo.face)
         except DataError as error:
             return _Made(refused=str(error))
+        except Exception as error:
+            if not _of_picture(error):
+                raise
+            return _Made(refused=f"cannot be worked on: {' '.join(str(error).split())[:200]}; replace it")
         # Two names may be one file on this disk.
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
         with os.fdopen(os.open(self.part / photo.file_name, flags, files.PRIVATE_FILE), "wb") as file:
@@ -334,10 +354,32 @@ class _Making(NamedTuple):
             faces = self.find(np.asarray(photo.convert("L")), self.options.faces)
             if number < len(faces):
                 return *registered(photo, faces[number], size), "eyes" if faces[number].seen else "face"
-            if self.options.not_found == "null" or number > 0:
+            if self.options.not_found != "center" or number > 0:
                 raise DataError(_NOT_FOUND)
             pixels, sides = cut(photo, size, "center")
         return pixels, min(sides[0] / size[0], sides[1] / size[1]), "middle"
+
+
+def _of_picture(error: Exception) -> bool:
+    """Tell whether OpenCV or Pillow refused one picture's numbers or size; what we call wrongly is no photo's fault."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    place = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    of_numbers = isinstance(error, ValueError | ArithmeticError | SystemError | RuntimeError)
+    return type(error).__module__ == "cv2" or (of_numbers and place.startswith("PIL."))
+
+
+def _refuse_faceless(made: list[_Made], options: PrepareOptions) -> None:
+    """End after the first photos if most show no face, unless it is said what becomes of these."""
+    first = made[: _ASKED * options.faces : options.faces]  # of several faces the first
+    none = sum(photo.refused == _NOT_FOUND for photo in first)
+    if options.align and options.not_found is None and len(first) == _ASKED and 2 * none > _ASKED:
+        raise FewFacesError(
+            f"No face was found in {none} of the first {_ASKED} photos, and each would be a null record. Photos that "
+            "are cut tightly have their faces in place: leave --align out. Else say what becomes of these, with "
+            "--not-found center (the middle is cut out) or --not-found null. Nothing was written."
+        )
 
 
 def _make_all(planned: Planned, making: _Making, progress: Progress) -> list[_Made]:
@@ -349,10 +391,13 @@ def _make_all(planned: Planned, making: _Making, progress: Progress) -> list[_Ma
     def chunk(start: int) -> list[_Made]:
         return [making.image(photo) for photo in photos[start : start + _CHUNK]]
 
-    pool = ThreadPoolExecutor(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
+    threads = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    pool = ThreadPoolExecutor(threads, initializer=work_for, initargs=(call(),))
     try:
         with unwarned():  # the host's filters must not make errors of Pillow's
             for results in pool.map(chunk, range(0, len(photos), _CHUNK)):
+                if len(made) < _ASKED * making.options.faces <= len(made) + len(results):
+                    _refuse_faceless([*made, *results], making.options)
                 made += results
                 progress("photos", len(made), len(photos))
     finally:
@@ -400,6 +445,7 @@ def _report(out: Path, planned: Planned, made: list[_Made], shape: tuple[int, in
         twins=tuple(path.relative_to(source).as_posix() for path in planned.twins),
         leftovers=planned.leftovers,
         unlabelled=planned.unlabelled,
+        missing=planned.missing,
         dicom=sum(is_dicom(photo.source) for photo in planned.photos),
         aligned=placed if any(placed.values()) else {},
     )

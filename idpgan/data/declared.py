@@ -10,24 +10,21 @@ its neighbor with one more usable file. An unusable file becomes a null record, 
 
 from __future__ import annotations
 
-import functools
 import json
-import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from idpgan import host
 from idpgan.config import apply_overrides
 from idpgan.data.cells import BLANKS, spellings
 from idpgan.data.config import DataConfig
 from idpgan.data.image_files import Shape, header, in_folders, leftovers
 from idpgan.data.images import check_class_names
 from idpgan.data.labels import NONE, positions_of
+from idpgan.data.source import warn_once
 from idpgan.errors import ConfigError, DataError
 
-_LOG = logging.getLogger(__name__)
 _PROBES = 100  # number of headers that are read, spread over the folder
 
 
@@ -208,17 +205,6 @@ def say_taken(found: Collection[str]) -> dict[str, Any]:
     said = DataConfig.model_validate(taken).as_found
     warn_once(f"{said[:1].upper()}{said[1:]}. To declare them: {', '.join(ways)}.")
     return taken
-
-
-def warn_once(text: str) -> None:
-    """Warn the curator on the terminal once in a public call, because several modules describe the same folder."""
-    if _LOG.isEnabledFor(logging.WARNING):  # what is kept back is not said yet
-        _warn(text, host.call())
-
-
-@functools.lru_cache(maxsize=1000)
-def _warn(text: str, _: int) -> None:
-    _LOG.warning("%s", text)
 
 
 def warn_of_leftovers(root: Path) -> None:

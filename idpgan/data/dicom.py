@@ -29,7 +29,8 @@ from idpgan.host import unwarned
 if TYPE_CHECKING:
     from pydicom import Dataset
 
-SUFFIXES = (".dcm", ".dicom")
+SUFFIXES = (".dcm", ".dicom", ".dic", ".ima")
+_INDEX = "DICOMDIR"  # the file that lists the others of a disk
 _AXES = {"L": (0, 1), "R": (0, -1), "P": (1, 1), "A": (1, -1), "F": (2, 1), "H": (2, -1)}  # usual directions are +1
 _PATIENT = np.diag((1.0, 1.0, -1.0))  # DICOM's third axis leads to the head
 
@@ -50,8 +51,17 @@ AS_STORED = View()
 
 
 def is_dicom(path: Path) -> bool:
-    """Tell by its name whether a file is one of DICOM."""
-    return path.suffix.lower() in SUFFIXES
+    """Tell by its name whether a file is one of DICOM; one without a suffix (IM1, 1.2.840) is where others are."""
+    suffix = path.suffix.lower()
+    return suffix in SUFFIXES or (not any(map(str.isalpha, suffix)) and path.name.upper() != _INDEX)
+
+
+def begins(path: Path) -> bool:
+    """Tell by its first bytes whether a file is one of DICOM."""
+    if not path.is_file():  # opening a pipe would wait for its writer
+        return False
+    with path.open("rb") as file:
+        return file.read(132)[128:] == b"DICM"
 
 
 @functools.cache
@@ -158,7 +168,9 @@ def _grey(stored: np.ndarray, data: Dataset, view: View) -> np.ndarray:
     """Return bytes of grey, low values black unless the file says that they are white."""
     from pydicom.pixels import apply_modality_lut, apply_voi
 
+    _mend_rescale(data)
     values, width = apply_modality_lut(stored, data), _first(data.get("WindowWidth"))
+    width = None if _first(data.get("WindowCenter")) is None else width
     if view.window is None and "VOILUTSequence" in data:
         values, limits = apply_voi(values, data), _of_table(data.VOILUTSequence)
     elif view.window is None and width is not None and data.get("VOILUTFunction") == "SIGMOID":
@@ -171,6 +183,17 @@ def _grey(stored: np.ndarray, data: Dataset, view: View) -> np.ndarray:
         np.uint8
     )
     return 255 - shown if _kind(data) == "MONOCHROME1" else shown
+
+
+def _mend_rescale(data: Dataset) -> None:
+    """Give a slope or intercept that is empty or missing beside the other its usual value; take two empty ones out."""
+    usual = {"RescaleSlope": 1, "RescaleIntercept": 0}
+    lacking = [name for name in usual if _first(data.get(name)) is None]
+    for name in lacking:
+        if len(lacking) == 1:
+            setattr(data, name, usual[name])
+        elif name in data:
+            delattr(data, name)
 
 
 def _own_window(data: Dataset, width: float) -> tuple[float, float]:
@@ -198,9 +221,9 @@ def _of_table(tables: Any) -> tuple[float, float]:
 
 
 def _first(values: Any) -> float | None:
-    """Return the first of one or several numbers."""
-    several = values is not None and not isinstance(values, str | float | int) and hasattr(values, "__len__")
-    return None if values is None else float(values[0] if several else values)
+    """Return the first of one or several numbers; None where there is none."""
+    several = values if isinstance(values, Sequence) and not isinstance(values, str) else [values]
+    return None if not len(several) or several[0] in (None, "") else float(several[0])
 
 
 def _upright(shown: np.ndarray, data: Dataset) -> np.ndarray:

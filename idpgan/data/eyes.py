@@ -29,6 +29,7 @@ from idpgan.host import Shared
 
 LEFT, RIGHT, HEIGHT = PLACES = 0.29, 0.71, 0.38  # of the eyes, as shares of width and height
 SEARCHED = (200, 600)  # px: small faces are searched in a photo with a shorter side in this range
+_MOST_SIDE = 32766  # px of a picture that OpenCV searches: beyond it a photo is a stripe, which shows no face
 _MARGIN = 0.1  # of the shorter side, repeated outermost pixels around the photo: finds faces that fill it
 _LARGE = 1 / 3  # of the shorter side: the smallest face of the first search
 _LARGE_PX = 24  # its side there, which is the cascade's window
@@ -143,6 +144,8 @@ def _boxes(
 ) -> np.ndarray:
     """Return (faces, 3): left, top and side, in px of the photo, of faces in it made ``scale`` times as large."""
     size = round(scale * photo.width), round(scale * photo.height)
+    if max(size) > _MOST_SIDE:
+        return np.empty((0, 3))
     search = np.asarray(photo.resize(size, Image.Resampling.BICUBIC, reducing_gap=_GAP))
     boxes = cascades["frontalface_default"].detectMultiScale(search, step, neighbors, minSize=(least, least))
     return np.asarray(boxes, dtype=float).reshape(-1, 4)[:, :3] / scale

@@ -36,9 +36,9 @@ from PIL.TiffImagePlugin import TiffImageFile
 from idpgan import device
 from idpgan.data.images import Images
 from idpgan.data.labels import NONE
-from idpgan.data.source import Refused, warn_of_null
+from idpgan.data.source import Refused, warn_of_null, warn_once
 from idpgan.errors import DataError
-from idpgan.host import unwarned
+from idpgan.host import call, unwarned, work_for
 from idpgan.lazy import torch
 from idpgan.progress import Progress, silent
 
@@ -52,20 +52,7 @@ LEFTOVERS = (  # what file systems, network storage and archives of a Mac leave 
 )  # fmt: skip
 _UNSEEN = frozenset((*HIDDEN, *LEFTOVERS))
 LEDGER = ".ledger.json"  # suffix to a folder's name: the file beside it that lists its publications
-FORMATS = (
-    "JPEG",
-    "PNG",
-    "PPM",
-    "BMP",
-    "TIFF",
-    "WEBP",
-    "GIF",
-    "JPEG2000",
-    "AVIF",
-    "PSD",
-    "DIB",
-    "TGA",
-)  # Pillow's names
+FORMATS = "JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF", "JPEG2000", "AVIF", "PSD", "DIB", "TGA"  # Pillow's names
 MODES = {1: "L", 3: "RGB"}
 GREY = ("1", "L", "LA", "La", "I", "I;16", "I;16B", "I;16L", "I;16N")  # modes of pictures without color
 MOST_PIXELS = 250_000_000  # of a picture; those of telephones have up to 200 million
@@ -189,9 +176,16 @@ def decoded(picture: Image.Image) -> Image.Image:
         DataError: As `opened` raises it.
     """
     with _damage_refused():
+        deep = ";16" in f"{picture.mode} {getattr(picture, 'tile', '')}"  # of a file that is not decoded yet
         picture.load()
         turn = turn_of(picture)
         flat = on_white(picture)
+        if deep and 0 < np.asarray(flat).max() <= 256 // 16:
+            warn_once(
+                "A picture of 16 bits a channel has no value above a sixteenth of white (4095 of 65535), as if its 12 "
+                "bits were written as 16: it is read as it stands, nearly black. If it should be brighter, multiply "
+                "its values by 16, or save 8 bits a channel."
+            )
         return flat if turn is None else flat.transpose(turn)
 
 
@@ -438,7 +432,7 @@ def read_files(
 
     refused: list[Refused] = []
     # Pillow releases the interpreter lock while it decodes; the host's filters must not make errors of its warnings.
-    with unwarned(), ThreadPoolExecutor() as pool:
+    with unwarned(), ThreadPoolExecutor(initializer=work_for, initargs=(call(),)) as pool:
         for done, part in enumerate(pool.map(fill, range(0, len(paths), CHUNK)), start=1):
             refused += part
             device.let_go(stored)

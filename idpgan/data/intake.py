@@ -35,6 +35,7 @@ from idpgan.config import nearest_hint
 from idpgan.data import cells, declared, image_files
 from idpgan.data.images import Images, check_class_names
 from idpgan.data.labels import Meaning, distinct, resolved
+from idpgan.data.source import warn_once
 from idpgan.data.sources import folder
 from idpgan.device import check_memory
 from idpgan.errors import DataError, InputError
@@ -162,7 +163,7 @@ def _without_faults(
             f"{fault}. Leave them out, or mend them or what is declared."
         )
     half = " Are range and classes right?" if 2 * int(null.sum()) > len(null) else ""
-    declared.warn_once(
+    warn_once(
         f"{int(null.sum())} of {len(null)} {what} have numbers outside the declared range or none of the classes and "
         f"stand as null records: they keep their positions and count in N.{half}"
     )
@@ -175,7 +176,7 @@ def _without_faults(
 def _unwrapped(images: Any) -> Any:
     """Return the data set of a loader, and the only part of a mapping of data sets."""
     if hasattr(images, "dataset") and not hasattr(images, "__getitem__"):
-        declared.warn_once(
+        warn_once(
             f"Of the {type(images).__name__} the whole data set is taken, each image once: what it draws, and how "
             "often, is not its images."
         )

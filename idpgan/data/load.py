@@ -20,7 +20,6 @@ from torch import Tensor
 
 from idpgan.data import drawn, intake, sources
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import warn_once
 from idpgan.data.images import (
     Images,
     attribute_classes,
@@ -31,7 +30,7 @@ from idpgan.data.images import (
     numbered_by,
 )
 from idpgan.data.labels import NONE, positions_of
-from idpgan.data.source import SILENCED, DataSet, PublicFacts, Refused
+from idpgan.data.source import SILENCED, DataSet, PublicFacts, Refused, warn_once
 from idpgan.data.sources import arrays, folder
 from idpgan.device import check_room, free_bytes, is_gpu, take
 from idpgan.errors import ConfigError, DataError

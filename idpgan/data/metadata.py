@@ -15,15 +15,18 @@ import csv
 import io
 import math
 import os
+import re
 import unicodedata
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from idpgan.config import nearest_hint, text_of
 from idpgan.data import cells
-from idpgan.data.declared import warn_of_spellings, warn_once
+from idpgan.data.declared import warn_of_spellings
 from idpgan.data.labels import in_order
+from idpgan.data.source import warn_once
 from idpgan.errors import DataError, InputError
 from idpgan.files import parse_json, printable, read_plain
 
@@ -35,6 +38,18 @@ LANDMARKS = "landmarks.csv"
 FILE_NAME, PERSON, LABEL = "file_name", "person", "label"  # LABEL: default column of classes
 CUT_FROM = "cut_from"  # the photo that an image was cut out of
 _MOST_BYTES = 1 << 30
+_NO_TABLES = (  # how the file begins, what it holds, what it is
+    (b"PK\3\4", b"xl/", "an Excel file: save it there as CSV (CSV UTF-8)"),
+    (b"PK\3\4", b"opendocument", "an OpenDocument file: save it there as CSV, in UTF-8"),
+    (b"PK\3\4", b"", "an archive (ZIP): unpack the table, and name that"),
+    (b"\xd0\xcf\x11\xe0", b"", "an Excel file of old (.xls): save it there as CSV (CSV UTF-8)"),
+    (b"\x1f\x8b", b"", "packed by gzip: unpack it, and name what comes out"),
+    (b"PAR1", b"", "a Parquet file: save it as CSV (pandas: read_parquet, then to_csv(index=False))"),
+)
+_DOUBTFUL = re.compile(  # control characters, three letters with accents, signs inside a word
+    r"[\x00-\x08\x0e-\x1f\x7f]|[^\W\d_a-zA-Z]{3}|\w[\u2018\u201a\u201c\u201e\u2020-\u2039\u02c6\u02dc\u00a1-\u00af\u00b3\u00b8\u00b9\u00bf]\w"
+)
+_UTF_8 = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}")
 
 
 class Table(NamedTuple):
@@ -60,7 +75,8 @@ class Table(NamedTuple):
 def read_table(path: Path, file_column: str = FILE_NAME, person_column: str | None = None) -> Table:
     """Read a table of images: one line of columns, values separated by commas, semicolons or tabs; or JSON lines.
 
-    The text is UTF-8, or UTF-16 with a mark. A first line ``sep=;``, which Excel writes, says what separates values.
+    The text is UTF-8, UTF-16 with a mark, or surely Windows-1252 (`_text`). A first line ``sep=;``, which Excel writes,
+    says what separates values. The running numbers that pandas and R put before the columns are left out.
 
     Args:
         file_column: The column of the image files; the result calls it file_name.
@@ -71,14 +87,16 @@ def read_table(path: Path, file_column: str = FILE_NAME, person_column: str | No
     """
     if not path.is_file():
         raise DataError(f"There is no file {path}. Name a CSV file with the columns file_name and your labels.")
+    text = _text(read_plain(path, _MOST_BYTES, follow=True), path)
     try:
-        text = text_of(read_plain(path, _MOST_BYTES, follow=True))
         lines = _of_json(text) if path.suffix.lower() == JSON_LINES else _of_csv(text)
     except InputError:
         raise
     except (ValueError, csv.Error) as error:
         kind = "a file of JSON objects, one a line," if path.suffix.lower() == JSON_LINES else "a CSV file"
         raise DataError(f"{path} is not {kind} in UTF-8: {error}. Save it as one.") from error
+    if lines and lines[0] and lines[0][0].strip() not in (file_column, person_column):
+        lines = _without_index(lines, path)
     header = tuple(name.strip() for name in lines[0]) if lines else ()
     if file_column not in header:
         raise DataError(
@@ -99,6 +117,39 @@ def read_table(path: Path, file_column: str = FILE_NAME, person_column: str | No
         if line:
             rows.append(tuple(cells.read(value, cells.TABLE_CELL) for value in line))
     return Table(path, header, tuple(rows))
+
+
+def _text(content: bytes, path: Path) -> str:
+    """Return the text of a table; refuse what is none, by what it is.
+
+    Windows-1252 is certain where no two bytes make a letter of UTF-8 and nothing is `_DOUBTFUL`, as it is where other
+    alphabets are read so.
+    """
+    kind = next((kind for first, within, kind in _NO_TABLES if content.startswith(first) and within in content), None)
+    if kind is not None:
+        raise DataError(f"{path} is {kind}.")
+    with suppress(UnicodeDecodeError):
+        if "\0" not in (text := text_of(content)):
+            return text
+    with suppress(UnicodeDecodeError):
+        text = content.decode("cp1252")
+        if not _DOUBTFUL.search(text) and not _UTF_8.search(content):
+            example = next(word for word in text.split() if not word.isascii())[:40]
+            warn_once(
+                f"{path} is not UTF-8 and was read as Windows-1252, as {example}. If that is wrong, save it as UTF-8."
+            )
+            return text
+    raise DataError(f"{path} is no text in UTF-8 or surely in Windows-1252. Save it as a CSV file in UTF-8.")
+
+
+def _without_index(lines: list[list[str]], path: Path) -> list[list[str]]:
+    """Leave an unnamed first column of numbers, each once, out: pandas and R write it."""
+    numbers = [line[0].strip() for line in lines[1:] if line]
+    known = all(number.isascii() and number.isdigit() for number in numbers) and len({*numbers}) == len(numbers)
+    if lines[0][0].strip() not in ("", "Unnamed: 0") or not known:
+        return lines
+    warn_once(f"{path}: the first column, of running numbers without a name, is left out (pandas: index=False).")
+    return [line[1:] for line in lines]
 
 
 def _of_csv(text: str) -> list[list[str]]:

@@ -51,6 +51,7 @@ class Planned(NamedTuple):
     twins: tuple[Path, ...]  # files of `RAW` beside a readable one of the same name: one shot in two files
     leftovers: dict[str, int]  # as `image_files.leftovers` counts them
     unlabelled: int = 0  # photos that were left out because they have no label
+    missing: tuple[str, ...] = ()  # files of rows that were left out because there is no such photo
 
 
 class LabelTable(NamedTuple):
@@ -64,6 +65,7 @@ class LabelTable(NamedTuple):
         person_column: Its column of people; None = ``person``, if it has one.
         only_labelled: Whether photos without a row, or with a blank label, are left out and not just unlabeled. The
             number of photos with a label is then the number of rows, which is public.
+        skip_missing: Whether rows without a photo are left out and not refused.
         patients: Whether the person on each photo is the patient that its DICOM file names.
     """
 
@@ -72,6 +74,7 @@ class LabelTable(NamedTuple):
     label_column: str | None = None
     person_column: str | None = None
     only_labelled: bool = False
+    skip_missing: bool = False
     patients: bool = False
 
 
@@ -97,15 +100,18 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
         raise DataError(f"There is no folder {source}. Name the folder of photos.")
     tables = metadata.tables_in(source) if labels.path is None else []
     labels = labels._replace(path=tables[0]) if tables else labels
+    table = _table_of(source, folders, labels, tables)  # before the folder is walked, which may take long
     files = [path for path in image_files.walk(source) if path not in (labels.path, *tables)]
-    named = [path for path in files if path.suffix.lower() in SUFFIXES]
+    bare = {path for path in files if path.suffix.lower() not in SUFFIXES and dicom.is_dicom(path)}
+    bare = bare if any(map(dicom.begins, sorted(bare))) else set()  # one is enough: an emptied one keeps its position
+    named = [path for path in files if path.suffix.lower() in SUFFIXES or path in bare]
     readable = {path.with_suffix("") for path in named if path.suffix.lower() not in RAW}
     twins = tuple(path for path in named if path.suffix.lower() in RAW and path.with_suffix("") in readable)
     photos = [path for path in named if path not in set(twins)]
     if not photos:
         raise DataError(f"{source} holds no photos ({' '.join(SUFFIXES)}). Name another folder.")
     names = [path.relative_to(source).as_posix() for path in photos]
-    columns, values, labelled = _values(source, names, folders, labels, tables)
+    columns, values, labelled, missing = _values(source, names, folders, labels, table)
     kept = [index for index in range(len(photos)) if labelled[index] or not labels.only_labelled]
     if not kept:
         raise DataError(f"{labels.path} has a label for none of the {len(photos):,} photos. Name another column.")
@@ -131,10 +137,11 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
     return Planned(
         tuple(rows),
         columns,
-        tuple(path for path in files if path.suffix.lower() not in SUFFIXES),
+        tuple(path for path in files if path not in bare and path.suffix.lower() not in SUFFIXES),
         twins,
         image_files.leftovers(source, SUFFIXES),
         len(photos) - len(kept),
+        missing,
     )
 
 
@@ -151,7 +158,8 @@ def _targets(names: Sequence[str]) -> list[str]:
             raise DataError(
                 f"{name} holds a \\, which divides folders on other systems. Rename the photo or its folder."
             )
-        target = str(PurePosixPath(name).with_suffix(".png"))
+        path = PurePosixPath(name)
+        target = str(path.with_suffix(".png")) if path.suffix.lower() in SUFFIXES else f"{name}.png"
         if target in targets:
             twice.append(f"{targets[target]} and {name} would both become {target}")
         targets.setdefault(target, name)
@@ -177,9 +185,9 @@ def metadata_csv(planned: Planned, refused: Sequence[bool]) -> str:
 
 
 def _values(
-    source: Path, names: Sequence[str], folders: str | None, labels: LabelTable, tables: Sequence[Path]
-) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[bool]]:
-    """Return the columns, each photo's values of them, and which photos have a label."""
+    source: Path, names: Sequence[str], folders: str | None, labels: LabelTable, table: metadata.Table | None
+) -> tuple[tuple[str, ...], list[tuple[str, ...]], list[bool], tuple[str, ...]]:
+    """Return the columns, each photo's values of them, which photos have a label, and rows that are left out."""
     parts = [PurePosixPath(name).parts for name in names]
     if labels.path is None and folders is None and any(len(part) > 1 for part in parts):
         some = ", ".join(itertools.islice(dict.fromkeys(part[0] for part in parts if len(part) > 1), 3))
@@ -187,18 +195,14 @@ def _values(
             f"{source} has subfolders ({some}, ...), and what they mean is not said. Give --folders label (a folder is "
             "a class), --folders person (a folder is a person), --folders none, or a table with --table."
         )
-    columns = {} if labels.path is None else _columns_of(labels, tables, source, names)
+    columns, missing = ({}, ()) if table is None else _columns_of(table, labels, source, names)
     if folders not in (None, "none"):
         column = metadata.LABEL if folders.startswith("label") else PERSON
-        if column in columns:
-            raise DataError(f"{labels.path} has a column '{column}', and --folders {folders} makes one too. Give one.")
         columns[column] = _of_folders(source, parts, folders)
     if labels.patients:
-        if PERSON in columns:
-            raise DataError(f"--patients and {labels.path or '--folders'} both say who is on a photo. Give one.")
         columns[PERSON] = dicom.patients([source / name for name in names])
-    labelled = [any(row) for row in zip(*(columns[name] for name in columns if name != PERSON), strict=True)]
-    labelled = labelled or [False] * len(names)
+    said = [columns[name] for name in columns if name != PERSON] or [columns[name] for name in columns]
+    labelled = [any(row) for row in zip(*said, strict=True)] or [False] * len(names)
     if PERSON in columns:
         columns[PERSON] = columns.pop(PERSON)  # moves the person to the end
         lacking = [
@@ -210,9 +214,11 @@ def _values(
         if lacking:
             raise DataError(
                 f"{lacking[0]} has no person in {labels.path} ({len(lacking)} of {len(names)} photos have none: "
-                f"{metadata.some_of(lacking)}). Name one for each, a person of its own where nobody else is on it."
+                f"{metadata.some_of(lacking)}). Name one for each, a person of its own where nobody else is on it"
+                f"{'' if labels.only_labelled else ', or leave photos without a label or row out (--only-labelled)'}."
             )
-    return tuple(columns), list(zip(*columns.values(), strict=True)) if columns else [()] * len(names), labelled
+    values: list[tuple[str, ...]] = list(zip(*columns.values(), strict=True)) if columns else [()] * len(names)
+    return tuple(columns), values, labelled, missing
 
 
 def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) -> list[str]:
@@ -245,20 +251,34 @@ def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) ->
     return [cells.read(part[level - 1], rule) for part in parts]
 
 
-def _columns_of(labels: LabelTable, tables: Sequence[Path], source: Path, names: Sequence[str]) -> dict[str, list[str]]:
-    """Return the wanted columns of tables, each with a value for every photo; all that does not fit is one error."""
-    read = [
-        metadata.read_table(path, labels.file_column, labels.person_column)
-        for path in tables or [labels.path or source]
-    ]
+def _table_of(source: Path, folders: str | None, labels: LabelTable, tables: Sequence[Path]) -> metadata.Table | None:
+    """Read the wanted columns of the table, or of those of the folder's parts; None where there is none."""
+    meant = (folders or "none").partition(":")[0]
+    if labels.patients and meant == PERSON:
+        raise DataError("--patients and --folders both say who is on a photo. Give one.")
+    if labels.path is None:
+        return None
+    read = [metadata.read_table(path, labels.file_column, labels.person_column) for path in tables or [labels.path]]
     table = metadata.joined(read, source) if tables else read[0]
-    wanted = [name for name in table.columns if name != FILE_NAME]
+    wanted = list(table.columns)
     if labels.label_column is not None:
         table.column(labels.label_column)  # raises where there is none
-        wanted = [name for name in wanted if name in (labels.label_column, PERSON)]
+        wanted = [name for name in wanted if name in (FILE_NAME, labels.label_column, PERSON)]
+    if meant in wanted and meant != "none":  # "label" and "person" are the names of columns too
+        raise DataError(f"{labels.path} has a column '{meant}', and --folders {folders} makes one too. Give one.")
+    if labels.patients and PERSON in wanted:
+        raise DataError(f"--patients and {labels.path} both say who is on a photo. Give one.")
+    columns = [table.column(name) for name in wanted]
+    return metadata.Table(table.path, tuple(wanted), tuple(zip(*columns, strict=True)))
+
+
+def _columns_of(
+    table: metadata.Table, labels: LabelTable, source: Path, names: Sequence[str]
+) -> tuple[dict[str, list[str]], tuple[str, ...]]:
+    """Return the columns, with a value for every photo, and rows that are left out; what does not fit is one error."""
     problems, photos = metadata.file_problems(table), set(names)
     by_key = {key: name for name in reversed(names) for key in _keys(name)}
-    rows, gone = {}, []
+    rows, gone = {}, list[str]()
     for name, row in zip((str(PurePosixPath(name)) for name in table.column(FILE_NAME)), table.rows, strict=True):
         if (
             name not in photos and by_key.get(metadata.composed(name), name) != name
@@ -268,15 +288,15 @@ def _columns_of(labels: LabelTable, tables: Sequence[Path], source: Path, names:
         if name not in photos:
             near = next((by_key[key] for key in _keys(name) if key in by_key), None)
             gone.append(name if near is None else f"{name} (did you mean {near}?)")
-    if gone:
+    if gone and not (labels.skip_missing and len(gone) < len(rows)):
         problems.append(
             f"names {metadata.some_of(sorted(gone))}, which {'is not a photo' if len(gone) == 1 else 'are not photos'} "
             f"in {source} ({len(gone)} of {len(rows)} rows). Write {labels.file_column} as a path below that folder, "
-            f"such as {names[0]}, and take out rows without a photo."
+            f"such as {names[0]}, or leave rows without a photo out (--skip-missing)."
         )
     if problems:
         raise DataError(f"{table.path} {' '.join(problems)}")
-    return {
+    columns = {
         name: [
             cells.read(rows[photo][index], cells.TABLE_PERSON if name == PERSON else cells.TABLE_LABEL)
             if photo in rows
@@ -284,8 +304,9 @@ def _columns_of(labels: LabelTable, tables: Sequence[Path], source: Path, names:
             for photo in names
         ]
         for index, name in enumerate(table.columns)
-        if name in wanted
+        if name != FILE_NAME
     }
+    return columns, tuple(gone)
 
 
 def _keys(name: str) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import logging
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 _LOG = logging.getLogger(__name__)
+_WARNS = threading.Lock()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +105,22 @@ def warn_of_null(refused: Sequence[Refused], num: int) -> None:
             len(refused), num, " Is it the right folder?" if 2 * len(refused) > num else "",
             " ".join(file.reason for file in refused[:3]),
         )  # fmt: skip
-        _explain_null(host.call())
+        warn_once(
+            "Null records keep their positions and count in N. Replace such a file, or leave it where it is: without "
+            "it all files behind it would move."
+        )
+
+
+def warn_once(text: str) -> None:
+    """Warn the curator on the terminal once in a public call, because several modules describe the same folder."""
+    if _LOG.isEnabledFor(logging.WARNING):  # what is kept back is not said yet
+        with _WARNS:
+            _warn(text, host.call())
+
+
+@functools.lru_cache(maxsize=1000)
+def _warn(text: str, _: int) -> None:
+    _LOG.warning("%s", text)
 
 
 @contextlib.contextmanager
@@ -118,12 +135,3 @@ def _no_warnings() -> Iterator[None]:
 
 
 SILENCED = host.Shared(_no_warnings)  # keeps warnings about data back, where they were said before or said otherwise
-
-
-@functools.lru_cache(maxsize=1)
-def _explain_null(_: int) -> None:
-    """Say once in a public call what a null record is."""
-    _LOG.warning(
-        "Null records keep their positions and count in N. Replace such a file, or leave it where it is: without it "
-        "all files behind it would move."
-    )

@@ -9,8 +9,7 @@ from idpgan.commands import folder
 from idpgan.commands.evaluate import EvaluateOptions, data_config
 from idpgan.commands.publish import PublishOptions
 from idpgan.data import source
-from idpgan.data.declared import warn_once
-from idpgan.data.source import Refused, warn_of_null
+from idpgan.data.source import Refused, warn_of_null, warn_once
 from idpgan.errors import InputError
 from idpgan.host import own_state
 
@@ -67,7 +66,7 @@ def test_a_license_is_stated_or_said_to_be_unknown(run, tmp_path):
 
 
 def test_what_a_null_record_is_stands_there_once_and_the_count_each_time(caplog, tmp_path):
-    source._explain_null.cache_clear()
+    source._warn.cache_clear()
     files = [Refused(tmp_path / f"{index}.png", f"{index}.png is empty.") for index in range(3)]
     for _ in range(3):
         warn_of_null(files, 100)
@@ -95,7 +94,7 @@ def test_the_log_names_some_null_records_and_counts_the_rest(run, tmp_path, capl
     settings += ["data.image_size=28", "data.channels=1", "data.classes=[]", "model.conditional=false"]
     settings += ["privacy.delta=1e-3", "model.latent_dim=4"]
     assert run("train", *QUICK, *settings, "--out", tmp_path / "run")[0] == 0
-    source._explain_null.cache_clear()
+    source._warn.cache_clear()
     attacking = ("--most", 9, "--samples", 20, "--attack", "nearest-sample", "--no-progress")
     assert "is empty" in caplog.text
     caplog.clear()

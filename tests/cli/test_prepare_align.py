@@ -112,3 +112,96 @@ def test_what_does_not_go_together(run, tmp_path, name):
     code, _, err = run("prepare", tmp_path, tmp_path / "out", "--size", SIZE, *arguments)
     assert code == 2
     assert expected in err
+
+
+# One photo that cannot be worked on, and a folder of which most photos show no face -----------------------------------
+
+STRIPES = [(2, 60000), (60000, 2), (1, 30000)]
+
+
+@pytest.mark.parametrize("size", STRIPES)
+def test_a_stripe_is_a_photo_without_a_face(tmp_path, size):
+    """OpenCV cannot allocate what it would search in it, and would end the whole folder."""
+    pytest.importorskip("cv2")
+    source = tmp_path / "photos"
+    source.mkdir()
+    Image.new("L", size, 90).save(source / "a.png")
+    Image.fromarray(draw(1, 200, seed=3).images[0].permute(1, 2, 0).numpy()).save(source / "b.png")
+    done = prepare(source, tmp_path / "out")
+    assert done.refused == (("a.png", "shows no face, or no further one, that is found"),)
+    assert prepare(source, tmp_path / "middle", not_found="center").refused == ()
+
+
+def _too_large(*_, **__):
+    import cv2
+
+    return cv2.CascadeClassifier().detectMultiScale(np.zeros((9, 9), np.uint8))  # an empty one: cv2.error
+
+
+def _without_height(*_, **__):
+    return Image.new("L", (9, 9)).resize((0, 9))  # ValueError of Pillow
+
+
+@pytest.mark.parametrize("fault", [_too_large, _without_height, lambda *_: Image.new("L", (9, 9)).reduce(0)])
+def test_what_opencv_or_pillow_refuse_of_one_photo_is_its_reason(photos, tmp_path, monkeypatch, fault):
+    pytest.importorskip("cv2")
+    from idpgan.data import eyes
+
+    registered = eyes.registered
+    monkeypatch.setattr(
+        "idpgan.data.eyes.registered",
+        lambda photo, *rest: fault() if photo.width == 6 * 9 else registered(photo, *rest),
+    )
+    done = prepare(photos, tmp_path / "out")
+    assert [name for name, _ in done.refused] == ["0.png", "3.png", "6.png"]
+    assert dict(done.refused)["0.png"].startswith("cannot be worked on: ")
+    assert "\n" not in dict(done.refused)["0.png"]
+
+
+@pytest.mark.parametrize(
+    "fault", [lambda: Image.new("L", (9, 9)).resize("x"), lambda: np.zeros(2)[5], lambda: int("ours"), lambda: 1 / 0]
+)
+def test_what_we_do_wrongly_ends_it(photos, tmp_path, monkeypatch, fault):
+    monkeypatch.setattr("idpgan.data.eyes.registered", lambda *_: fault())
+    with pytest.raises((TypeError, IndexError, ValueError, ZeroDivisionError)):
+        prepare(photos, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.fixture
+def crops(tmp_path, monkeypatch):
+    """Makes a folder of so many photos, of which some, said by their numbers, show no face."""
+    monkeypatch.setattr("idpgan.data.eyes.face_finder", by_brightness)
+
+    def make(num, dark):
+        root = tmp_path / "crops"
+        root.mkdir()
+        for number in range(num):
+            Image.new("L", (9, 9), 20 if dark(number) else 200).save(root / f"{number:03}.png")
+        return root
+
+    return make
+
+
+def test_where_most_photos_show_no_face_it_ends_early_with_the_way_out(run, tmp_path, crops):
+    root = crops(260, lambda number: number % 3)
+    command = ["prepare", root, tmp_path / "out", "--size", SIZE, "--grey", "--align", "eyes"]
+    code, out, err = run(*command)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "No face was found in 133 of the first 200 photos" in err
+    assert "leave --align out" in err
+    assert "--not-found center" in err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["crops"]
+    for given, kept in (("null", 87), ("center", 260)):
+        code, out, _ = run(*command[:2], tmp_path / given, *command[3:], "--not-found", given)
+        assert code == 0
+        assert f"{kept} of 260 photos are in" in out
+
+
+@pytest.mark.parametrize(
+    ("num", "faces", "dark"),
+    [(199, 1, lambda n: n % 3), (230, 1, lambda n: n < 100 or n > 200), (210, 2, lambda n: n % 2)],
+    ids=["fewer than 200", "half of the first", "further faces are not asked for"],
+)
+def test_where_fewer_show_none_it_goes_on(tmp_path, crops, num, faces, dark):
+    assert prepare(crops(num, dark), tmp_path / "out", grey=True, faces=faces).num_photos == num * faces

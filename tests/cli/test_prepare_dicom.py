@@ -235,3 +235,47 @@ def test_without_pydicom_one_line_says_what_to_install(scans, tmp_path, monkeypa
         prepare_photos(scans, tmp_path / "out", PrepareOptions("28"))
     assert not (tmp_path / "out").exists()
     dicom._pydicom.cache_clear()
+
+
+def test_files_without_a_suffix_are_read_where_one_of_them_is_dicom(run, scans, tmp_path):
+    for path, name in zip(sorted(scans.glob("*.dcm")), ("IM1", "1.2.840.1", "1.2.840.2", "x.IMA"), strict=False):
+        path.rename(scans / name)
+    (scans / "IM2").write_bytes((scans / "IM1").read_bytes()[128:])  # the preamble is missing
+    (scans / "IM3").write_bytes(b"")
+    (scans / "DICOMDIR").write_bytes((scans / "IM1").read_bytes())
+    (scans / "metadata.csv").unlink()
+    done = prepare_photos(scans, tmp_path / "out", PrepareOptions("28", grey=True))
+    made = {path.name for path in done.out.glob("*.png")}
+    assert made == {"IM1.png", "1.2.840.1.png", "1.2.840.2.png", "x.png", *(f"{k:02}.png" for k in range(4, 12))}
+    assert done.left_out == ("DICOMDIR",)
+    assert done.refused == tuple((f"IM{k}.png", "is not a DICOM file that can be read; replace it") for k in (2, 3))
+    expected = photo_pixels(scans / "IM1", 1, (28, 28), "center")[0]
+    assert np.array_equal(photo_pixels(done.out / "IM1.png", 1, (28, 28), "none")[0], expected)
+
+
+def test_names_without_a_suffix_alone_are_no_photos(run, scans, tmp_path):
+    (scans / "README").write_text("mine")
+    for path in scans.glob("*.dcm"):
+        path.unlink()
+    code, _, err = run("prepare", scans, tmp_path / "out", "--size", 28)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "holds no photos" in err
+
+
+EMPTY = {  # tags -> slope and intercept
+    "both": ({"RescaleSlope": "", "RescaleIntercept": None}, (1, 0)),
+    "slope": ({"RescaleSlope": "", "RescaleIntercept": -100}, (1, -100)),
+    "intercept": ({"RescaleSlope": 2, "RescaleIntercept": ""}, (2, 0)),
+    "no intercept": ({"RescaleSlope": 2}, (2, 0)),
+    "windows": ({"WindowWidth": "", "WindowCenter": ""}, (1, 0)),
+    "center": ({"WindowWidth": 400, "WindowCenter": ""}, (1, 0)),
+}
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_an_empty_tag_is_none(tmp_path, name):
+    tags, (slope, intercept) = EMPTY[name]
+    path = write(tmp_path / "a.dcm", **tags)
+    values = slope * STORED.astype(float) + intercept
+    assert np.array_equal(shown(path), by_range(values, intercept, slope * 4095 + intercept))
+    assert np.array_equal(shown(path, window=(100.0, 900.0)), by_range(values, 100, 900))

@@ -248,3 +248,66 @@ def test_what_is_made_is_for_its_owner_alone(photos):
     made = [done.out, *done.out.rglob("*")]
     assert len(made) == 1 + 2 + 6 + 2
     assert {oct(path.stat().st_mode & 0o777) for path in made} == {"0o700", "0o600"}
+
+
+# What one side lacks, and when the folder is looked at --------------------------------------------------------------
+
+
+def test_rows_without_a_photo_are_left_out_by_the_option_that_is_named(run, photos):
+    table = ["file_name,mood", "a/0.png,glad", "c/9.png,sad", "A/2.png,sad", "b/1.png,sad"]
+    with pytest.raises(ValueError, match=r"c/9\.png.* or leave rows without a photo out \(--skip-missing\)"):
+        prepared(photos, table)
+    arguments = ["--table", photos.parent / "t.csv", "--skip-missing", "--only-labelled"]
+    code, out, _ = run("prepare", photos, photos.parent / "out", "--size", 28, *arguments)
+    assert code == 0
+    assert "Left out, rows without a photo: c/9.png, A/2.png (did you mean a/2.png?) (2 in all)." in out
+    assert (photos.parent / "out" / "metadata.csv").read_text() == "file_name,mood\na/0.png,glad\nb/1.png,sad\n"
+
+
+def test_rows_of_which_none_has_a_photo_are_refused_with_the_option_too(photos):
+    with pytest.raises(ValueError, match="which is not a photo"):
+        prepared(photos, ["file_name,mood", "c/9.png,sad"], skip_missing=True)
+
+
+@pytest.mark.parametrize("labels", [True, False])
+def test_photos_without_a_row_are_left_out_by_the_option_that_is_named(photos, labels):
+    lines = ["file_name,person", "a/0.png,Anna", "b/1.png,Bea"]
+    lines = [f"{line},{'mood' if line.startswith('file') else 'glad'}" for line in lines] if labels else lines
+    with pytest.raises(ValueError, match=r"4 of 6 photos have none.*without a label or row out \(--only-labelled\)\."):
+        prepared(photos, lines)
+    done = prepared(photos, lines, only_labelled=True)
+    assert [row.split(",")[0] for row in rows(done)] == ["file_name", "a/0.png", "b/1.png"]
+    assert done.unlabelled == 4
+
+
+WRONG = {  # metadata.csv -> the words
+    "columns": (b"photo,mood\na/0.png,glad\n", "one of them 'file_name', but has photo, mood"),
+    "rows": (b"file_name,mood\na/0.png\n", "row 2 has 1 values for 2 columns"),
+    "Excel": (b"PK\3\4\x14 xl/workbook.xml", "is an Excel file: save it there as CSV"),
+    "person twice": (b"file_name,person\na/0.png,Anna\n", "has a column 'person', and --folders person makes one too"),
+}
+DOORS = {
+    "prepare": ["prepare", "photos", "out", "--size", "28", "--folders", "person"],
+    "init": ["init", "photos"],
+    "train": ["train", "digits-gaussian", "data.name=folder", "data.root=photos", "--out", "out"],
+    "dry run": ["train", "digits-gaussian", "data.name=folder", "data.root=photos", "--dry-run"],
+    "publish": ["publish", "photos", "--method", "pixelate", "--accept-unsound", "--out", "out"],
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_table_is_refused_before_the_folder_is_walked(run, photos, monkeypatch, name, door):
+    if name == "person twice" and door != "prepare":
+        return  # no --folders there
+    content, expected = WRONG[name]
+    (photos / "metadata.csv").write_bytes(content)
+    monkeypatch.chdir(photos.parent)
+
+    def walk(*_, **__):
+        raise AssertionError("the folder is walked")
+
+    monkeypatch.setattr("os.walk", walk)
+    code, out, err = run(*DOORS[door])
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert expected in err

@@ -18,6 +18,7 @@ from idpgan.data.image_files import decode, decoded, header
 from idpgan.data.photos import photo_pixels
 from idpgan.data.sources import folder
 from idpgan.errors import DataError
+from idpgan.host import own_state
 from idpgan.metrics import source
 from tests.data.layouts import declared, read
 from tests.data.test_photos import TURN, scene
@@ -245,6 +246,46 @@ def test_what_is_cut_off_is_still_refused(tmp_path):
     (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:-60])
     with pytest.raises(DataError, match=r"a\.png cannot be decoded"):
         decode(tmp_path / "a.png", 3)
+
+
+def deep_png(path, values, color):
+    """Write a PNG of 16 bits a channel, (H, W) of grey or (H, W, 3), which Pillow cannot write in color."""
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    size = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], 16, 2 if color else 0, 0, 0, 0)
+    chunks = [(b"IHDR", size), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    text = [
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks
+    ]
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(text))
+
+
+@pytest.mark.parametrize("color", [False, True])
+@pytest.mark.parametrize(("most", "is_said"), [(1023, True), (4095, True), (30000, False), (65535, False), (0, False)])
+def test_twelve_bits_in_sixteen_are_said_once_and_read_as_they_stand(tmp_path, caplog, most, is_said, color):
+    values = np.linspace(0, most, 200).round().astype(np.uint16).reshape(10, 20)
+    values = np.repeat(values[..., None], 3, 2) if color else values
+    for number in range(130):
+        deep_png(tmp_path / f"{number}.png", values, color)
+    with own_state():
+        images = read_images(sorted(tmp_path.glob("*.png")), (3 if color else 1, 10, 20), lambda *_: None)
+        decode(tmp_path / "0.png", 1)
+    assert caplog.text.count("as if its 12 bits were written as 16") == is_said
+    expected = values.astype(int).reshape(10, 20, -1)[..., 0]
+    expected = expected // 256 if color else (expected * 255 + 32767) // 65535
+    assert np.array_equal(images.images[0, 0].numpy(), expected)
+
+
+def test_twelve_bits_that_a_tag_tells_are_not_said(tmp_path, caplog):
+    tags = TiffImagePlugin.ImageFileDirectory_v2()
+    tags[281] = 4095
+    values = np.linspace(0, 4095, 200).astype(np.uint16).reshape(10, 20)
+    Image.fromarray(values).save(tmp_path / "a.tif", tiffinfo=tags)
+    Image.fromarray(values).save(tmp_path / "b.tif")
+    with own_state():
+        assert decode(tmp_path / "a.tif", 1).max() == 255
+        assert caplog.text == ""
+        decode(tmp_path / "b.tif", 1)
+    assert "multiply its values by 16" in caplog.text
 
 
 # Formats, limits and the host -------------------------------------------------------------------------------------

@@ -27,12 +27,12 @@ import torch
 
 from idpgan.data import cells, metadata
 from idpgan.data.config import DataConfig
-from idpgan.data.declared import declared_shape, own_root, shown, warn_of_leftovers, warn_once
+from idpgan.data.declared import declared_shape, own_root, shown, warn_of_leftovers
 from idpgan.data.image_files import EXTENSIONS, UNWANTED, Files, decode, entries, in_words, read_files, walk
 from idpgan.data.images import Images, attribute_classes
 from idpgan.data.labels import MOST_CLASSES, NONE, in_order, positions_of
 from idpgan.data.metadata import METADATA
-from idpgan.data.source import DataSet, PublicFacts, Read, Source
+from idpgan.data.source import DataSet, PublicFacts, Read, Source, warn_once
 from idpgan.data.sources.face_folder import known_layout
 from idpgan.errors import DataError
 from idpgan.files import pasted
