@@ -17,9 +17,9 @@ import os
 import re
 import shutil
 import tempfile
+import threading
 import weakref
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 DEVICES = "auto, cpu, cuda, cuda:NUMBER or mps"
+_random_state, _thread_counts = threading.RLock(), threading.Lock()
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # names of `mallopt`
 _INEXACT = (  # variables with which NVIDIA's libraries compute float32 or float64 by other numbers than asked for
     "NVIDIA_TF32_OVERRIDE",
@@ -102,11 +103,55 @@ def free_bytes(device: torch.device) -> int:
     return int(torch.cuda.mem_get_info(device)[0])
 
 
-def own_random_state(device: torch.device | str) -> AbstractContextManager[None]:
-    """Keep torch's global random state: what a block draws from it, on the device too, is undone at its end."""
+@contextlib.contextmanager
+def own_random_state(device: torch.device | str) -> Iterator[None]:
+    """Keep torch's global random state: what a block draws from it, on the device too, is undone at its end.
+
+    The state belongs to the process, so the blocks of several threads take turns.
+    """
     import torch
 
-    return torch.random.fork_rng(devices=[device] if is_gpu(torch.device(device)) else [])
+    with _random_state, torch.random.fork_rng(devices=[device] if is_gpu(torch.device(device)) else []):
+        yield
+
+
+@contextlib.contextmanager
+def computing_on(threads: int) -> Iterator[None]:
+    """Let torch compute on so many threads in the block, see `set_threads`; then on as many as before."""
+    import torch
+
+    before = torch.get_num_threads()
+    set_threads(threads)
+    try:
+        yield
+    finally:
+        if before != threads:
+            set_threads(before)
+
+
+def set_threads(count: int) -> None:
+    """Let torch compute on so many threads where this thread calls it, and nowhere else.
+
+    ``torch.set_num_threads`` sets the count of all threads to come as well, which would put back for good, at the end
+    of a block of their own, what they had found at their birth. So that count is read, and set again, by new threads.
+    """
+    import torch
+
+    with _thread_counts:
+        torch.get_num_threads()  # a thread takes over the common count at its first call, in place of its own
+        common = _of_new_thread(torch.get_num_threads)
+        torch.set_num_threads(count)
+        if common != count:
+            _of_new_thread(lambda: torch.set_num_threads(common))
+
+
+def _of_new_thread(call: Callable[[], T]) -> T:
+    """Return what a call returns in a thread that has done nothing else."""
+    found = list[T]()
+    thread = threading.Thread(target=lambda: found.append(call()))
+    thread.start()
+    thread.join()
+    return found[0]
 
 
 def sent(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

@@ -20,15 +20,15 @@ from typer.core import TyperGroup
 
 from idpgan.commands.command import (
     BAD,
-    TERMINATED,
     Command,
     MachineError,
     Terminated,
+    behind,
     flush_output,
     guarded,
     open_missing_streams,
     say,
-    sigterm_raises,
+    signals_raise,
 )
 from idpgan.errors import InputError
 from idpgan.host import own_state
@@ -137,6 +137,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Bad input and what the machine refuses (disk full, no permission, no memory) end with one line on stderr and exit
     code 2, signals with 128 and their number. Anything else is a defect.
     """
+    try:
+        with signals_raise():
+            code = _run(sys.argv[1:] if arguments is None else list(arguments))
+    except (Exception, Terminated) as error:  # before the command began
+        stopped = behind(error)
+        if not isinstance(stopped, Terminated):
+            raise
+        code = say(f"stopped by {stopped.word}; nothing was begun.", stopped.code)
+    sys.exit(flush_output() or code)
+
+
+def _run(given: list[str]) -> int:
+    """Run the command that the arguments name; return its exit code."""
     open_missing_streams()
     for output in (sys.stdout, sys.stderr):  # a character that the terminal lacks is printed as its number
         if isinstance(output, io.TextIOWrapper):
@@ -146,21 +159,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         not root.handlers and logging.lastResort is not None
     ):  # without this the import of Opacus adds a time stamp to every warning
         root.addHandler(logging.lastResort)
-    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         for argument in given:
             if argument.encode("utf-8", "ignore").decode() != argument:
                 raise InputError(f"{argument!a} is not UTF-8 text. Rename the file or folder.")
         if went := gone_arguments(given):
             raise InputError(went)
-        with sigterm_raises(), own_state():  # PYTHONWARNINGS=error ends no run
-            code = _group()(given, standalone_mode=False) or 0
+        with own_state():  # PYTHONWARNINGS=error ends no run
+            return _group()(given, standalone_mode=False) or 0
     except _UsageError as error:  # an unknown command or option
-        code = say(f"{error.format_message().rstrip('.')}. See --help.", BAD)
+        return say(f"{error.format_message().rstrip('.')}. See --help.", BAD)
     except InputError as error:
-        code = say(str(error), BAD)
+        return say(str(error), BAD)
     except MachineError as fault:
-        code = say(str(fault), fault.code)
-    except Terminated:  # SIGTERM before the command began
-        code = say("stopped by SIGTERM; nothing was begun.", TERMINATED)
-    sys.exit(flush_output() or code)
+        return say(str(fault), fault.code)

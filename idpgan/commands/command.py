@@ -246,7 +246,12 @@ class MachineError(Exception):
 
 
 class Terminated(BaseException):
-    """SIGTERM, raised so that every block that cleans up does so."""
+    """A signal, raised so that every block that cleans up does so."""
+
+    def __init__(self, number: int = signal.SIGTERM) -> None:
+        super().__init__(number)
+        self.word = "Ctrl-C" if number == signal.SIGINT else "SIGTERM"
+        self.code = 128 + number
 
 
 def guarded(command: Callable[..., None]) -> Callable[..., None]:
@@ -258,8 +263,8 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
             refuse_several(command.__name__)
         try:
             command(*arguments, **options)
-        except (OSError, MemoryError, RuntimeError, KeyboardInterrupt, Terminated) as error:
-            fault = explain(error)
+        except (Exception, KeyboardInterrupt, Terminated) as error:
+            fault = explain(behind(error))
             if fault is None:
                 raise
             raise fault from error
@@ -270,9 +275,9 @@ def guarded(command: Callable[..., None]) -> Callable[..., None]:
 def explain(error: BaseException) -> MachineError | None:
     """Return what the machine refused as one sentence; None if the error is a defect."""
     if isinstance(error, KeyboardInterrupt):
-        return MachineError("stopped by Ctrl-C; what is written is whole.", INTERRUPTED)
+        error = Terminated(signal.SIGINT)
     if isinstance(error, Terminated):
-        return MachineError("stopped by SIGTERM; what is written is whole.", TERMINATED)
+        return MachineError(f"stopped by {error.word}; what is written is whole.", error.code)
     if isinstance(error, BrokenPipeError):
         return MachineError("whoever read the output has closed it.", PIPE_CLOSED)
     if isinstance(error, OSError):
@@ -305,20 +310,35 @@ def say(message: str, code: int) -> int:
 
 
 @contextlib.contextmanager
-def sigterm_raises() -> Iterator[None]:
-    """Make SIGTERM an exception in the main thread, so that temporary files go with it; training has its own way."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = signal.signal(signal.SIGTERM, _terminate)
+def signals_raise() -> Iterator[None]:
+    """Make SIGTERM and Ctrl-C exceptions in the main thread, so that temporary files go; training has its own way.
+
+    A signal that is ignored, as Ctrl-C is in the background, stays ignored.
+    """
+    _came.clear()
+    previous = dict[int, Any]()
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if number == signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+                previous[number] = signal.signal(number, _terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if previous is None else previous)
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    raise Terminated
+    _came.append(Terminated(number))
+    raise _came[-1]
+
+
+def behind(error: BaseException) -> BaseException:
+    """Return the signal behind an error, if one came: imports make other errors of exceptions in their midst."""
+    return _came[-1] if _came else error
+
+
+_came: list[Terminated] = []
 
 
 def open_missing_streams() -> None:

@@ -23,8 +23,9 @@ from PIL import Image
 
 from idpgan.data import cells
 from idpgan.data.image_files import DAMAGE, MOST_PIXELS, ROOM
+from idpgan.data.source import logging_only
 from idpgan.errors import DataError, InputError
-from idpgan.host import unwarned
+from idpgan.host import Shared, unwarned
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 SUFFIXES = (".dcm", ".dicom", ".dic", ".ima")
 _INDEX = "DICOMDIR"  # the file that lists the others of a disk
 _AXES = {"L": (0, 1), "R": (0, -1), "P": (1, 1), "A": (1, -1), "F": (2, 1), "H": (2, -1)}  # usual directions are +1
+# It logs tracebacks of files that are refused in one line.
+_QUIET = Shared(functools.partial(logging_only, "pydicom", logging.CRITICAL))
 _PATIENT = np.diag((1.0, 1.0, -1.0))  # DICOM's third axis leads to the head
 
 
@@ -70,7 +73,6 @@ def _pydicom() -> Any:
         import pydicom
     except ImportError as error:
         raise InputError('DICOM files need the package pydicom: pip install "idpgan[dicom]"') from error
-    logging.getLogger("pydicom").setLevel(logging.CRITICAL)  # it logs tracebacks of files that are refused in one line
     return pydicom
 
 
@@ -92,7 +94,7 @@ def picture(path: Path, view: View = AS_STORED) -> Image.Image:
         raise DataError(f"holds {frames} frames; say with --frame which one is taken, or save each by itself")
     if (view.frame or 1) > frames:
         raise DataError(f"holds {frames} frames, and --frame {view.frame} is none of them")
-    with ROOM.taken(size):
+    with ROOM.taken(size), _QUIET:
         stored = _decoded(data, (view.frame or 1) - 1)
         try:
             color = stored.ndim == 3 or "PALETTE" in _kind(data)
@@ -124,7 +126,7 @@ def patients(paths: Sequence[Path]) -> list[str]:
 
 def _read(path: Path, tags: list[str] | None = None) -> Dataset:
     pydicom = _pydicom()
-    with unwarned():  # of values that the standard forbids and everybody writes
+    with unwarned(), _QUIET:  # of values that the standard forbids and everybody writes
         try:
             data_set: Dataset = pydicom.dcmread(path, specific_tags=tags, stop_before_pixels=tags is not None)
         except (pydicom.errors.InvalidDicomError, *DAMAGE) as error:

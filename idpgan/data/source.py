@@ -124,14 +124,16 @@ def _warn(text: str, _: int) -> None:
 
 
 @contextlib.contextmanager
-def _no_warnings() -> Iterator[None]:
-    log = logging.getLogger("idpgan.data")
+def logging_only(name: str, least: int) -> Iterator[None]:
+    """Let a log say in the block what is at least of this level."""
+    log = logging.getLogger(name)
     level = log.level
-    log.setLevel(logging.ERROR)
+    log.setLevel(least)
     try:
         yield
     finally:
         log.setLevel(level)
 
 
-SILENCED = host.Shared(_no_warnings)  # keeps warnings about data back, where they were said before or said otherwise
+# Keeps warnings about data back, where they were said before or said otherwise.
+SILENCED = host.Shared(functools.partial(logging_only, "idpgan.data", logging.ERROR))

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from idpgan.data.images import Images, to_unit
+from idpgan.device import own_random_state
 from idpgan.errors import InputError
 from idpgan.metrics.metric import Judging, Metric, MetricResult, MetricTable
 from idpgan.models.classifier import build_recognizer
@@ -196,7 +197,7 @@ def scores_by_network(
     batch_size = max(_MIN_BATCH, len(train) // _STEPS_PER_EPOCH)
     config = FitConfig(epochs=epochs, batch_size=batch_size, learning_rate=3e-3, weight_decay=1e-2, seed=seed)
     pixels, labels = pictures.to(device), people.to(device)
-    with torch.random.fork_rng(devices=[pixels.device] if pixels.is_cuda else []):  # dropout draws from torch's state
+    with own_random_state(pixels.device):  # dropout draws from torch's state
         torch.manual_seed(torch_seed(seed, _DROPOUT))
         fit_classifier(model, pixels, labels, config=config, held_back=(pixels, labels))
     return predict(model, tested.to(device)).cpu()

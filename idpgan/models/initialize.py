@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from idpgan.device import own_random_state
 from idpgan.errors import ConfigError, InputError
 from idpgan.host import own_state
 
@@ -48,7 +49,7 @@ def seeded_init(seed: int, stream: int = 0) -> Iterator[None]:
         True
     """
     mixed = torch_seed(seed, stream)
-    with torch.random.fork_rng(devices=[]):  # CPU only
+    with own_random_state("cpu"):
         torch.default_generator.manual_seed(mixed)
         yield
 

@@ -28,7 +28,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend
 
 from idpgan.errors import ConfigError, InputError
 from idpgan.models.adapters import adapt, adapter_weights, label_rows, rows_of
@@ -37,6 +37,7 @@ from idpgan.models.generator import Generator
 from idpgan.models.own import NETWORK, GeneratorOutline
 from idpgan.models.pipeline_folder import build_part, check_weights, encode, load_part
 from idpgan.models.tangent import factors
+from idpgan.privacy.precision import attention_by
 
 
 class PipelineSimulator:
@@ -329,7 +330,7 @@ class PipelineGenerator(Generator):
         Attention is computed in parts that `torch.func` can differentiate record by record: its fused kernels cannot.
         """
         labels = label.expand(len(inputs)) if self.num_classes else None
-        with sdpa_kernel(SDPBackend.MATH):
+        with attention_by(SDPBackend.MATH):
             answer = functional_call(self.network, dict(weights), (inputs, levels, labels)).sample
         return (answer[:, : inputs.shape[1]] - target).square().mean()  # some predict a variance too
 

@@ -13,13 +13,13 @@ float64, and the number of launches does not depend on what the matrices hold.
 
 from __future__ import annotations
 
-import threading
+import functools
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from idpgan.device import by_device, is_gpu
+from idpgan.device import by_device, is_gpu, set_threads
 from idpgan.errors import InputError
 from idpgan.lazy import torch
 
@@ -41,7 +41,6 @@ _FEWEST_PROBED = 8  # a call with fewer matrices is not probed
 _SAFE_CONDITION = 1e4  # of the wanted triplets: what `subspace` squares stays above the rounding of float32
 _MORE_ROUNDS = 2  # extra rounds of `subspace`; with them rank 20 worked on all of ORL's faces and all drawn faces tried
 _NEARLY = 200.0  # a residual up to this multiple of its limit gets more rounds, cheaper than a full decomposition
-_settings_lock = threading.Lock()  # torch has one thread count for future threads: one call at a time changes it
 
 
 def batched_svd(matrices: torch.Tensor, rank: int | None = None) -> Factors:
@@ -146,30 +145,9 @@ def _scaled(matrices: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _on_threads(work: Callable[[int, int], None], tasks: Sequence[tuple[int, int]], threads: int) -> None:
-    """Call ``work`` for every task on threads with one intra-op thread each; LAPACK runs outside Python's lock.
-
-    ``torch.set_num_threads`` sets the count of the calling thread and of all threads to come. A worker first reads the
-    count; otherwise torch would read the common count at its first operation and overwrite the worker's setting.
-    """
-    common: list[int] = []
-    ready = threading.Barrier(threads + 1)
-
-    def start_worker() -> None:
-        common.append(torch.get_num_threads())
-        ready.wait()  # all have read the count
-        torch.set_num_threads(1)
-        ready.wait()  # all have set their count
-
-    with ThreadPoolExecutor(threads, "svd", start_worker) as pool:
-        with _settings_lock:
-            futures = [pool.submit(work, *task) for task in tasks]  # starts the workers
-            ready.wait()
-            ready.wait()
-            # Restores the common count from a separate thread, so that the caller's count does not change.
-            restoring = threading.Thread(target=torch.set_num_threads, args=(common[0],))
-            restoring.start()
-            restoring.join()
-        for future in futures:
+    """Call ``work`` for every task on threads with one intra-op thread each; LAPACK runs outside Python's lock."""
+    with ThreadPoolExecutor(threads, "svd", functools.partial(set_threads, 1)) as pool:
+        for future in [pool.submit(work, *task) for task in tasks]:
             future.result()
 
 

@@ -24,12 +24,13 @@ from torch import Tensor
 from torch._C import _functorch
 from torch.func import grad_and_value, vmap
 from torch.nn import functional
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
 from idpgan.device import is_gpu
 from idpgan.privacy import layer_gradients as layers
 from idpgan.privacy.layer_gradients import Call, LayerGradient
+from idpgan.privacy.precision import attention_by
 from idpgan.privacy.tiles import Way
 
 Weights = Mapping[str, Tensor]
@@ -266,7 +267,7 @@ def _attention(recorder: _Recorder, query: Tensor, key: Tensor, value: Tensor, *
     if not plain or is_gpu(query.device) or query.dim() != 4:
         return functional.scaled_dot_product_attention(query, key, value, *args, **options)
     parts = [recorder.of_all(part) for part in (query, key, value)]
-    with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+    with attention_by(SDPBackend.FLASH_ATTENTION, SDPBackend.MATH):
         q, k, v = (part.flatten(0, 1) for part in parts)
         found = functional.scaled_dot_product_attention(q, k, v, **options)
     return recorder.of_one(found.unflatten(0, parts[0].shape[:2]))

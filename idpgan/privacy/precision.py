@@ -9,12 +9,14 @@ training"); what stands between them is float32, so that no other loop has other
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Literal
 
 import torch
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
 from idpgan.errors import ConfigError
@@ -44,20 +46,38 @@ def check_precision(precision: Precision, device: torch.device) -> None:
 def gpu_products(kind: Literal["ieee", "tf32"]) -> Iterator[None]:
     """Compute matrix products and convolutions of float32 on a CUDA device so in the block, by one kernel a shape.
 
-    On the CPU nothing changes.
+    The setting belongs to the process: of several threads the innermost block of each counts, and "ieee" wins, since
+    norms are proven in it. On the CPU nothing changes.
     """
-    cudnn = torch.backends.cudnn
-    parts = torch.backends.cuda.matmul, cudnn.conv  # type: ignore[attr-defined]  # made at run time
-    before, chosen = [part.fp32_precision for part in parts], (cudnn.deterministic, cudnn.benchmark)
-    for part in parts:
-        part.fp32_precision = kind
-    cudnn.deterministic, cudnn.benchmark = True, False  # kernels chosen by shape alone, without atomic additions
+    block = object()
+    with _lock:
+        if not _blocks:
+            _of_host[:] = _set()
+        _blocks[block] = threading.get_ident(), kind
+        _apply()
     try:
         yield
     finally:
-        for part, value in zip(parts, before, strict=True):
-            part.fp32_precision = value
-        cudnn.deterministic, cudnn.benchmark = chosen
+        with _lock:
+            del _blocks[block]
+            _apply()
+
+
+def _apply() -> None:
+    """Set what the open blocks ask for, and what the host had set where there is none."""
+    kinds = set(dict(_blocks.values()).values())  # a later block of a thread hides the earlier ones
+    kind = "ieee" if "ieee" in kinds else "tf32"
+    _set((kind, kind, True, False) if kinds else _of_host)  # kernels chosen by shape alone, without atomic additions
+
+
+def _set(values: Sequence[Any] = ()) -> list[Any]:
+    """Return the precision of products, that of convolutions, and how kernels are chosen; set them first, if given."""
+    backends: Any = torch.backends  # parts of it are made at run time
+    parts = backends.cuda.matmul, backends.cudnn.conv, backends.cudnn, backends.cudnn
+    named = list(zip(parts, ("fp32_precision", "fp32_precision", "deterministic", "benchmark"), strict=True))
+    for (part, name), value in zip(named, values, strict=False):
+        setattr(part, name, value)
+    return [getattr(part, name) for part, name in named]
 
 
 @contextlib.contextmanager
@@ -91,6 +111,15 @@ def _rounded(part: Any) -> Any:
     return part.bfloat16() if isinstance(part, torch.Tensor) and part.dtype == torch.float32 else part
 
 
+@contextlib.contextmanager
+def attention_by(*kernels: SDPBackend) -> Iterator[None]:
+    """Attend by one of these kernels in the block. The switch belongs to the process, so threads take turns."""
+    with _kernels, sdpa_kernel(list(kernels)):
+        yield
+
+
+_lock, _kernels = threading.Lock(), threading.RLock()
+_blocks, _of_host = dict[object, tuple[int, str]](), list[Any]()  # open blocks of `gpu_products`; what was set before
 _PRODUCTS = {
     functional.linear,
     functional.conv2d,

@@ -36,6 +36,7 @@ import torch
 from torch import Tensor
 
 from idpgan import checks
+from idpgan.device import computing_on
 from idpgan.privacy.precision import Precision, gpu_products, products_in
 
 Way = Literal["capture", "vmap"]
@@ -99,13 +100,8 @@ class Tiles:
     @contextlib.contextmanager
     def computing(self) -> Iterator[None]:
         """Let `threads` threads compute in the block, and as many as before after it; see also `products`."""
-        before = torch.get_num_threads()
-        torch.set_num_threads(self.threads)
-        try:
-            with gpu_products("ieee" if self.precision == "float32" else "tf32"):
-                yield
-        finally:
-            torch.set_num_threads(before)
+        with computing_on(self.threads), gpu_products("ieee" if self.precision == "float32" else "tf32"):
+            yield
 
     def products(self) -> AbstractContextManager[Any]:
         """Compute the gradients of records in the block in their precision."""

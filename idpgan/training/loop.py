@@ -9,6 +9,7 @@ from typing import Literal
 
 import torch
 
+from idpgan.device import set_threads
 from idpgan.errors import InputError
 from idpgan.files import pasted
 from idpgan.privacy.event import Event
@@ -75,7 +76,7 @@ def train(
         InputError: If the saved state is damaged or belongs to another run.
         LostRankError: If another process ends; the state saved last goes on.
     """
-    torch.set_num_threads(torch.get_num_threads())  # MKL takes so many too from now on, here and in a resumed run
+    set_threads(torch.get_num_threads())  # MKL takes so many too from now on, here and in a resumed run
     # Setup: continue from the saved state, or do the one-time private reads; the ledger keeps them with their charge.
     store = StateStore(run, fingerprint, ledger, ranks.size, method.computation)
     recorder = stats.Recorder(run.stats, config.batch_size)

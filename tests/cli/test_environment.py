@@ -263,6 +263,74 @@ def test_a_signal_while_training_saves_and_says_which(run, tiny, tmp_path, monke
     assert "--resume" in out
 
 
+IMPORTS = """
+import os, signal, sys
+class Finder:
+    left = {left}
+    def find_spec(self, name, *_):
+        Finder.left -= name == {name!r} if {name!r} else 1
+        if not Finder.left:
+            os.kill(os.getpid(), signal.SIGINT)
+signal.signal(signal.SIGINT, signal.default_int_handler)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["idpgan", "doctor"]
+from idpgan.__main__ import main
+main()
+"""
+MOMENTS = [("typer", 1), ("torch", 1)]
+LATER = [
+    ("numpy", 1),
+    ("numpy.random.mtrand", 1),
+    ("torch._C", 1),
+    ("torch.optim", 1),
+    ("pydantic", 1),
+    ("idpgan.device", 1),
+]
+LATER += [("", left) for left in (25, 50, 150, 300, 450, 600, 750, 900, 1100, 1300, 1500)]
+
+
+@pytest.mark.parametrize(("name", "left"), [*MOMENTS, *(pytest.param(*each, marks=pytest.mark.slow) for each in LATER)])
+def test_ctrl_c_while_a_command_is_imported_is_one_line(tmp_path, name, left):
+    """At the import of a module, or at the so-many-th import of all."""
+    code = IMPORTS.format(name=name, left=left)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    if not name and not done.returncode:
+        pytest.skip("all was imported by then")
+    assert (done.returncode, done.stderr.count("\n")) == (130, 1), done.stderr
+    assert done.stderr.startswith("idpgan: stopped by Ctrl-C; ")
+
+
+def test_what_a_signal_became_in_an_import_is_the_signal(run, monkeypatch):
+    """Bindings make an ImportError of it, say; without a signal it stays what it is."""
+    came = []
+
+    def broken(*_, **__):
+        try:
+            if came:
+                os.kill(os.getpid(), came.pop())
+        except BaseException as error:
+            raise ImportError("a binding could not be initialized") from error
+        raise ImportError("no such module")
+
+    held = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr("idpgan.commands.doctor.examine", broken)
+    try:
+        came.append(signal.SIGINT)
+        assert one_line(run("doctor"), "stopped by Ctrl-C", code=130)
+        with pytest.raises(ImportError, match="no such module"):
+            run("doctor")
+        monkeypatch.setattr("idpgan.commands._group", lambda: broken)
+        came.append(signal.SIGINT)
+        assert one_line(run("doctor"), "nothing was begun", code=130)
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in the background
+        came.append(signal.SIGINT)
+        with pytest.raises(ImportError, match="no such module"):
+            run("doctor")
+    finally:
+        signal.signal(signal.SIGINT, held)
+
+
 def test_a_closed_pipe_and_a_full_disk_behind_stdout():
     command = f"{sys.executable} -m idpgan methods --json"
     full = subprocess.run(["sh", "-c", f"{command} > /dev/full"], capture_output=True, text=True)

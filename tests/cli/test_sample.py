@@ -8,7 +8,7 @@ import signal
 import numpy as np
 import pytest
 
-from idpgan.commands.command import Terminated, sigterm_raises
+from idpgan.commands.command import Terminated, signals_raise
 from idpgan.data.images import attribute_classes
 from idpgan.errors import InputError
 from idpgan.metrics.source import read_images
@@ -119,7 +119,7 @@ def test_sigterm_leaves_nothing_behind(finished_run, tmp_path, monkeypatch, name
 
     monkeypatch.setattr(export, where, stopped)
     before = signal.getsignal(signal.SIGTERM)
-    with pytest.raises(Terminated), sigterm_raises():
+    with pytest.raises(Terminated), signals_raise():
         export.export_samples(finished_run, 5, tmp_path / name)
     assert calls[1]  # negative control: something lay there already
     assert list(tmp_path.iterdir()) == []

@@ -29,6 +29,7 @@ from idpgan.data.config import DataConfig
 from idpgan.data.source import DataSet, PublicFacts, Read, Refused, Source, labeled, warn_of_null
 from idpgan.device import check_memory
 from idpgan.errors import DataError
+from idpgan.host import Shared
 
 SIDE = 28  # px
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
@@ -97,11 +98,10 @@ class IdxFiles(NamedTuple):
         """Let torchvision download the set below the root, whole or not at all; return the files like `_located`."""
         from torchvision import datasets
 
-        is_new, timeout = not root.exists(), socket.getdefaulttimeout()
-        socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)  # torchvision sets no timeout, and would hang behind a firewall
+        is_new = not root.exists()
         try:
             root.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=root) as scratch:
+            with _PATIENT, tempfile.TemporaryDirectory(dir=root) as scratch:
                 getattr(datasets, self.downloaded)(scratch, download=True)
                 (Path(scratch) / self.downloaded).rename(root / self.downloaded)
         except (OSError, RuntimeError, http.client.HTTPException) as error:
@@ -114,9 +114,21 @@ class IdxFiles(NamedTuple):
                 f"({' '.join(str(error).split())}). Put {names} there, or say where they are: --data-root DIR, "
                 "data.root or IDPGAN_DATA."
             ) from error
-        finally:
-            socket.setdefaulttimeout(timeout)
         return {file: root / self.downloaded / "raw" / file for file in TRAIN + TEST}
+
+
+@contextlib.contextmanager
+def _patient() -> Iterator[None]:
+    """Give connections a timeout: torchvision sets none, and would hang behind a firewall."""
+    timeout = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_TIMEOUT)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(timeout)
+
+
+_PATIENT = Shared(_patient)
 
 
 def _shape(path: Path, ndim: int) -> tuple[int, ...]:
