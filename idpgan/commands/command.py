@@ -324,8 +324,8 @@ def signals_raise() -> Iterator[None]:
     try:
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for changed, handler in previous.items():
+            signal.signal(changed, signal.SIG_DFL if handler is None else handler)
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:

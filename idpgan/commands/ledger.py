@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import datetime
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from idpgan.training.config import RunConfig
 
 _UNKNOWN = (
-    "copies of the folder, links to it and to its files, and what it cost under another name",
+    "copies of the folder, links to it and to its files, and what it cost before it was moved far",
     "other machines",
     "runs and streams that lie elsewhere (--runs DIR), were moved or deleted",
     "ledgers under other names (--ledger FILE)",
@@ -181,7 +181,7 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
         InputError: If a folder is missing, or a ledger cannot be used.
         DataError: If the folder cannot be listed.
     """
-    from idpgan.privacy.folder_ledger import FolderLedger, chains, ledger_of, places_of, total
+    from idpgan.privacy.folder_ledger import FolderLedger, chains, ledger_of, moved, places_of, total
     from idpgan.privacy.guarantee import Relation
 
     for path in (folder, *places):
@@ -204,7 +204,7 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
         folder=root,
         spending=tuple(sorted([*rows, *streams], key=lambda row: row.item.date)),
         totals=tuple(total(reached, unit, weakest) for unit in sorted({unit for unit, _ in pairs})),
-        remarks=(*remarks, *_gone(root)),
+        remarks=(*remarks, *moved(folder, reached), *_gone(root, {ledger.path for ledger in ledgers})),
         limits=tuple(_limits(reached)),
         uncharged=uncharged,
     )
@@ -226,13 +226,13 @@ def _limits(reached: Sequence[Chain]) -> Iterator[tuple[Path, Limit, Guarantee]]
         yield limited.path, limit, max(costs, key=lambda cost: cost.epsilon)
 
 
-def _gone(root: Path) -> Iterator[str]:
-    """Name the ledgers beside a folder whose own folder is gone: this one may have had its name."""
+def _gone(root: Path, counted: Collection[Path]) -> Iterator[str]:
+    """Name the ledgers beside a folder whose own folder is gone and that do not know it: it may have had that name."""
     from idpgan.data.image_files import LEDGER
 
     for path in sorted(root.parent.glob(f"*{LEDGER}")):
         name = path.name.removesuffix(LEDGER)
-        if not path.with_name(name).exists():
+        if path not in counted and not path.with_name(name).exists():
             yield (
                 f"NOT COUNTED: {path}, whose folder is gone. If {root.name} was called {name} before, its images paid "
                 "for that too: give it its name back."

@@ -1,8 +1,9 @@
 """The ledger of a folder that is published again and again: every publication, and what they cost together.
 
 The file lies beside the folder and belongs to it by name, not by content: a folder with one more image is still the
-same folder. The file lists the publications, each with its charges, and `idpgan.privacy.totals` says what they cost
-together. A publication is recorded on the disk before its images are read.
+same folder. It also notes by what number the disk knows the folder: one that was renamed, or moved nearby, goes on with
+the ledger that knew it, beside that of its new name. The file lists the publications, each with its charges, and
+`idpgan.privacy.totals` says what they cost together. A publication is recorded on the disk before its images are read.
 
 A ledger may have a limit, the curator's rule for whoever works with the images: it stops mistakes, and whoever can
 write the ledger can write another. `FolderLedger.pay` is the one way onto a ledger, and asks the limit of every ledger
@@ -20,7 +21,9 @@ import contextlib
 import dataclasses
 import functools
 import json
+import logging
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,6 +37,7 @@ from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Guarantee, Relation, Unit, check_budget, parse_unit
 from idpgan.privacy.totals import Part, Total
 
+_LOG = logging.getLogger(__name__)
 FORMAT, OLD_FORMAT = "idpgan folder ledger 2", "idpgan folder ledger 1"  # the old one has no limits and no runs
 _MOST_BYTES = 1 << 26
 _REMEDY = "What was spent is unknown: restore it from a copy."
@@ -164,12 +168,14 @@ class FolderLedger:
         folder: Name of the folder that it belongs to.
         publications: What stands on it.
         limits: All that were ever set; the last one holds.
+        known: Numbers (inodes) by which its disk knew the folders that lay under this name when it was written.
     """
 
     path: Path
     folder: str
     publications: tuple[Publication, ...] = ()
     limits: tuple[Limit, ...] = ()
+    known: frozenset[int] = dataclasses.field(default=frozenset(), compare=False)
 
     @property
     def limit(self) -> Limit | None:
@@ -208,7 +214,10 @@ class FolderLedger:
             entries = [{**row, "run": ""} for row in data["publications"]] if old else data["publications"]
             publications = tuple(map(Publication.from_json, entries))
             limits = () if old else tuple(map(Limit.from_json, data["limits"]))
-        return cls(path, data["folder"], publications, limits)
+            known = data.get("known", [])
+            if not isinstance(known, list) or any(type(number) is not int for number in known):
+                raise TypeError("it knows a folder by what is no number")
+        return cls(path, data["folder"], publications, limits, frozenset(known))
 
     @classmethod
     @contextmanager
@@ -241,8 +250,11 @@ class FolderLedger:
                 locks.enter_context(
                     books.locked(path, busy=f"a publication on the ledger {path} is running. Wait for it.")
                 )
-            refuse_beyond(folder, chains(folder, after), publications)
+            reached = chains(folder, after)
+            refuse_beyond(folder, reached, publications)
             after.write()
+        for line in moved(folder, reached):
+            _LOG.warning("%s", line)
         return after
 
     def limited(self, limit: Limit) -> Self:
@@ -263,9 +275,15 @@ class FolderLedger:
             "folder": self.folder,
             "publications": [publication.to_json() for publication in self.publications],
             "limits": [limit.to_json() for limit in self.limits],
+            "known": sorted(self._known_now()),
         }
         text = json.dumps({**content, "checksum": books.checksum(content)}, indent=1, allow_nan=False) + "\n"
         files.write_text_atomic(self.path, text, mode=files.PRIVATE_FILE)
+
+    def _known_now(self) -> frozenset[int]:
+        """Return what it knows with the folder beside it, if it is that one's by name; nothing is ever forgotten."""
+        beside = self.path.with_name(self.folder) if self.path.name == self.folder + LEDGER else Path()
+        return self.known | {number for number, _ in _on_disk(beside)}
 
 
 Chain = tuple[FolderLedger, ...]  # the ledgers that charge the images of one place, the named folder's own first
@@ -309,21 +327,81 @@ def chains(
     root, mine = folder.resolve(), _canonical(own.path)
     inside = walk(root, ledgers=True)
     read = {real(path.parent) / path.name: FolderLedger.read(path, None) for path in inside}
+    knowing = _knowing(root, read)
     loose = {path for path, ledger in read.items() if path.name != ledger.folder + LEDGER}
     charged = [path.with_name(path.name.removesuffix(LEDGER)) for path in inside]
     places = {(path, real(path)) for path in (root, *charged, *runs) if path.is_relative_to(root)}
     places |= places_of(root)
     ways: set[tuple[tuple[Path, ...], tuple[Path, ...]]] = set()
+    numbers = functools.cache(_on_disk)
     for place in places:
         above = {around for way in place for around in (way, *way.parents)}
         paths = {real(around.parent) / (around.name + LEDGER) for around in above if around.name}
         read |= {path: FolderLedger.read(path, path.name.removesuffix(LEDGER)) for path in paths - {mine, *read}}
+        former = {
+            _canonical(ledger.path): ledger
+            for around in above
+            for known in numbers(around)
+            for ledger in knowing[known]
+        }
+        read, paths = former | read, paths | set(former)
         nested = sorted(path for path in (paths | loose) - {mine} if read[path].publications or read[path].limits)
         ways.add((tuple(nested), tuple(sorted({real(around) for around in above} & set(runs)))))
     return tuple(
         (own, *(read[path] for path in nested), *(ledger for at in further for ledger in runs[at]))
         for nested, further in sorted(ways)
     )
+
+
+def _on_disk(folder: Path) -> tuple[tuple[int, int], ...]:
+    """Return number and disk of a folder, whatever its name; nothing if there is none, or it is a disk of its own."""
+    if not folder.name or not folder.is_dir():
+        return ()
+    status = folder.stat()
+    return ((status.st_ino, status.st_dev),) if status.st_dev == folder.parent.stat().st_dev else ()
+
+
+def _knowing(
+    root: Path, read: Mapping[Path, FolderLedger] | None = None
+) -> Mapping[tuple[int, int], list[FolderLedger]]:
+    """Return the ledgers near a real folder by the folders that they know: beside those around it, and one aside.
+
+    A ledger that cannot be read is passed over: where it is that of a folder by its name, `chains` refuses it.
+    """
+    near = [path for base in root.parents for path in base.glob(f"*{LEDGER}")]
+    near += [path for base in root.parents if base.name for path in base.glob(f"*/*{LEDGER}")]
+    found = dict(read or {})
+    for path in near:
+        with contextlib.suppress(InputError, OSError):
+            found.setdefault(_canonical(path), FolderLedger.read(_canonical(path), None))
+    knowing = defaultdict[tuple[int, int], list[FolderLedger]](list)
+    for path, ledger in found.items():
+        for number in ledger.known:
+            knowing[number, path.stat().st_dev].append(ledger)
+    return knowing
+
+
+def moved(folder: Path, reached: Sequence[Chain]) -> Iterator[str]:
+    """Say which ledgers in the chains of a folder are of before it, or a folder around it, was renamed or moved.
+
+    And say where the folder's own ledger, by its name, was begun for another folder.
+    """
+    place, own = folder.resolve(), reached[0][0]
+    for ledger in {ledger.path: ledger for chain in reached for ledger in chain}.values():
+        for around in (place, *place.parents):
+            for number, disk in _on_disk(around):
+                if number in ledger.known and ledger.path.stat().st_dev == disk and ledger.path != ledger_of(around):
+                    former = ledger.path.with_name(ledger.folder)
+                    yield (
+                        f"{around} was {former}, whose ledger counts (charges: {len(ledger.publications)}"
+                        f"{f', the limit {ledger.limit.guarantee}' if ledger.limit else ''}). If these are other "
+                        f"images, move {ledger.path} away."
+                    )
+    if own.known and {number for number, _ in _on_disk(place)}.isdisjoint(own.known):
+        yield (
+            f"the ledger {own.path} was begun for another folder of this name, or for this one before it was copied: "
+            "what stands there counts. If these are other images, give the folder another name."
+        )
 
 
 def total(chains: Sequence[Chain], unit: Unit, relation: Relation = Relation.REPLACE_ONE) -> Total:
@@ -374,7 +452,8 @@ def refuse_limited(paths: Sequence[Path]) -> None:
         LimitError: Naming the folder.
     """
     for folder in sorted({above for path in paths for above in path.resolve().parents if above.name}):
-        if FolderLedger.read(ledger_of(folder), folder.name).limit is not None:
+        former = [ledger for number in _on_disk(folder) for ledger in _knowing(folder)[number]]
+        if any(ledger.limit for ledger in (FolderLedger.read(ledger_of(folder), folder.name), *former)):
             raise LimitError(f"the images of {folder} are under a limit. Give the folder itself, whose ledger counts.")
 
 
@@ -400,7 +479,8 @@ def _refuse_unseen(folder: Path, own: FolderLedger, limited: Sequence[FolderLedg
         )
     for ledger in limited:
         home = ledger.path.parent.resolve() / ledger.path.name.removesuffix(LEDGER)
-        if not place.is_relative_to(home) and not home.is_relative_to(place):
+        former = any(number in ledger.known for way in (place, *place.parents) for number, _ in _on_disk(way))
+        if not former and not place.is_relative_to(home) and not home.is_relative_to(place):
             raise LimitError(
                 f"{folder} leads by a link to images of {home}, whose limit would not see this charge. Name that "
                 "folder itself, or remove the link."

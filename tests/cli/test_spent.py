@@ -267,7 +267,7 @@ HISTORIES = {  # what happens to a folder with a publication and a run, and what
         2.0,
         None,
     ),
-    "renamed": (lambda at: (at / "faces").rename(at / "photos"), "photos", 0.0, "If photos was called faces before"),
+    "renamed": (lambda at: (at / "faces").rename(at / "photos"), "photos", 0.0, "whose ledger counts (charges: 1)"),
     "renamed with its ledger's folder": (lambda at: shutil.move(at / "faces", at / "new"), "new", 0.0, "images"),
     "copied": (lambda at: shutil.copytree(at / "faces", at / "copy"), "copy", 0.0, "copies of the folder"),
     "hard links": (

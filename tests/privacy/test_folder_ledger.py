@@ -1,12 +1,15 @@
 """The ledger of a folder: publications add up across units as far as one bounds the other."""
 
+import json
 import math
 import random
+import shutil
+from pathlib import Path
 
 import pytest
 
 from idpgan.errors import InputError
-from idpgan.privacy import Event, Relation, Unit
+from idpgan.privacy import Event, Relation, Unit, books
 from idpgan.privacy.folder_ledger import FolderLedger, Publication, chains, ledger_of, total
 
 
@@ -197,3 +200,67 @@ def test_a_nested_ledger_that_cannot_be_read_is_refused(tmp_path, place):
     ledger_of(spoiled).write_text("{}")
     with pytest.raises(InputError, match=f"the ledger .*{spoiled.name}.ledger.json cannot be used"):
         spent(asked)
+
+
+def moves(tmp_path):
+    """What happens to data/faces, and where it is then."""
+    data = tmp_path / "data"
+    return {
+        "renamed": (lambda: (data / "faces").rename(data / "photos"), "data/photos"),
+        "renamed twice": (
+            lambda: (data / "faces").rename(data / "a").rename(data / "photos"),
+            "data/photos",
+        ),
+        "its parent renamed": (lambda: data.rename(tmp_path / "old"), "old/faces"),
+        "both renamed": (lambda: (data / "faces").rename(data / "photos") and data.rename(tmp_path / "b"), "b/photos"),
+        "moved down": (lambda: (data / "new").mkdir() or (data / "faces").rename(data / "new" / "x"), "data/new/x"),
+        "moved up": (lambda: (data / "faces").rename(tmp_path / "faces"), "faces"),
+        "moved aside": (lambda: (tmp_path / "b").mkdir() or (data / "faces").rename(tmp_path / "b" / "f"), "b/f"),
+        "stays": (lambda: None, "data/faces"),
+    }
+
+
+@pytest.mark.parametrize("name", moves(Path()))
+def test_a_folder_that_was_moved_keeps_what_it_cost(tmp_path, name):
+    charge(tmp_path / "data" / "faces", publication("image", 2.0))
+    move, then = moves(tmp_path)[name]
+    move()
+    assert spent(tmp_path / then).guarantee.epsilon == pytest.approx(2)
+    charge(tmp_path / then, publication("image", 1.0))
+    assert spent(tmp_path / then).guarantee.epsilon == pytest.approx(3)
+    (tmp_path / then / "s1").mkdir()
+    assert spent(tmp_path / then / "s1").counted == 2
+    aside = tmp_path / "other"
+    aside.mkdir()
+    assert spent(aside).guarantee.epsilon == 0  # negative control: of another folder beside it nothing
+
+
+def test_a_folder_that_gets_its_name_back_has_what_it_cost_under_both(tmp_path):
+    faces, photos = tmp_path / "faces", tmp_path / "photos"
+    charge(faces, publication("image", 2.0))
+    charge(faces.rename(photos), publication("image", 1.0))
+    photos.rename(faces)
+    assert spent(faces).guarantee.epsilon == pytest.approx(3)
+    charge(faces, publication("image", 4.0))
+    assert spent(faces.rename(photos)).guarantee.epsilon == pytest.approx(7)
+
+
+def test_another_folder_at_the_old_name_over_counts_and_the_moved_one_loses_nothing(tmp_path):
+    faces, photos = tmp_path / "faces", tmp_path / "photos"
+    charge(faces, publication("image", 2.0))
+    faces.rename(photos)
+    charge(faces, publication("image", 1.0))  # of other images
+    assert spent(faces).guarantee.epsilon == pytest.approx(3)
+    assert spent(photos).guarantee.epsilon == pytest.approx(3)  # never too little
+    shutil.copytree(faces, tmp_path / "copy")
+    assert spent(tmp_path / "copy").guarantee.epsilon == 0  # a copy is another folder, as documented
+
+
+def test_a_moved_ledger_of_elsewhere_that_is_damaged_or_of_an_older_version_is_passed_over(tmp_path):
+    charge(tmp_path / "faces", publication("image", 2.0))
+    (tmp_path / "broken.ledger.json").write_text("{")
+    content = json.loads((tmp_path / "faces.ledger.json").read_text())
+    del content["known"], content["checksum"]
+    (tmp_path / "faces.ledger.json").write_text(json.dumps({**content, "checksum": books.checksum(content)}))
+    assert spent(tmp_path / "faces").guarantee.epsilon == pytest.approx(2)
+    assert spent((tmp_path / "faces").rename(tmp_path / "photos")).guarantee.epsilon == 0  # it knows none by itself

@@ -12,7 +12,15 @@ import pytest
 from idpgan.errors import InputError
 from idpgan.privacy import Event, Relation, Unit
 from idpgan.privacy.books import checksum, lock_of
-from idpgan.privacy.folder_ledger import OLD_FORMAT, FolderLedger, Limit, LimitError, Publication, ledger_of
+from idpgan.privacy.folder_ledger import (
+    OLD_FORMAT,
+    FolderLedger,
+    Limit,
+    LimitError,
+    Publication,
+    ledger_of,
+    refuse_limited,
+)
 
 LIMIT = Limit(3.0, 0.0, Unit.IMAGE, "today")
 
@@ -199,3 +207,26 @@ def test_only_what_is_no_looser_passes_for_the_same_limit():
     for several in itertools.chain.from_iterable(itertools.combinations(looser, n) for n in range(4)):
         changed = dataclasses.replace(LIMIT, **{name: looser[name] for name in several})
         assert LIMIT.allows(changed) == (not several)
+
+
+def test_a_limit_goes_with_its_folder_under_another_name(folders, caplog):
+    faces = folders[0]
+    limit(faces)
+    pay(faces, row(1.0))
+    photos = faces.rename(faces.with_name("photos"))
+    for place in (photos, photos / "s1"):
+        with pytest.raises(LimitError, match=r"faces\.ledger\.json"):
+            pay(place, row(2.5))
+    with pytest.raises(LimitError, match="under a limit"):
+        refuse_limited([photos / "s1" / "1.png"])
+    assert not caplog.text
+    pay(photos, row(1.0))
+    assert f"{photos} was {faces}, whose ledger counts (charges: 1, the limit epsilon = 3" in caplog.text
+    photos.rename(faces)
+    with pytest.raises(LimitError):
+        pay(faces, row(1.5))  # what was paid under the other name counts
+    pay(faces, row(0.5))
+    beside = faces.with_name("beside")
+    beside.mkdir()
+    refuse_limited([beside / "1.png"])  # negative control
+    pay(beside, row(9.0))
