@@ -6,6 +6,7 @@ import hashlib
 import math
 import os
 import re
+import traceback
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -227,16 +228,17 @@ def _tell(done: Prepared, options: PrepareOptions) -> None:
             )
     if done.unlabelled:
         print(f"Left out, without a label: {done.unlabelled:,} photos.")
-    if done.missing:
-        print(f"Left out, rows without a photo: {_some(done.missing)} ({len(done.missing):,} in all).")
     if done.enlarged:
         print(f"{done.enlarged:,} were smaller and have been enlarged: they are blurred.")
     if done.all_grey:
         print("None has a color: --grey makes the images a third of the size.")
-    if done.left_out:
-        print(f"Left out, no photos by their names: {_some(done.left_out)} ({len(done.left_out):,} in all).")
-    if done.twins:
-        print(f"Left out, raw files beside a readable one of the same shot: {_some(done.twins)} ({len(done.twins):,}).")
+    for what, names in (
+        ("rows without a photo", done.missing),
+        ("no photos by their names", done.left_out),
+        ("raw files beside a readable one of the same shot", done.twins),
+    ):
+        if names:
+            print(f"Left out, {what}: {_some(names)} ({len(names):,} in all).")
     if done.leftovers:
         print(f"Left out, in hidden folders and what systems leave behind: {in_folders(done.leftovers)} photos.")
     if done.refused:
@@ -362,12 +364,9 @@ class _Making(NamedTuple):
 
 def _of_picture(error: Exception) -> bool:
     """Tell whether OpenCV or Pillow refused one picture's numbers or size; what we call wrongly is no photo's fault."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    place = "" if trace is None else str(trace.tb_frame.f_globals.get("__name__", ""))
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
     of_numbers = isinstance(error, ValueError | ArithmeticError | SystemError | RuntimeError)
-    return type(error).__module__ == "cv2" or (of_numbers and place.startswith("PIL."))
+    return type(error).__module__ == "cv2" or (of_numbers and frame.f_globals["__name__"].startswith("PIL."))
 
 
 def _refuse_faceless(made: list[_Made], options: PrepareOptions) -> None:

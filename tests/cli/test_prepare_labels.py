@@ -182,7 +182,7 @@ def test_the_readable_file_of_a_shot_is_taken(run, photos):
     code, out, _ = run("prepare", photos, photos.parent / "out", "--size", 28, "--folders", "none")
     assert code == 0
     assert "6 of 7 photos are in" in out
-    assert "raw files beside a readable one of the same shot: a/0.CR2, b/1.dng, b/3.heic (3)." in out
+    assert "raw files beside a readable one of the same shot: a/0.CR2, b/1.dng, b/3.heic (3 in all)." in out
     assert "b/lone.png is not a picture that can be read here; convert it to JPEG or PNG" in out
 
 
