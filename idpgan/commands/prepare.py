@@ -150,6 +150,7 @@ class Prepared:
         leftovers: Photos in hidden folders and in what file systems leave behind, by the name of the folder.
         unlabelled: Photos that were left out because they have no label.
         missing: Files of rows that were left out because there is no such photo.
+        blank: Photos without a label that were not left out, where others have one.
         dicom: Number of DICOM files among the photos.
         aligned: How many photos were put in place by their "eyes", by the box of the "face" or by the "middle" of the
             photo, and in how many "none" is found; empty where no face was looked for.
@@ -169,6 +170,7 @@ class Prepared:
     leftovers: dict[str, int]
     unlabelled: int
     missing: tuple[str, ...]
+    blank: int
     dicom: int
     aligned: dict[str, int]
 
@@ -226,6 +228,8 @@ def _tell(done: Prepared, options: PrepareOptions) -> None:
             print(
                 "Each is shown by its own window, or else by all that its bits can hold: a CT is then grey (--window)."
             )
+    if done.blank:
+        print(f"Without a label or a row in the table: {done.blank:,} photos (--only-labelled leaves them out).")
     if done.unlabelled:
         print(f"Left out, without a label: {done.unlabelled:,} photos.")
     if done.enlarged:
@@ -445,6 +449,7 @@ def _report(out: Path, planned: Planned, made: list[_Made], shape: tuple[int, in
         leftovers=planned.leftovers,
         unlabelled=planned.unlabelled,
         missing=planned.missing,
+        blank=planned.blank,
         dicom=sum(is_dicom(photo.source) for photo in planned.photos),
         aligned=placed if any(placed.values()) else {},
     )

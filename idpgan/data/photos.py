@@ -52,6 +52,7 @@ class Planned(NamedTuple):
     leftovers: dict[str, int]  # as `image_files.leftovers` counts them
     unlabelled: int = 0  # photos that were left out because they have no label
     missing: tuple[str, ...] = ()  # files of rows that were left out because there is no such photo
+    blank: int = 0  # photos without a label that were not left out, where others have one
 
 
 class LabelTable(NamedTuple):
@@ -142,6 +143,7 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
         image_files.leftovers(source, SUFFIXES),
         len(photos) - len(kept),
         missing,
+        sum(not labelled[index] for index in kept) if columns else 0,
     )
 
 

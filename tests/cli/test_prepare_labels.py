@@ -264,6 +264,17 @@ def test_rows_without_a_photo_are_left_out_by_the_option_that_is_named(run, phot
     assert (photos.parent / "out" / "metadata.csv").read_text() == "file_name,mood\na/0.png,glad\nb/1.png,sad\n"
 
 
+def test_photos_without_a_label_are_said_with_the_option(run, photos):
+    (photos.parent / "t.csv").write_text("file_name,mood\na/0.png,glad\nb/1.png,\n")
+    command = ["prepare", photos, photos.parent / "out", "--size", 28, "--table", photos.parent / "t.csv"]
+    assert "Without a label or a row in the table: 5 photos (--only-labelled leaves them out)." in run(*command)[1]
+    out = run(*command[:2], photos.parent / "less", *command[3:], "--only-labelled")[1]
+    assert "Without a label or a row" not in out
+    assert "Left out, without a label: 5 photos." in out
+    out = run(*command[:2], photos.parent / "folders", "--size", 28, "--folders", "person")[1]
+    assert "Without a label or a row" not in out
+
+
 def test_rows_of_which_none_has_a_photo_are_refused_with_the_option_too(photos):
     with pytest.raises(ValueError, match="which is not a photo"):
         prepared(photos, ["file_name,mood", "c/9.png,sad"], skip_missing=True)
