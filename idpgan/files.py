@@ -34,6 +34,10 @@ PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # permissions of everything outside
 PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.(?:part|old)")  # the hidden name of what is incomplete, or replaced now
 _NO_FSYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of a folder: CIFS, gocryptfs, sshfs, VirtualBox
 _UNFLUSHED: set[int] = set()  # disks that were named in the log
+LEFTOVERS = frozenset((  # what desktops, file systems, network storage and archives leave behind, in lower case
+    ".ds_store", ".directory", ".cache", ".ipynb_checkpoints", "thumbs.db", "desktop.ini", "@eadir", "#recycle",
+    "#snapshot", "@recycle", "$recycle.bin", "recycler", "system volume information", "lost+found", "__macosx",
+))  # fmt: skip
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # reverse the rest of a line
 
 
@@ -362,6 +366,11 @@ def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20, *, lo
             f"{os.fspath(path)} needs {num_bytes / 1e6:,.2f} MB, and {free / 1e6:,.2f} MB are free on that disk. "
             "Make room there, or write to another disk."
         )
+
+
+def left_behind(name: str) -> bool:
+    """Whether systems and Git leave files or folders of a name beside those of users."""
+    return name.lower() in LEFTOVERS or name.startswith((".git", "._"))
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:

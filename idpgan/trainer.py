@@ -25,7 +25,7 @@ import torch
 from safetensors import SafetensorError
 
 from idpgan.config import apply_overrides, dump_toml, load_table
-from idpgan.data.config import DataConfig
+from idpgan.data.config import DataConfig, folders_of
 from idpgan.data.load import DataShape, Split, known_shape, load
 from idpgan.device import resolve_device
 from idpgan.errors import ConfigError, InputError
@@ -40,7 +40,7 @@ from idpgan.privacy.ledger import Ledger
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.artifact import Artifact
-from idpgan.release.folder import drawn_by, refuse_closed, write_release
+from idpgan.release.folder import drawn_by, refuse_place, write_release
 from idpgan.release.settings import settings_of_run
 from idpgan.release.statement import PRIVACY
 from idpgan.run import RunFolder, describe_environment, passing_folder, refuse_used
@@ -85,8 +85,9 @@ def plan(config: RunConfig, out: Path | None = None, shape: DataShape | None = N
     resolve_device(config.training.device)
     if out is not None:
         refuse_used(RunFolder(out))
-        refuse_closed(out, f"--out {out}")
-    check_writable(Path("runs", "new") if out is None else out)
+    place = Path("runs", "new") if out is None else out
+    refuse_place(place, f"--out {place}", folders_of(vars(config.data)))
+    check_writable(place)
     planned: RunPlan = plan_run(config, known_shape(config.data) if shape is None else shape)
     planned.check()
     check_total(planned)

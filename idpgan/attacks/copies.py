@@ -8,6 +8,7 @@ correlation at all places, with slow changes of brightness taken out, which inde
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from idpgan.progress import Progress, silent
 
 FALSE_ALARMS = 0.01  # share of the others that is taken for copies, at most
 LEAST_CORRELATION = 0.7  # of a copy
+CERTAIN, LEAST_CERTAIN = 0.9, 10  # correlation of copies that need no test; least synthetic images that are such ones
 FLAT = 4.0  # grey levels of standard deviation, below which an image shows nothing that could be recognized
 ORIENTATIONS = tuple(
     mirror + turn
@@ -54,6 +56,7 @@ class Copies:
         equal_of_others: Whether each of the others is equal to a synthetic image; bool (m,).
         found_of_others: Whether each of the others is found, by the same threshold; bool (m,).
         threshold: The correlation above which an image is found: at most 1 % of the others are.
+        highest_of_others: The highest correlation of one of the others.
     """
 
     equal: Tensor
@@ -64,6 +67,7 @@ class Copies:
     equal_of_others: Tensor
     found_of_others: Tensor
     threshold: float
+    highest_of_others: float
 
     @property
     def false_alarms(self) -> float:
@@ -80,6 +84,21 @@ class Copies:
         sides = ((self.found, members), (self.found_of_others, others))
         counts = [len(people[where].unique()) for where, people in sides]
         return {"found_people": counts, "people": [len(people.unique()) for _, people in sides]}
+
+    def certain(self) -> Copies | None:
+        """Return those copies of members, and of nobody else, that are facts whatever images hang together; or None.
+
+        One that is equal is one, where none of the others is. Changed ones fit better than any of the others does, and
+        are ten synthetic images at least: what looks like a copy may be one that looks like a burst.
+        """
+        threshold = max(CERTAIN, self.highest_of_others)
+        found = (self.correlations > threshold) | self.equal
+        several = len(self.places[found].unique()) >= LEAST_CERTAIN
+        if bool(self.equal_of_others.any()) or not (several or bool(self.equal.any())):
+            return None
+        found = found if several else self.equal
+        none = torch.zeros_like(self.found_of_others)
+        return dataclasses.replace(self, found=found, found_of_others=none, threshold=threshold)
 
     def to_json(self, names: Sequence[Sequence[str]]) -> dict[str, Any]:
         """Return a JSON-able dict; ``names`` says where each member is found in its source, and so do ``members``."""
@@ -126,6 +145,7 @@ def find_copies(members: Images, others: Images, synthetic: Images, *, progress:
         equal_of_others=equal[num:],
         found_of_others=found[num:],
         threshold=threshold,
+        highest_of_others=float(ranked[0]),
     )
 
 

@@ -20,6 +20,7 @@ CAUTION = (
     "computed with private images: for the curator only, covered by no epsilon",
     "an attack that fails proves nothing: stronger ones may succeed; the guarantee is the proven epsilon",
 )
+_LISTED = 20  # copies on a page
 COPIES = 2  # statements beside those on attacks: more members than others are equal to, or found in, synthetic images
 
 
@@ -69,7 +70,7 @@ class Findings:
         from scipy.stats import binom
 
         if self.best is None or "copies" not in self.facts:
-            return False
+            return self._certain
         strict, copies = corrected(self.best.attacks, self.best.confidence, COPIES), self.facts["copies"]
 
         def more(members: int, others: int, *, chance: float = 0.5) -> bool:
@@ -81,6 +82,11 @@ class Findings:
         else:
             several = more(*found)
         return (equal[0] > 0 and equal[1] == 0) or more(*equal) or several
+
+    @property
+    def _certain(self) -> bool:
+        """Whether members are copied, which needs no statistics; see `Copies.certain`."""
+        return bool(self.facts.get("copies", {}).get("certain"))
 
     @property
     def code(self) -> int:
@@ -124,6 +130,8 @@ class Findings:
     def page(self) -> list[str]:
         """Return the result as lines of plain words, for a reader who has never heard of such attacks."""
         best, facts = self.best, self.facts
+        if self._certain:
+            return self._copies_alone()
         if best is None or "copies" not in facts:  # of a run: `commands.attack` prints a table
             return [*([] if best is None else [str(best)]), *(f"note: {note}" for note in self.notes), *self.lines()]
         table = [("attack", "AUC", "found at 1% false alarms")]
@@ -155,6 +163,26 @@ class Findings:
             "",
             self._nearest(),
             *(["", "Not run:", *skipped] if skipped else []),
+            "",
+            *(f"note: {note}" for note in self.notes),
+            *self.lines(),
+        ]
+
+    def _copies_alone(self) -> list[str]:
+        """Return the page of copies of members where images hang together, so that no statistic holds."""
+        members, facts = self.facts["copies"]["members"], self.facts
+        shown = [
+            f"  {' = '.join(each['member'])}: synthetic image {each['synthetic'] + 1:,}, {each['change']}"
+            + ("" if each["equal"] else f", correlation {each['correlation']:.2f}")
+            for each in members[:_LISTED]
+        ]
+        return [
+            f"Was {facts['synthetic']} made from the images of {facts['members']}?",
+            "",
+            f"LEAK FOUND. Who has these images can tell who was used to make them: {self._copied()}that needs no "
+            f"statistic. {facts['num_members']:,} members and as many others were looked for:",
+            *shown,
+            *([f"  and {len(members) - _LISTED:,} more (--json)"] if members[_LISTED:] else []),
             "",
             *(f"note: {note}" for note in self.notes),
             *self.lines(),

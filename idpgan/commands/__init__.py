@@ -153,7 +153,8 @@ def _run(given: list[str]) -> int:
     open_missing_streams()
     for output in (sys.stdout, sys.stderr):  # a character that the terminal lacks is printed as its number
         if isinstance(output, io.TextIOWrapper):
-            output.reconfigure(errors="backslashreplace")
+            to_file = output is sys.stdout and not output.isatty()  # configs and JSON are UTF-8, whatever the console
+            output.reconfigure(encoding="utf-8" if to_file else None, errors="backslashreplace")
     root = logging.getLogger()
     if (
         not root.handlers and logging.lastResort is not None

@@ -141,7 +141,8 @@ def _attack_images(synthetic: Path, options: AttackOptions, progress: Progress) 
         raise InputError(f"{unfit[0]} is for runs, and with --members only images are attacked. Leave it out.")
     sources = (synthetic, options.members, options.others, options.reference)
     if options.out is not None:
-        check_output(options.out, FORMAT, list(filter(None, sources)))
+        read = list(filter(None, sources))
+        check_output(options.out, FORMAT, read, images=read)
         check_writable(options.out)
     resolve_device(options.device, "--device")
     findings = attack_images.attack(

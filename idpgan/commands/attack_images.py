@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from idpgan.attacks import run
+from idpgan.attacks.copies import find_copies
 from idpgan.attacks.findings import CAUTION, COPIES, Findings
 from idpgan.attacks.independence import check_independent
 from idpgan.attacks.knowledge import Knowledge, people_of
@@ -78,7 +79,8 @@ def attack(
         riskiest: So many members that are found most easily are in the result, with their images.
 
     Raises:
-        InputError: If images cannot be read or compared, are on two sides, or are too few to show anything.
+        InputError: If images cannot be read or compared, are on two sides, or are too few to show anything; or if they
+            are no independent draws and no people are known, unless members are copied: that needs no statistic.
 
     Example:
         >>> import numpy as np
@@ -122,22 +124,32 @@ def attack(
     knowledge, of_people = _knowledge(read, seed, where), people_of(*judged) is not None
     reasons = [row.missing(knowledge, people_known=of_people) for row in rows]
     _refuse_few(read, len(judged[0]), reasons.count(None), confidence)
-    if not of_people:
-        check_independent(judged[0].images, judged[1].images, seed=seed)
     if None not in reasons:
         why = "; ".join(dict.fromkeys(map(str, reasons))) or "all need a run"
         raise InputError(f"None of these attacks can be run: {why}.")
-    findings = run.attack(
-        *judged,
-        knowledge,
-        rows,
-        copies=True,
-        names=_names(all_members, sources["members"], judged[0]),
-        riskiest=riskiest,
-        confidence=confidence,
-        device=where,
-        progress=progress,
-    )
+    names = _names(all_members, sources["members"], judged[0])
+    try:
+        if not of_people:
+            check_independent(judged[0].images, judged[1].images, seed=seed)
+    except InputError as dependent:
+        members_there, others_there = (side.to(where) for side in judged)
+        copied = find_copies(members_there, others_there, knowledge.needed("samples"), progress=progress)
+        if (certain := copied.certain()) is None:
+            raise
+        findings = Findings((), None, {"copies": {**certain.to_json(names), "certain": True}})
+        notes.append(f"no statistic holds, and none was made: {dependent}")
+    else:
+        findings = run.attack(
+            *judged,
+            knowledge,
+            rows,
+            copies=True,
+            names=names,
+            riskiest=riskiest,
+            confidence=confidence,
+            device=where,
+            progress=progress,
+        )
     facts = {
         **{
             name: str(source) if isinstance(source, str | Path) else f"{name} ({type(source).__name__})"
@@ -179,10 +191,10 @@ def _with_people(images: Images, path: Any, people: dict[str, int]) -> Images:
     if not isinstance(path, Path) or not (path / METADATA).is_file():
         return images
     records = read_rows(path, ())
-    if records.people is None or len(records.people) != len(images):
+    if records.people is None:
         return images
-    names = (records.person_names[number] for number in records.people)
-    numbers = [people.setdefault(name, len(people)) for name in names]
+    who = dict(zip(records.paths, (records.person_names[number] for number in records.people), strict=True))
+    numbers = [people.setdefault(who[file], len(people)) for file in scanned(path).paths]
     return dataclasses.replace(images, identities=torch.tensor(numbers))
 
 

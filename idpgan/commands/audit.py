@@ -299,9 +299,10 @@ def check_release(run: Path) -> Verification:
     from idpgan.kinds import verify
 
     folder = RunFolder.open(run).release
-    if folder.is_symlink():
-        raise InputError(f"{folder} is a symbolic link, and nothing is written through one.")
     verification = verify(folder)
+    for link in (folder, *map(folder.joinpath, verification.links)):
+        if link.is_symlink():
+            raise InputError(f"{link} is a symbolic link, and nothing is written through one.")
     if not verification.consistent:
         raise InputError(
             f"{folder} does not verify, so no audited value is written into it: {verification.problems[0]} If it was "

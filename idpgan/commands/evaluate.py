@@ -200,12 +200,12 @@ def evaluate_source(source: Path, options: EvaluateOptions | None = None, progre
 
     options = options or EvaluateOptions()
     _check_names(options)
-    _check_predictions(options)
+    _check_predictions(source, options)
     device = resolve_device(options.device, "--device")
     if is_classifier(source):
         return _evaluate_classifier(source, options, device, progress)
     beside = None if options.classifier_run is None else load_classifier(options.classifier_run).to(device)
-    kind, config, out = kind_of(source), data_config(source, options), _checked_out(source, options.out)
+    kind, config, out = kind_of(source), data_config(source, options), _checked_out(source, options)
     if options.num is not None and kind != "generator":
         raise InputError(
             f"--num {options.num} is for generators, but {source} is a {kind}: all of its images are taken."
@@ -317,7 +317,7 @@ def _evaluate_classifier(source: Path, options: EvaluateOptions, device: torch.d
         raise InputError(
             f"{source} has released a classifier, which is measured by its accuracy: leave {unfit[0]} out."
         )
-    config, out = data_config(source, options), _checked_out(source, options.out)
+    config, out = data_config(source, options), _checked_out(source, options)
     started, classifier = time.monotonic(), load_classifier(source).to(device)
     part: Any = options.part
     split = _loaded(config, options, progress)
@@ -354,14 +354,15 @@ def _with_predictions(
     return dataclasses.replace(evaluation, results={**evaluation.results, "by_group": by_group})
 
 
-def _check_predictions(options: EvaluateOptions) -> None:
+def _check_predictions(source: Path, options: EvaluateOptions) -> None:
     """Refuse rows in a release or in the place of another file, and groups without the library that measures them."""
+    from idpgan.data.config import folders_of
     from idpgan.metrics.predictions import check_fairlearn
-    from idpgan.release.folder import refuse_closed
+    from idpgan.release.folder import refuse_place
 
     path = options.predictions
     if path is not None:
-        refuse_closed(path, f"--predictions {path}")
+        refuse_place(path, f"--predictions {path}", folders_of(vars(data_config(source, options))))
         if path.exists() or path.suffix.lower() != ".csv":
             raise InputError(f"--predictions {path} must be a new file that ends with .csv. Choose another name.")
         check_writable(path)
@@ -452,15 +453,18 @@ def _data_table(path: Path) -> dict[str, Any]:
     return {} if not isinstance(document, dict) else {k: v for k, v in document.items() if not k.endswith("root")}
 
 
-def _checked_out(source: Path, out: Path | None) -> Path | None:
+def _checked_out(source: Path, options: EvaluateOptions) -> Path | None:
     """Return where to write: never into a release or a run's state, never over the result of another command."""
+    from idpgan.data.config import folders_of
     from idpgan.release.folder import check_output
 
-    run = RunFolder(source)
+    run, out, images = RunFolder(source), options.out, None
     if out is None and run.config.is_file():
         out = run.evaluation
+    elif out is not None:
+        images = [*folders_of(vars(data_config(source, options))), *([] if run.config.is_file() else [source])]
     if out is None:
         return None
-    check_output(out, FORMAT, [source])
+    check_output(out, FORMAT, [source], images=images)
     check_writable(out)
     return out

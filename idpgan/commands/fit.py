@@ -46,6 +46,7 @@ from idpgan.privacy.guarantee import PrivacyReport, default_delta
 from idpgan.progress import Progress, shown
 from idpgan.release.artifact import as_loaded
 from idpgan.release.dataset import DRAWN, SyntheticDataset
+from idpgan.release.folder import refuse_place
 from idpgan.run import RunFolder, private_folder, refuse_used
 from idpgan.synthesis.facts import as_prepared, facts_of
 from idpgan.synthesis.starter import BEST, Facts, has_template, starter_for
@@ -66,6 +67,7 @@ class Fitted:
         num_private: N.
         release: The folder to give away, an ordinary release; `save` copies it.
         run: The curator's run folder; None where ``out`` was not given.
+        images: The folder that it was trained on, and that of its public images; none for images in memory.
         together: What all releases of these images in this process cost; None for the first.
         family: Of its method, and what its network is called.
     """
@@ -76,6 +78,7 @@ class Fitted:
     num_private: int
     release: Path
     run: Path | None
+    images: tuple[Path, ...]
     together: Together | None
 
     def report(self) -> str:
@@ -83,11 +86,10 @@ class Fitted:
         lines = [f"method: {self.method}, {self.num_private:,} private images", str(self.privacy)]
         lines += [f"taken as public: {phrase}" for phrase in self.privacy.public_assumptions]
         lines += [] if self.together is None else [str(self.together)]
-        if self.run is not None:
-            lines.append(f"to give away: {self.release}   curator only: the rest of {self.run}")
-        else:
-            lines.append("to give away: what .save(FOLDER) writes; it was made in a folder that goes with this process")
-        return "\n".join(lines)
+        where = f"{self.release}   curator only: the rest of {self.run}"
+        if self.run is None:
+            where = "what .save(FOLDER) writes; it was made in a folder that goes with this process"
+        return "\n".join([*lines, f"to give away: {where}"])
 
     @typed
     def save(self, folder: Path) -> Path:
@@ -97,6 +99,7 @@ class Fitted:
             InputError: If something lies there, or the folder around it does not exist.
         """
         refuse_existing(folder)
+        refuse_place(folder, str(folder), self.images)
         with new_folder(folder) as part:
             shutil.copytree(self.release, part, dirs_exist_ok=True)
         return folder
@@ -300,14 +303,14 @@ class _Given:
 def _train(images: Any, labels: Any, method: str, kind: type[F], given: _Given, progress: Progress) -> F:
     """Train and release; images in memory are written to a file only beside a run that stays."""
     _check(method, kind.family, given)
+    read = tuple(folder for folder in map(_folder, (images, given.public)) if folder is not None)
+    out = Path(tempfile.mkdtemp(dir=private_folder()), "run") if given.out is None else Path(given.out)
+    refuse_place(out, f"out = {out}", read)
     if given.out is None:
         warn_once(
             f"Without out=... this works in {private_folder()}, which only you can read. It is removed when the "
             "process ends, or was killed and another one calls `fit`: keep a release with .save(FOLDER)."
         )
-        out = Path(tempfile.mkdtemp(dir=private_folder()), "run")
-    else:
-        out = Path(given.out)
     with _kept_while_running(out, given.out is None) as (files, written):
         data = _data(images, labels, given, files, progress)
         config = _config(method, kind.family, data, given)
@@ -326,7 +329,7 @@ def _train(images: Any, labels: Any, method: str, kind: type[F], given: _Given, 
     network.privacy, kept = finished.privacy, None if given.out is None else out
     make: Callable[..., F] = kind  # with the network as one more argument
     about = finished.privacy, config.method.name, planned.shape.num_private, finished.run.release
-    return make(*about, kept, together, network)
+    return make(*about, kept, read, together, network)
 
 
 @contextmanager
@@ -465,12 +468,8 @@ def _config(method: str, family: str, data: _Data, given: _Given) -> RunConfig:
     if method == AUTO or has_template(method, facts):
         table = starter_for(facts, BEST if method == AUTO else method).table
         written = facts.of_handwriting()
-        if (
-            method == AUTO
-            and written.digits
-            and facts.shape.image_shape[0] == 1
-            and starter_for(written).table != table
-        ):
+        doubtful = method == AUTO and written.digits and facts.shape.image_shape[0] == 1
+        if doubtful and starter_for(written).table != table:
             warn_once("Classes called 0 to 9 may be anything: if these are digits, handwriting=True draws them better.")
         method = table["method"]["name"]
     elif family == "generator":

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from idpgan.data.images import Images
+    from idpgan.data.metadata import Rows
     from idpgan.privacy.event import Event
     from idpgan.privacy.folder_ledger import FolderLedger, Publication
     from idpgan.publish.obfuscators.obfuscator import Obfuscator
@@ -132,17 +133,15 @@ def ask_before_marking(options: FolderOptions, method: str) -> None:
 
 def check_places(options: FolderOptions) -> None:
     """Refuse nested folders, an existing output, and a ledger path that cannot be a file."""
-    from idpgan.release.folder import refuse_closed
+    from idpgan.release.folder import refuse_closed, refuse_place
 
     source, out = options.folder.resolve(), options.out.parent.resolve() / options.out.name
     where = f"--out {options.out}"
     if not options.folder.is_dir():
         raise InputError(f"There is no folder {options.folder}. Name the folder of images.")
-    if out == source or out.is_relative_to(source) or source.is_relative_to(out):
-        raise InputError(f"{where} and the images in {options.folder} lie in each other. Choose a place beside them.")
+    refuse_place(options.out, where, [options.folder])
     if not out.parent.is_dir():
         raise InputError(f"the folder {options.out.parent} does not exist. Make it first.")
-    refuse_closed(options.out, where)
     files.refuse_filled(options.out)
     path = options.ledger_path
     ledger = path.parent.resolve() / path.name
@@ -213,6 +212,20 @@ def write_curator(target: Path, originals: Tensor, released: Tensor, content: Ma
 # What an obfuscator reads of a folder --------------------------------------------------------------------------------
 
 
+def listed(source: Path) -> Rows:
+    """Return the images of a folder: those that its metadata.csv names, in that order, with its people; else all files.
+
+    A row without a file, as of a photo that `idpgan prepare` refused, keeps its position. What else lies beside the
+    table is not read.
+    """
+    from idpgan.data import metadata
+    from idpgan.data.sources import face_folder
+
+    if (source / metadata.METADATA).is_file():
+        return metadata.read_rows(source, ())
+    return metadata.Rows(face_folder.tree(source), None, (), ())
+
+
 def labeled_files(
     source: Path, kind: type[Obfuscator], keep: str | None, hide: str, *, fits: bool
 ) -> tuple[tuple[Path, ...], Labels | None]:
@@ -229,7 +242,6 @@ def labeled_files(
         fits: Whether a method that can be trained is trained now.
     """
     from idpgan.data import cells, metadata
-    from idpgan.data.sources import face_folder
 
     trains, marks, table = kind.trained and fits, source / metadata.LANDMARKS, source / metadata.METADATA
     if kind.landmarked and not marks.is_file():
@@ -245,7 +257,7 @@ def labeled_files(
             )
         if kind.landmarked:
             return tuple(source / name for name in metadata.file_names(metadata.read_table(marks))), None
-        return face_folder.tree(source), None
+        return listed(source).paths, None
     columns = [name for name in (keep, None if hide == "person" else hide) if name is not None]
     rows = metadata.read_rows(source, columns if trains else [])
     if not trains:

@@ -89,7 +89,10 @@ def init(
     Example: idpgan init faces48 --epsilon 3 > config.toml && idpgan train config.toml
     """
     if out is not None:
+        from idpgan.release.folder import refuse_place
+
         refuse_existing(out)
+        refuse_place(out, f"--out {out}", [Path(source)])
     template = config_for(source, options)
     if out is not None:
         with new_file(out):

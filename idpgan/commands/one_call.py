@@ -33,6 +33,7 @@ from idpgan.progress import shown
 from idpgan.publish.plan import best_method
 from idpgan.publish.publisher import Release
 from idpgan.publish.publisher import release as release_images
+from idpgan.release.folder import refuse_place
 
 
 def publish_images(
@@ -101,6 +102,8 @@ def publish_images(
         finally:
             for paid in FolderLedger.read(named.ledger_path, named.name).publications[before:]:
                 charge(records_of(named.folder), paid.events, paid.delta, *paid.pair)
+    if out is not None:
+        refuse_place(Path(out), f"out = {out}")
     refuse_limited_paths(images)
     with shown(off=not progress) as show:
         private = gathered(images, pixel_range=pixel_range, labeled=False, progress=show)

@@ -72,11 +72,13 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
     from idpgan import portraits
     from idpgan.data.metadata import METADATA
     from idpgan.device import check_room, resolve_device
+    from idpgan.release.folder import refuse_place
     from idpgan.release.mark import DigitalSource, Mark
     from idpgan.synthesis.facts import PAPERS_FILE
     from idpgan.version import made_with
 
     files.refuse_existing(out)
+    refuse_place(out, f"--out {out}")
     channels = 3 if options.color else 1
     size = options.num * channels * options.size**2
     check_room(size, 1, f"{options.num:,} portraits of {options.size} x {options.size}", "Lower --num.")

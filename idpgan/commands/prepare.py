@@ -285,10 +285,10 @@ def prepare_photos(source: Path, out: Path, options: PrepareOptions, progress: P
     from idpgan.data.eyes import face_finder
     from idpgan.data.metadata import METADATA, PREPARED
     from idpgan.data.photos import metadata_csv, plan
+    from idpgan.release.folder import refuse_place
 
     files.refuse_existing(out)
-    if out.resolve().is_relative_to(source.resolve()):
-        raise InputError(f"{out} lies in {source}, so that its images would be photos next time. Choose another place.")
+    refuse_place(out, str(out), [source])
     with face_finder() if options.align else nullcontext() as find:
         planned = plan(source, options.folders, options.label_table, options.faces)
         shape = (1 if options.grey else 3, *options.sides)

@@ -105,6 +105,7 @@ class Quote:
         ledger: Of the folder, with this publication as the last one.
         nested: Ledgers of the folders that it lies in or holds.
         total: What all of them and this one cost an image together.
+        people: Who or which photo is on each original, where its table says so.
         network: The obfuscator that changes the images; None for a method with noise.
         labels: What it is to be fitted on.
     """
@@ -117,6 +118,7 @@ class Quote:
     ledger: FolderLedger
     nested: tuple[FolderLedger, ...]
     total: Total
+    people: tuple[int, ...] | None = None
     network: Obfuscator | None = None
     labels: folder.Labels | None = None
 
@@ -131,9 +133,9 @@ class Quote:
         return self.plan.report()
 
     @property
-    def largest_folder(self) -> int:
-        """Most images that lie in one folder: a person's, where each folder is a person."""
-        return max(Counter(path.parent for path in self.files).values())
+    def most_of_one(self) -> int:
+        """Most images of one person by the table, else in one folder: a person's, where each folder is a person."""
+        return max(Counter(self.people or (path.parent for path in self.files)).values())
 
     def person(self, images: int) -> Guarantee:
         """Return what is proven for a person with so many images."""
@@ -149,7 +151,7 @@ class Quote:
             "num_images": len(self.files),
             "image_shape": list(self.shape),
             "report": self.report.to_json(),
-            "person": {str(k): number_to_json(self.person(k).epsilon) for k in sorted({*_GROUPS, self.largest_folder})},
+            "person": {str(k): number_to_json(self.person(k).epsilon) for k in sorted({*_GROUPS, self.most_of_one})},
             "ledger": str(self.options.ledger_path),
             "publications_before": [
                 {"method": p.method, "unit": str(p.pair[0]), "epsilon": p.epsilon, "delta": p.delta, "sound": p.sound}
@@ -230,13 +232,12 @@ def _person(quoted: Quote) -> str:
     """Say what several images of one person cost."""
     if not quoted.report.proven.finite:
         return "nothing is proven for anybody"
-    most, unit = quoted.largest_folder, quoted.report.proven.unit
+    most, unit = quoted.most_of_one, quoted.report.proven.unit
+    whose = "person with most" if quoted.people else "largest folder"
     price = quoted.person(most)
     delta = f", delta = {price.delta:.3g}" if price.delta else ""
     suffix = "" if unit == "image" else f", for the same {unit} of each"
-    return (
-        f"k images of one person cost k epsilon; the {most} of the largest folder: {price.epsilon:.4g}{delta}{suffix}"
-    )
+    return f"k images of one person cost k epsilon; the {most} of the {whose}: {price.epsilon:.4g}{delta}{suffix}"
 
 
 def _total(quoted: Quote) -> str:
@@ -275,7 +276,6 @@ def quote(options: PublishOptions) -> Quote:
         InputError: If anything of the options cannot be used.
     """
     from idpgan.data import declared
-    from idpgan.data.sources import face_folder
     from idpgan.device import check_memory
     from idpgan.privacy.folder_ledger import FolderLedger, chains, refuse_beyond
     from idpgan.publish import plan
@@ -291,11 +291,12 @@ def quote(options: PublishOptions) -> Quote:
         )
     folder.check_places(options)
     kind = plan.load_publisher(method).obfuscator
-    network, labels, settings = None, None, options.settings
+    network, labels, people, settings = None, None, None, options.settings
     if kind is None:
         if unfit := given(options, "keep", "hide", "fitted"):
             raise InputError(f"{unfit[0]} is for obfuscators, and '{method}' is none. Leave it out.")
-        files = face_folder.tree(options.folder)
+        rows = folder.listed(options.folder)
+        files, people = rows.paths, rows.people
     else:
         files, labels = folder.labeled_files(
             options.folder, kind, options.keep, options.hide, fits=options.fitted is None
@@ -320,7 +321,8 @@ def quote(options: PublishOptions) -> Quote:
     row = folder.expense(options, planned.method, len(files), planned.price.events, planned.epsilon, planned.delta)
     ledger = FolderLedger.read(options.ledger_path, options.name).charged(row)
     refuse_beyond(options.folder, chains(options.folder, ledger), [row])
-    return Quote(options, planned, files, names, shape, ledger, *_together(planned, options, ledger), network, labels)
+    nested, together = _together(planned, options, ledger)
+    return Quote(options, planned, files, names, shape, ledger, nested, together, people, network, labels)
 
 
 def _named(options: PublishOptions, channels: int) -> str:

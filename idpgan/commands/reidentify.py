@@ -289,8 +289,6 @@ def _released(out: Path) -> tuple[Tensor, list[str], str]:
 
 def _people(folder: Path, files: Sequence[Path]) -> Tensor:
     """Return who is on each file, int64 (N,): by metadata.csv, else by the layout of the folder."""
-    if missing := [path for path in files if not path.is_file()]:
-        raise InputError(f"{missing[0]} is not there: the publication was made from another folder than {folder}.")
     persons: dict[Path, int] = {}
     if (folder / METADATA).is_file():
         rows = read_rows(folder, ())
@@ -299,7 +297,10 @@ def _people(folder: Path, files: Sequence[Path]) -> Tensor:
         with contextlib.suppress(DataError):  # no layout of people: the message below
             groups = face_folder.scan(folder).values()
             persons = {path: person for person, own in enumerate(groups) for path in own}
-    if unknown := [path for path in files if path not in persons]:
+    unknown = [path for path in files if path not in persons]
+    if missing := [path for path in unknown if not path.is_file()]:
+        raise InputError(f"{missing[0]} is not there: the publication was made from another folder than {folder}.")
+    if unknown:
         raise InputError(
             f"nothing says who is on {unknown[0]}. Put a {METADATA} with file_name and person into {folder}, or a "
             "folder for each person."

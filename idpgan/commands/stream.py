@@ -97,14 +97,16 @@ def answer_lines(lines: Iterable[str], options: StreamOptions, emit: Callable[[l
     from idpgan.continual.settings import check_name
     from idpgan.continual.state import opened
     from idpgan.files import check_writable, refuse_existing
-    from idpgan.release.folder import refuse_closed
+    from idpgan.release.folder import refuse_place
 
     out, block = options.out, options.block
     if out is not None:
         refuse_existing(out)
-        refuse_closed(out, f"--out {out}")
+        refuse_place(out, f"--out {out}")
         check_writable(out)
         check_name(options.data)
+    if options.state is not None:
+        refuse_place(options.state, f"--state {options.state}")
     if isinstance(block, bool) or not isinstance(block, int) or block < 1:
         raise InputError(f"--block {block} must be a whole number of at least 1.")
     with opened(options.state, (options.epsilon, options.horizon, not options.real)) as state:

@@ -28,6 +28,7 @@ def verify(
     if found.recomputed is not None:
         lines.append(f"recomputed: epsilon = {found.recomputed:.6g}")
     lines += [f"not checked: {sentence}." for sentence in found.unchecked if found.consistent]
+    lines += [f"note: {note}" for note in found.notes]
     lines += [f"PROBLEM: {problem}" for problem in found.problems]
     total = "" if found.report.total is None else f"; proven: {found.report.stated}"
     lines.append(f"{'consistent' if found.consistent else 'NOT CONSISTENT'}{total}")

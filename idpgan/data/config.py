@@ -18,12 +18,19 @@ MOST_ATTRIBUTES = 6  # in data.label: 2^6 = 64 classes
 MOST_SIDE = 16_384  # px of an image side; limits decompression bombs
 MOST_IMAGES = 100_000_000
 WHERE_FILES_LIE = ("root", "public_root", "public_generator")  # paths on the curator's machine: never released
+WALKED = ("folder", "face-folder")  # sources that read whatever lies below their root
 OWN_KEYS = {  # key -> the sources that accept it
     "layout": ("face-folder",),
     "classes": ("folder", "arrays"),
     "num_images": ("faces", "folder", "face-folder", "fonts", "arrays"),
     "num_people": ("faces", "folder", "face-folder", "arrays"),
 }
+
+
+def folders_of(data: Mapping[str, Any]) -> list[Path]:
+    """Return the folders of images that [data] names, of which every file is read."""
+    named = data.get("root") if data.get("name") in WALKED else None, data.get("public_root")
+    return [Path(root).expanduser() for root in named if root]
 
 
 class DataConfig(Section):

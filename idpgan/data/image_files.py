@@ -5,9 +5,8 @@ transparency blended with white, 16 bits a channel brought to 8, and palettes, C
 Color profiles are not applied. Only `FORMATS` are opened, whatever a file's name, and none of them starts another
 program.
 
-Left out of every folder (`entries`, `walk`): names that begin with a dot, ``Thumbs.db``, ``desktop.ini``, what file
-systems leave behind (`LEFTOVERS`), what `idpgan sample` writes beside its images (`EXPORTED`), and ledgers of folders
-(`LEDGER`).
+Left out of every folder (`entries`, `walk`): names that begin with a dot, what systems leave behind
+(`files.LEFTOVERS`), what `idpgan sample` writes beside its images (`EXPORTED`), and ledgers of folders (`LEDGER`).
 """
 
 from __future__ import annotations
@@ -38,6 +37,7 @@ from idpgan.data.images import Images
 from idpgan.data.labels import NONE
 from idpgan.data.source import Refused, warn_of_null, warn_once
 from idpgan.errors import DataError
+from idpgan.files import LEFTOVERS
 from idpgan.host import call, unwarned, work_for
 from idpgan.lazy import torch
 from idpgan.progress import Progress, silent
@@ -45,12 +45,6 @@ from idpgan.progress import Progress, silent
 _LOG = logging.getLogger(__name__)
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")  # those of torchvision
 EXPORTED = ("manifest.json", "readme.md", "privacy.json")  # what `idpgan sample` puts beside its class folders
-HIDDEN = ("thumbs.db", "desktop.ini", *EXPORTED)
-LEFTOVERS = (  # what file systems, network storage and archives of a Mac leave beside pictures, in lower case
-    "@eadir", "#recycle", "#snapshot", "@recycle", "$recycle.bin", "recycler", "system volume information",
-    "lost+found", "__macosx",
-)  # fmt: skip
-_UNSEEN = frozenset((*HIDDEN, *LEFTOVERS))
 LEDGER = ".ledger.json"  # suffix to a folder's name: the file beside it that lists its publications
 FORMATS = "JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP", "GIF", "JPEG2000", "AVIF", "PSD", "DIB", "TGA"  # Pillow's names
 MODES = {1: "L", 3: "RGB"}
@@ -139,7 +133,7 @@ def entries(folder: Path) -> list[Path]:
 
 def _is_visible(name: str) -> bool:
     """Distinguish the user's files and folders from those that systems create."""
-    return not name.startswith(".") and name.lower() not in _UNSEEN
+    return not name.startswith(".") and name.lower() not in LEFTOVERS and name.lower() not in EXPORTED
 
 
 # One picture ------------------------------------------------------------------------------------------------------

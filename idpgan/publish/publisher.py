@@ -18,7 +18,7 @@ from idpgan.errors import InputError
 from idpgan.methods import METHODS
 from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Relation, Unit
 from idpgan.publish.plan import PublicationPlan, PublicationTable, checked_options, load_publisher, method_info, offer
-from idpgan.release.folder import write_release
+from idpgan.release.folder import refuse_place, write_release
 from idpgan.release.images import ImagesArtifact
 
 _LOG = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ class Release:
         Raises:
             InputError: If the folder exists, or there are too many images. Nothing is written then.
         """
+        refuse_place(folder, str(folder))
         if self.privacy.claimed is None and METHODS[self.method].claimed is not None:
             raise InputError("this release states no claimed epsilon, so that nothing can verify it.")
         num, *shape = self.images.shape

@@ -41,7 +41,7 @@ from idpgan.models.config import Purpose
 from idpgan.models.generator import Generator
 from idpgan.progress import Progress, silent
 from idpgan.release.contained import KEY, contained_in
-from idpgan.release.folder import CARD, refuse_closed, render_card
+from idpgan.release.folder import CARD, images_of, refuse_place, render_card
 from idpgan.release.generator import open_generator
 from idpgan.release.mark import KEY as MARK
 from idpgan.release.mark import DigitalSource, Mark, of_public, together
@@ -122,7 +122,7 @@ def export_samples(
     check_writable(out)
     if num < 1:
         raise InputError(f"--num {num} must be at least 1.")
-    _refuse_place(out)
+    _refuse_place(out, source)
     generator, release = open_generator(source, module)
     generator = generator.to(where)
     _refuse_memory(generator, num)
@@ -168,12 +168,12 @@ def export_samples(
 # Refusals before anything is drawn ------------------------------------------------------------------------------
 
 
-def _refuse_place(out: Path) -> None:
+def _refuse_place(out: Path, source: Path) -> None:
     """Refuse to write over anything, and a folder that looks like a file."""
     for path in (out, *(_beside(out, name) for name in BESIDE)):
         if os.path.lexists(path) or path == out:
             refuse_existing(path)
-    refuse_closed(out, f"--out {out}")
+    refuse_place(out, f"--out {out}", images_of(source))
     if out.suffix.lower() in _FILE_SUFFIXES:
         raise InputError(
             f"--out {out} looks like a {out.suffix} file, but images are written as an .npz file or as a folder of "

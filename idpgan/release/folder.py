@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 import jinja2
 
+from idpgan.config import load_table
+from idpgan.data.config import folders_of
 from idpgan.errors import InputError
 from idpgan.files import (
     CONFIG,
@@ -140,7 +142,9 @@ _HEAD_BYTES = 1000  # first bytes of a page, which contain its format
 _CLOSED = ("state", "release")  # folders of a run that no command writes results to
 
 
-def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str = "--out") -> None:
+def check_output(
+    path: Path, form: str, inputs: Sequence[Path] = (), option: str = "--out", images: Sequence[Path] | None = None
+) -> None:
     """Refuse a place for a result before anything is computed for it.
 
     Args:
@@ -148,10 +152,11 @@ def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str
         form: The entry "format" of the command's own results: one of them is replaced, nothing else is.
         inputs: What the command reads.
         option: What the user wrote, for the message.
+        images: Folders of images, for `refuse_place`; None = it is a place in a run.
 
     Raises:
-        InputError: If the folder is missing or belongs to a release or a run's state, or the file is an input, or
-            anything but an earlier result of the same command.
+        InputError: If the folder is missing or belongs to a release or a run's state or to private images, or the file
+            is an input, or anything but an earlier result of the same command.
     """
     where = f"{option} {path}"
     if not path.parent.is_dir():
@@ -160,7 +165,7 @@ def check_output(path: Path, form: str, inputs: Sequence[Path] = (), option: str
     for source in (item.resolve() for item in inputs):
         if real == source:
             raise InputError(f"{where} is what is to be read. Choose another name.")
-    refuse_closed(path, where)
+    refuse_closed(path, where) if images is None else refuse_place(path, where, images)
     try:
         status = path.lstat()
     except FileNotFoundError:
@@ -196,6 +201,41 @@ def refuse_closed(path: Path, where: str) -> None:
             raise InputError(f"{where} is in a release, and what its epsilon does not cover must not be given away.")
         if folder.name in _CLOSED and (folder.parent / "config.toml").exists():
             raise InputError(f"{where} is in the folder {folder.name}/ of a run, which only training writes.")
+
+
+def refuse_place(path: Path, where: str, images: Sequence[Path] = ()) -> None:
+    """Refuse a place for something new as `refuse_closed` does, and among images, which it would be one of next time.
+
+    Args:
+        path: What is to be written, absent or not; links are resolved.
+        where: Begins the message.
+        images: Folders of images that the command knows. One that `idpgan prepare` made, and one that has a ledger
+            beside it, are known by that.
+
+    Raises:
+        InputError: Naming the folder.
+    """
+    from idpgan.data.image_files import LEDGER
+    from idpgan.data.metadata import METADATA, PREPARED
+
+    refuse_closed(path, where)
+    known = {folder.resolve() for folder in images if folder.is_dir()}
+    for real in (path.parent.resolve() / path.name, path.resolve()):
+        for folder in (real, *real.parents[:-1]):
+            prepared = (folder / PREPARED).is_file() and (folder / METADATA).is_file()
+            if folder in known or prepared or folder.with_name(folder.name + LEDGER).is_file():
+                raise InputError(
+                    f"{where} lies in {folder}, a folder of images, and would be read as one of them next time. Choose "
+                    "a place beside it."
+                )
+
+
+def images_of(source: Path) -> list[Path]:
+    """Return the folders of images that the run names that a path is or lies in; none where there is no run."""
+    for run in (source, *source.absolute().parents[:2]):
+        if (run / "config.toml").is_file():
+            return folders_of(load_table(run / "config.toml").get("data", {}))
+    return []
 
 
 RECORDS = {

@@ -33,7 +33,7 @@ from idpgan.privacy.ledger import Ledger
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Plan, Price
 from idpgan.release.artifact import Kind
-from idpgan.release.folder import write_release
+from idpgan.release.folder import refuse_place, write_release
 from idpgan.release.statement import Settings, Statement
 from idpgan.release.verify import open_release
 
@@ -273,6 +273,7 @@ def write_model(
     Raises:
         InputError: If a part of this cannot be released; nothing is written then.
     """
+    refuse_place(Path(folder), str(folder))
     module = getattr(module, "_module", module) if hasattr(module, "to_standard_module") else module
     num_private = whole(num_private, "num_private", 1)
     tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in module.state_dict().items()}

@@ -4,6 +4,9 @@
 for what only a reader of the folder sees: the card and files beside the release make it warn, and the picture is not
 drawn again, since its hash is compared.
 
+Links are followed, such as those of download caches, and line ends that Git changed are changed back: the content is
+what the hashes speak of. Neither these nor what systems leave behind makes a release another one; they are noted.
+
 Report and card of a release that this exact code made are compared word for word. Of any other release the fields are
 compared: a later version may say the same in other words, and a release keeps its own.
 """
@@ -15,14 +18,13 @@ import hashlib
 import logging
 import math
 import os
-import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from idpgan.errors import InputError
-from idpgan.files import CONFIG, MOST_TEXT_BYTES, json_text, parse_json, pasted, printable, read_plain
+from idpgan.files import CONFIG, MOST_TEXT_BYTES, json_text, left_behind, parse_json, pasted, printable, read_plain
 from idpgan.privacy.accounting import compose_epsilon
 from idpgan.privacy.guarantee import Guarantee, PrivacyReport, number_to_json
 from idpgan.privacy.ledger import Ledger
@@ -49,6 +51,9 @@ class Verification:
         stated: What the release says, in its privacy.json with this ``content``.
         wrong: One sentence per thing that does not fit.
         beside: Likewise, of the card and of files that are not the release's.
+        left: Names of files that systems leave behind, which are no part of the release.
+        links: Names of files that are links.
+        turned: Names of files whose line ends were changed.
         recomputed: Epsilon of the released events, at the released delta; None where the events are not those of the
             settings, since a forged list may take long to price.
         files: Content of the files that were checked, by name.
@@ -59,6 +64,9 @@ class Verification:
     content: bytes
     wrong: list[str] = field(default_factory=list)
     beside: list[str] = field(default_factory=list)
+    left: list[str] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    turned: list[str] = field(default_factory=list)
     recomputed: float | None = None
     files: dict[str, bytes] = field(default_factory=dict, repr=False)
     artifact: Artifact | None = None
@@ -99,6 +107,18 @@ class Verification:
             *((of_artifact,) if of_artifact else ()),
         )
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is otherwise than as it was released, and changes nothing of it, one sentence each."""
+        git = "`git config core.autocrlf false`, or in .gitattributes: * -text"
+        said = (
+            (self.left, "left there by a system or by Git, no part of the release: no epsilon covers it"),
+            (self.links, "links, as in a download cache: what they lead to was checked. Give copies away, not links"),
+            (self.turned, f"line ends were changed by Git; the content is as released ({git})"),
+        )
+        more = {words: f" and {len(names) - 5:,} more" if names[5:] else "" for names, words in said}
+        return tuple(f"{', '.join(names[:5])}{more[words]}: {words}." for names, words in said if names)
+
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
         return {
@@ -107,6 +127,7 @@ class Verification:
             "report": self.report.to_json(),
             "problems": list(self.problems),
             "made_with": self.stated.idpgan,
+            **({"notes": list(self.notes)} if self.notes else {}),
             **({"unchecked": "; ".join(self.unchecked)} if self.unchecked else {}),
         }
 
@@ -127,7 +148,7 @@ def verify_release(path: Path, kinds: Mapping[str, Kind]) -> Verification:
     folder = path / "release" if (path / "release" / PRIVACY).exists() else path
     if not (folder / PRIVACY).exists():
         raise InputError(f"{folder} is not a release: it holds no {PRIVACY}. Name a run or its release folder.")
-    found = _begin(folder, follow=False)
+    found = _begin(folder)
     _check(folder, kinds, found, whole=True)
     return found
 
@@ -145,8 +166,7 @@ class Opened:
 def open_release(folder: Path, kinds: Mapping[str, Kind]) -> Opened:
     """Return a release whose hashes, settings, charges and report fit together; the artifact has no content yet.
 
-    Links are followed, such as those of download caches: the content is what the hashes speak of. A card that is not
-    that of the numbers, and files that do not belong to the release, are warned of.
+    A card that is not that of the numbers, and files that do not belong to the release, are warned of.
 
     Raises:
         InputError: If anything else does not fit, or privacy.json is missing. The first problem is named.
@@ -156,7 +176,7 @@ def open_release(folder: Path, kinds: Mapping[str, Kind]) -> Opened:
             f"{folder} is a release without its {PRIVACY}, so nothing says what protects the training images. Copy "
             "the whole folder again."
         )
-    found = _begin(folder, follow=True)
+    found = _begin(folder)
     _check(folder, kinds, found, whole=False)
     if found.wrong or found.artifact is None or found.settings is None:
         raise InputError(
@@ -168,9 +188,18 @@ def open_release(folder: Path, kinds: Mapping[str, Kind]) -> Opened:
     return Opened(found.stated, found.settings, found.artifact, found.files)
 
 
-def _begin(folder: Path, *, follow: bool) -> Verification:
-    content = read_plain(folder / PRIVACY, MOST_TEXT_BYTES, follow=follow)
-    return Verification(statement_of(content, folder / PRIVACY), content)
+def _begin(folder: Path) -> Verification:
+    content = read_plain(folder / PRIVACY, MOST_TEXT_BYTES, follow=True)
+    found = Verification(statement_of(content, folder / PRIVACY), content)
+    if content != found.stated.content == _line_ends(content):
+        found.content = found.stated.content
+        found.turned.append(PRIVACY)
+    return found
+
+
+def _line_ends(content: bytes) -> bytes:
+    """Return a text with the line ends that a release has; what Git takes for no text stays as it is."""
+    return content if b"\0" in content else content.replace(b"\r\n", b"\n")
 
 
 def is_bare(weights: Path) -> bool:
@@ -187,10 +216,10 @@ def is_bare(weights: Path) -> bool:
 def _check(folder: Path, kinds: Mapping[str, Kind], found: Verification, *, whole: bool) -> None:
     """Fill ``found``: compare files with their hashes, and statements with the settings.
 
-    ``whole`` says that the artifact's content is read too; otherwise links are followed.
+    ``whole`` says that the artifact's content is read too.
     """
     try:
-        artifact, config, kind = _check_files(folder, kinds, found, follow=not whole)
+        artifact, config, kind = _check_files(folder, kinds, found)
         shown = artifact.read(_without_marks(found)) if whole else []
         settings = read_settings(config, kind, artifact, found.stated)
         found.artifact, found.settings = artifact, settings
@@ -215,19 +244,17 @@ def _without_marks(found: Verification) -> Mapping[str, bytes]:
     return bare
 
 
-def _check_files(
-    folder: Path, kinds: Mapping[str, Kind], found: Verification, *, follow: bool
-) -> tuple[Artifact, dict[str, Any], Kind]:
+def _check_files(folder: Path, kinds: Mapping[str, Kind], found: Verification) -> tuple[Artifact, dict[str, Any], Kind]:
     """Read all files of a release and compare their hashes; return what config.json describes, its content and kind."""
     files = found.files
-    files[CONFIG] = _read(folder, CONFIG, MOST_TEXT_BYTES, follow)
+    files[CONFIG] = _read(folder, CONFIG, MOST_TEXT_BYTES)
     artifact, config, kind = describe_release(files[CONFIG], kinds)
     own = artifact.files()
-    found.beside += _strangers(folder, {*own, CONFIG, CARD, PRIVACY})
+    _look_around(folder, {*own, CONFIG, CARD, PRIVACY}, found)
     for name, most in own.items():
-        files[name] = _read(folder, name, most, follow)
+        files[name] = _read(folder, name, most)
     if os.path.lexists(folder / CARD):
-        files[CARD] = _read(folder, CARD, MOST_TEXT_BYTES, follow)
+        files[CARD] = _read(folder, CARD, MOST_TEXT_BYTES)
     else:
         found.beside.append(f"{CARD} is missing.")
     hashes = found.stated.files
@@ -235,7 +262,10 @@ def _check_files(
         found.wrong.append(f"{PRIVACY} speaks of other files than those of the release.")
     for name in files:
         made, now = str(hashes.get(name, "no hash")), hashlib.sha256(files[name]).hexdigest()
-        if made != now:
+        if made != now and made == hashlib.sha256(_line_ends(files[name])).hexdigest():
+            files[name] = _line_ends(files[name])
+            found.turned.append(name)
+        elif made != now:
             (found.beside if name == CARD else found.wrong).append(
                 f"{name} was changed after the release: its SHA-256 begins with {now[:12]}, and {PRIVACY} has "
                 f"{made[:12]!a}."
@@ -246,30 +276,32 @@ def _check_files(
 # Files ---------------------------------------------------------------------------------------------------------
 
 
-def _strangers(folder: Path, names: set[str]) -> list[str]:
-    """Return the names of files that do not belong to a release."""
-    problems, inner = [], {name.split("/")[0] for name in names if "/" in name}
+def _look_around(folder: Path, names: set[str], found: Verification, above: str = "") -> None:
+    """Find what lies in a folder and is no plain file of the release."""
+    inner = {name.split("/")[0] for name in names if "/" in name}
     for item in sorted(folder.iterdir()):
-        shown = ascii(item.name)[1:-1]
-        if item.name in inner and stat.S_ISDIR(item.lstat().st_mode):
+        shown, link = f"{above}{ascii(item.name)[1:-1]}", item.is_symlink()
+        if item.name in inner and item.is_dir() and not link:
             within = {name.removeprefix(f"{item.name}/") for name in names if name.startswith(f"{item.name}/")}
-            problems += [f"{shown}/{problem}" for problem in _strangers(item, within)]
-        elif item.name not in names:
-            problems.append(f"{shown} does not belong to the release: no epsilon covers it.")
-    return problems
+            _look_around(item, within, found, f"{shown}/")
+        elif item.name in inner:
+            found.beside.append(f"{shown} is a link or a file, not a folder of the release.")
+        elif item.name in names:
+            found.links += [shown] * link
+        elif left_behind(item.name):
+            found.left.append(shown)
+        else:
+            found.beside.append(f"{shown} does not belong to the release: no epsilon covers it.")
 
 
-def _read(folder: Path, name: str, most: int, follow: bool) -> bytes:
-    """Return the content of one file; refuse one that is missing, too large, no plain file, or behind a link."""
+def _read(folder: Path, name: str, most: int) -> bytes:
+    """Return the content of one file; refuse one that is missing, too large, or no plain file."""
     path = folder / name
     if not os.path.lexists(path):
         raise InputError(f"{name} is missing.")
-    if follow:
-        return read_plain(path, most, follow=True)
-    behind = [parent for parent in path.parents if parent.is_relative_to(folder) and parent != folder]
-    if any(parent.is_symlink() for parent in behind) or not stat.S_ISREG(path.lstat().st_mode):
-        raise InputError(f"{name} is a link, a folder, a pipe or a device, not a plain file.")
-    return read_plain(path, most)
+    if not path.is_file():
+        raise InputError(f"{name} is a folder, a pipe, a device or a link to nothing, not a plain file.")
+    return read_plain(path, most, follow=True)
 
 
 # Numbers -------------------------------------------------------------------------------------------------------

@@ -244,3 +244,21 @@ def test_the_maximum_over_attacks_that_know_nothing_is_corrected():
         assert not best_of(blind, confidence=0.999).leak
         naive += max(judged(each.scores, None, 0.95).auc_interval[0] for each in blind) > 0.5
     assert naive >= 2  # 9.6 are expected, with a standard deviation of 1.9
+
+
+def test_rows_without_a_file_are_left_out_with_their_people_and_counted(folders, call, caplog):
+    """As `idpgan prepare` writes them for photos that it refuses; a row whose file is damaged is refused."""
+    for side in ("members", "others"):
+        names = sorted(path.name for path in (folders / side).iterdir())
+        rows = [f"{name},{side}{number // 4}" for number, name in enumerate(["gone.png", *names, "gone too.png"])]
+        (folders / side / "metadata.csv").write_text("\n".join(["file_name,person", *rows]) + "\n")
+    sides = ("--members", folders / "members", "--others", folders / "others", "--no-progress")
+    code, out, err = call(folders / "made.npz", *sides)
+    assert code == 0, err
+    assert "the brackets are those of people" in out
+    assert "40 images that are said to have been used" in out
+    assert f"2 of 42 rows of {folders / 'members' / 'metadata.csv'} name no file that is there" in caplog.text
+    assert len(idpgan.data.sources.folder.read_all(folders / "members", None)) == 40  # as `evaluate` and public images
+    (folders / "members" / "9.png").write_bytes(b"x")
+    code, _, err = call(folders / "made.npz", *sides)
+    assert (code, "9.png" in err) == (2, True)

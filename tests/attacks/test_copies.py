@@ -1,6 +1,7 @@
 """Copies are found after innocent changes, images that are no copies are not, and equal ones are a leak however few."""
 
 import io
+import re
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from torch.nn import functional
 import idpgan
 from idpgan.attacks import copies
 from idpgan.attacks.copies import FALSE_ALARMS, ORIENTATIONS, find_copies, oriented
+from idpgan.attacks.gate import Limit
 from idpgan.data.images import Images
+from idpgan.errors import InputError
 
 NUM, SIDE = 24, 32
 
@@ -143,3 +146,48 @@ def test_no_weight_of_a_blur_is_a_subnormal_number(width, scale):
     """Two in a hundred were, and the search took twenty times as long."""
     weights = copies._blurred(round(copies._SIDE * scale), width) @ copies._scaled(scale)
     assert weights[weights != 0].abs().min() >= torch.finfo(torch.float32).tiny
+
+
+def shots(scenes, seed):
+    """Four pictures of each scene, with the noise of a sensor: they hang together."""
+    images = scenes.repeat_interleave(4, 0).float()
+    return rounded(images + 6 * torch.randn(images.shape, generator=torch.Generator().manual_seed(seed)))
+
+
+@pytest.mark.parametrize("change", ["mirrored, not turned", "cropped", "JPEG"])
+def test_copies_of_members_are_said_where_images_hang_together_and_no_statistic_holds(change):
+    """The list comes first, and fails a gate; the statistics are not made, and the note says what they ask for."""
+    members, others = shots(MEMBERS[:15], 6), shots(OTHERS[:15], 7)
+    made = torch.cat([FRESH, CHANGES[change](members[::4])]).contiguous()
+    found = idpgan.attack(made, members, others)
+    assert (found.leak, found.best, found.outcomes) == (True, None, ())
+    assert found.to_json()["leak"] is True
+    page = str(found)
+    assert re.search(r"LEAK FOUND.*\n  image \d+: synthetic image \d+, .*column person", page, re.DOTALL)
+    assert found.gated(Limit.parse("leak")).code == found.gated(Limit.parse("0.5@0.01")).code == 3
+    assert "and 0 of the others" in page
+    named = {each["member"][0] for each in found.facts["copies"]["members"]}
+    assert named >= {f"image {place:,}" for place in range(1, 60, 4)}
+
+
+def test_one_equal_member_is_said_where_images_hang_together():
+    members, others = shots(MEMBERS[:15], 6), shots(OTHERS[:15], 7)
+    found = idpgan.attack(torch.cat([FRESH, members[5:6].flip(-1)]), members, others)
+    assert found.leak
+    assert [each["member"] for each in found.facts["copies"]["members"]] == [["image 6"]]
+
+
+def test_without_copies_of_members_alone_images_that_hang_together_are_refused_as_ever():
+    """Negative control: fresh images, copies of others, of both sides, few that look alike, near copies of others."""
+    members, others = shots(MEMBERS[:15], 6), shots(OTHERS[:15], 7)
+    for made, one, two in (
+        (FRESH, members, others),
+        (torch.cat([FRESH, others[::4]]), members, others),
+        (torch.cat([FRESH, members[::4], others[:1]]), members, others),
+        (torch.cat([FRESH, jpeg(members[::4]), jpeg(others[::4])]), members, others),
+        (torch.cat([FRESH, jpeg(members[:12:4])]), members, others),
+        (FRESH, MEMBERS, shots(OTHERS[:12], 7)),
+        (shots(FRESH[:12], 8), MEMBERS, shots(OTHERS[:12], 7)),
+    ):
+        with pytest.raises(InputError, match="column person"):
+            idpgan.attack(made, one, two)

@@ -11,13 +11,15 @@ import signal
 import stat
 import subprocess
 import sys
+import tomllib
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from idpgan import trainer
-from idpgan.commands import command
+from idpgan.commands import command, main
 from idpgan.metrics.cache import Cache
 from idpgan.metrics.evaluation import METRICS, Evaluation
 
@@ -444,3 +446,34 @@ def test_verify_says_which_file_it_cannot_read(run, finished_run, tmp_path, unre
     code, out, err = run("verify", copy)
     assert (code, err) == (1, "")
     assert "samples.png cannot be read (Permission denied)" in out
+
+
+class Console(io.BytesIO):
+    """What stands behind stdout: a file, or a terminal."""
+
+    def __init__(self, terminal):
+        super().__init__()
+        self.isatty = lambda: terminal
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "utf-16"])
+def test_what_is_sent_into_a_file_is_utf8_whatever_the_console(tmp_path, monkeypatch, encoding, terminal):
+    """`init > config.toml` in a console of Windows: `train` reads it. A terminal itself keeps its encoding."""
+    for number in range(30):
+        place = tmp_path / "photos" / ("Ärger", "λ ☂")[number % 2] / f"{number}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        pixels = np.random.default_rng(number).integers(0, 256, (8, 8), dtype=np.uint8)
+        Image.fromarray(pixels).save(place)
+    behind = Console(terminal)
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(behind, encoding=encoding))
+    with pytest.raises(SystemExit) as ended:
+        main(["init", str(tmp_path / "photos"), "--epsilon", "3"])
+    assert not ended.value.code
+    sys.stdout.flush()
+    text = behind.getvalue().decode(encoding if terminal else "utf-8")
+    shown = {"ascii": ["\\xc4rger", "\\u03bb \\u2602"], "cp1252": ["Ärger", "\\u03bb \\u2602"]}
+    for name in shown.get(encoding, ["Ärger", "λ ☂"]) if terminal else ["Ärger", "λ ☂"]:
+        assert name in text
+    if not terminal:
+        assert sorted(tomllib.loads(text)["data"]["classes"]) == ["Ärger", "λ ☂"]

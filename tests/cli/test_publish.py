@@ -399,7 +399,7 @@ def test_places_that_lie_in_each_other_are_refused(order, tmp_path, out, ledger)
     asked = order(out=tmp_path / out, ledger=None if ledger is None else tmp_path / ledger)
     before = below(tmp_path)
     for action in (quote, publish_folder):
-        with pytest.raises(InputError, match=r"in each other|in what is published|not empty"):
+        with pytest.raises(InputError, match=r"a folder of images|in what is published|not empty"):
             action(asked)
     assert below(tmp_path) == before
 
@@ -466,3 +466,49 @@ def test_a_device_that_is_not_here_is_refused_before_a_charge(command, faces, tm
     assert not faces.with_name(f"{faces.name}.ledger.json").exists()
     assert not (tmp_path / "out").exists()
     assert command(device="cpu")[0] == 0
+
+
+# Folders with a table ------------------------------------------------------------------------------------------
+
+
+def prepared(run, tmp_path):
+    """What `idpgan prepare` makes of nine photos of two people; two of them are none, and keep their rows."""
+    names = ("b/9.png", "b/1.png", "a/3.png", "a/4.png", "b/2.png", "a/5.png", "b/0.png", "b/7.png", "b/8.png")
+    fill(tmp_path / "photos", names=names)
+    for name in ("a/4.png", "b/2.png"):
+        (tmp_path / "photos" / name).write_bytes(b"no picture")
+    table = "\n".join(["file_name,person", *(f"{name},{'anna' if name < 'b' else 'bob'}" for name in names)])
+    (tmp_path / "table.csv").write_text(table)
+    words = ("--size", "16", "--grey", "--folders", "none", "--table", tmp_path / "table.csv")
+    assert run("prepare", tmp_path / "photos", tmp_path / "ready", *words)[0] == 0
+    return tmp_path / "ready", names
+
+
+@pytest.mark.parametrize("names", [(), ("--keep-names",)])
+def test_what_prepare_made_is_published_in_the_order_and_by_the_people_of_its_table(command, run, tmp_path, names):
+    folder, _ = prepared(run, tmp_path)
+    order = [line.split(",")[0] for line in (folder / "metadata.csv").read_text().splitlines()[1:]]
+    code, said, _ = command("--json", *names, folder=folder)
+    assert code == 0
+    assert sorted(map(int, json.loads(said)["person"])) == [1, 2, 5, 6, 10]  # six rows of bob's
+    report = json.loads((tmp_path / "out" / "curator" / "report.json").read_text())
+    assert [row["original"] for row in report["images"]] == order
+    assert len(order) == 9
+    assert run("verify", tmp_path / "out" / "release")[0] == 0
+    code, said, _ = run("recognize", tmp_path / "out", folder, "--attack", "pca-svm")
+    assert code == 0
+    assert "2 images were left out: null records" in said
+
+
+def test_the_person_with_most_images_is_named(command, run, tmp_path):
+    folder, _ = prepared(run, tmp_path)
+    assert "the 6 of the person with most: 12" in command("--dry-run", folder=folder)[1]
+
+
+def test_a_folder_that_sample_wrote_is_published_and_a_table_hides_no_file_of_a_folder_without_one(
+    command, run, faces, tmp_path, small_run
+):
+    assert run("sample", small_run("gaussian"), "--num", 12, "--out", tmp_path / "drawn")[0] == 0
+    assert command(folder=tmp_path / "drawn")[0] == 0
+    (faces / "notes.csv").write_text("file_name\n")  # negative control: no table of images
+    assert "notes.csv is not an image" in command("--dry-run", folder=faces, out=tmp_path / "more")[2]

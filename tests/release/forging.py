@@ -200,10 +200,10 @@ def replaced_text(name, old, new):
     return lambda folder: raw(name, (folder / name).read_text().replace(old, new, 1))(folder)
 
 
-def linked(name, mend=False):
+def linked(name, elsewhere="elsewhere"):
     def apply(folder):
-        shutil.move(folder / name, folder.parent / "elsewhere")
-        (folder / name).symlink_to(folder.parent / "elsewhere")
+        shutil.move(folder / name, folder.parent / elsewhere)
+        (folder / name).symlink_to(folder.parent / elsewhere)
 
     return apply
 

@@ -156,9 +156,8 @@ FORGED_IMAGES = {
     "extra image": (raw("images/000009.png", "x"), "images/000009.png does not belong"),
     "extra folder": (lambda f: (f / "images" / "more").mkdir(), "images/more does not belong"),
     "image missing": (lambda f: (f / FIRST).unlink(), "images/000000.png is missing"),
-    "image a link": (linked(FIRST), "images/000000.png is a link"),
-    "image a pipe": (pipe(FIRST), "images/000000.png is a link, a folder, a pipe"),
-    "images behind a link": (linked("images"), "images/000000.png is a link"),
+    "image a pipe": (pipe(FIRST), "images/000000.png is a folder, a pipe"),
+    "images behind a link": (linked("images"), "images is a link or a file"),
     "N = 8": (stated(num_private=8), "num_private = 8, but the settings say 9"),
     "N = 8 everywhere": (
         lambda f: (

@@ -291,6 +291,7 @@ def scanned(root: Path, config: DataConfig | None = None) -> Files:
     if not (root / METADATA).is_file():
         return _joined(*scan(root))
     label, rows = _rows_of(root, config)
+    rows = _with_files(root, rows)
     named: Sequence[str] = config.classes or () if config else ()
     if label and not config:  # a value that is a folder's name too is no blank: a release may have the class NA
         values = set(rows.values[0])
@@ -299,7 +300,7 @@ def scanned(root: Path, config: DataConfig | None = None) -> Files:
     files = _labeled_rows(label, named, rows)
     keep = [index for index in range(len(rows.paths)) if not files.labels or files.labels[index] != UNWANTED]
     if not keep:
-        raise DataError(f"{root / METADATA} names no image of data.classes. Name another folder of public images.")
+        raise DataError(f"{root / METADATA} names no file that is there, or none of data.classes. Name another folder.")
     labels, classes = files.labels, files.classes
     if config and config.attributes:
         labels = tuple(sum(bit << j for j, bit in enumerate(row)) for row in files.attributes)
@@ -307,14 +308,25 @@ def scanned(root: Path, config: DataConfig | None = None) -> Files:
     return Files(tuple(rows.paths[i] for i in keep), tuple(labels[i] for i in keep) if classes else (), classes)
 
 
+def _with_files(root: Path, rows: metadata.Rows) -> metadata.Rows:
+    """Leave rows out that have no file, as of photos that `idpgan prepare` refused; nothing is released of these."""
+    keep = [index for index, path in enumerate(rows.paths) if path.exists()]
+    if absent := len(rows.paths) - len(keep):
+        warn_once(f"{absent} of {len(rows.paths)} rows of {root / METADATA} name no file that is there: left out.")
+    paths, values = rows.paths, tuple(tuple(column[index] for index in keep) for column in rows.values)
+    people = None if rows.people is None else tuple(rows.people[index] for index in keep)
+    return rows._replace(paths=tuple(paths[index] for index in keep), people=people, values=values)
+
+
 def _with_looks(root: Path, looks: Collection[str]) -> Files:
     """List the rows that say 1 or 0 in all columns of looks; without looks every file, unlabeled."""
     if not looks:
-        return Files(metadata.read_rows(root, ()).paths if (root / METADATA).is_file() else _joined(*scan(root)).paths)
+        has_table = (root / METADATA).is_file()
+        return Files((_with_files(root, metadata.read_rows(root, ())) if has_table else _joined(*scan(root))).paths)
     if not (root / METADATA).is_file():
         raise DataError(f"data.public_labels names columns of {root / METADATA}, and there is no such file.")
     names = tuple(sorted(looks))
-    rows = metadata.read_rows(root, names, "data.public_labels")
+    rows = _with_files(root, metadata.read_rows(root, names, "data.public_labels"))
     bits = list(zip(*map(cells.bits, rows.values), strict=True))
     keep = [index for index, row in enumerate(bits) if None not in row]
     if not keep:
