@@ -241,7 +241,7 @@ def labeled_files(
         hide: Column of metadata.csv that is to be hidden.
         fits: Whether a method that can be trained is trained now.
     """
-    from idpgan.data import cells, metadata
+    from idpgan.data import metadata
 
     trains, marks, table = kind.trained and fits, source / metadata.LANDMARKS, source / metadata.METADATA
     if kind.landmarked and not marks.is_file():
@@ -264,7 +264,7 @@ def labeled_files(
         return rows.paths, None
     if keep is None:
         raise InputError(f"name the column that is to stay readable: --keep {' or --keep '.join(rows.columns)}.")
-    kept, *hidden = ([cells.read(cell, cells.TABLE_LABEL) for cell in column] for column in rows.values)
+    kept, *hidden = map(list, rows.values)
     if hide != "person":
         return rows.paths, (kept, hidden[0])
     if rows.people is None:

@@ -166,12 +166,16 @@ def shown(value: Any) -> str:
     return "?" if value is None else json.dumps(value, ensure_ascii=False)
 
 
+def doubtful_people(people: Iterable[str]) -> list[str]:
+    """List names of people who may be one, or nobody."""
+    people = list(people)
+    nobody = [shown(name) for name in sorted(BLANKS & set(people) - {""})]
+    return [" = ".join(map(shown, group)) for group in spellings(people)] + nobody
+
+
 def warn_of_spellings(people: Iterable[str], where: str) -> None:
     """Warn of people who may be one, written in several ways, or nobody: each spelling is a person of its own."""
-    people = list(people)
-    doubtful = [" = ".join(map(shown, group)) for group in spellings(people)]
-    doubtful += [shown(name) for name in sorted(BLANKS & set(people) - {""})]
-    if doubtful:
+    if doubtful := doubtful_people(people):
         warn_once(
             f"{where}: people written {'; '.join(doubtful[:10])}{'; ...' * (len(doubtful) > 10)} are taken as they are "
             "written, each spelling as a person of its own. If some are one person, write the name in one way; if one "

@@ -22,6 +22,7 @@ import numpy as np
 from PIL import Image
 
 from idpgan.data import cells
+from idpgan.data.declared import warn_once
 from idpgan.data.image_files import DAMAGE, MOST_PIXELS, ROOM
 from idpgan.data.source import logging_only
 from idpgan.errors import DataError, InputError
@@ -111,17 +112,27 @@ def patients(paths: Sequence[Path]) -> list[str]:
         DataError: If a file is not one of DICOM, cannot be read, or names no patient.
         InputError: If pydicom is not installed.
     """
-    key, names = secrets.token_bytes(32), []
+    key, numbers = secrets.token_bytes(32), []
     for path in paths:
         try:
             tag = _read(path, tags=["PatientID"]).get("PatientID") if is_dicom(path) else None
         except DataError as error:
             raise DataError(f"{path} {error}.") from error
-        number = cells.read(tag or "", cells.DICOM_PATIENT)
-        if not number:
-            raise DataError(f"{path} names no patient (PatientID). Leave it out, or give a table with the people.")
-        names.append(f"patient-{hashlib.blake2b(number.encode(), digest_size=8, key=key).hexdigest()}")
-    return names
+        numbers.append(cells.read(tag, cells.TABLE))
+    nobody = [path for path, number in zip(paths, numbers, strict=True) if number in cells.BLANKS]
+    if nobody:
+        said = cells.blanks_of(numbers)
+        raise DataError(
+            f"{nobody[0]} names no patient (PatientID), {len(nobody):,} of {len(paths):,} files do not"
+            f"{said and f' ({said})'}. Leave them out, or give a table with the people."
+        )
+    of = dict(zip(numbers, paths, strict=True))
+    for group in cells.spellings(numbers):
+        warn_once(
+            f"The patients of {' and '.join(str(of[number]) for number in group)} are taken for different ones, but "
+            "PatientID differs in nothing but capitals or blanks. If they are one, write it in one way."
+        )
+    return [f"patient-{hashlib.blake2b(each.encode(), digest_size=8, key=key).hexdigest()}" for each in numbers]
 
 
 def _read(path: Path, tags: list[str] | None = None) -> Dataset:

@@ -32,9 +32,9 @@ from torch import Tensor
 
 from idpgan.checks import described
 from idpgan.config import nearest_hint
-from idpgan.data import cells, declared, image_files
+from idpgan.data import cells, declared, image_files, names_of
 from idpgan.data.images import Images, check_class_names
-from idpgan.data.labels import Meaning, distinct, resolved
+from idpgan.data.labels import Meaning, resolved
 from idpgan.data.source import warn_once
 from idpgan.data.sources import folder
 from idpgan.device import check_memory
@@ -139,10 +139,13 @@ def gathered(
         numbers, names, unlabeled = resolved(
             labels, len(values), what, classes=classes, source_classes=contents.classes, meaning=contents.meaning
         )
+        if private and classes is None and contents.classes is not None and not isinstance(images, Mapping):
+            numbers, names = names_of.without_empty(numbers, names, unlabeled, what)
+        if contents.classes is None or private:  # of what was made before, names stand
+            cells.check_names(names, f"{what}: the class")
     identities = None
     if people is not None:
-        identities, known = distinct(people, len(values), "people")
-        declared.warn_of_spellings((cells.read(name, cells.MEMORY_PERSON) for name in known), "people")
+        identities = names_of.people(people, len(values))
     made = _without_faults(Images(values, numbers, names, identities), outside, unlabeled, limits, what, private)
     return made if contents.null is None else made.zeroed_out(contents.null)
 
@@ -277,8 +280,10 @@ def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Conten
         raise DataError(f"{what} holds no images. Give at least one.")
     if labeled and labels and len(labels) < num:
         raise DataError(f"{what} has a label for {len(labels):,} of {num:,} images. Give one for each, or for none.")
-    names = getattr(features.get(fields[1]), "names", None) if fields else _classes_of(source)
-    names = names if isinstance(names, list | tuple) else None
+    names = getattr(features.get(fields[1]), "names", None) if fields else None
+    if labeled and labels and not fields:
+        labels, names = names_of.classes(source, labels, what)
+    names = [*map(cells.read, names)] if isinstance(names, list | tuple) else None
     return _Contents(
         np.stack(pixels),
         tensors,
@@ -286,13 +291,6 @@ def _items(source: Any, what: str, labeled: bool, progress: Progress) -> _Conten
         names or None,
         "positions" if names else "names",
     )
-
-
-def _classes_of(source: Any) -> Any:
-    """Return the names that a torch data set has, or the one that it is a subset of."""
-    while not hasattr(source, "classes") and hasattr(source, "dataset"):
-        source = source.dataset
-    return getattr(source, "classes", None)
 
 
 def _fields(item: Mapping[str, Any], features: Mapping[str, Any], what: str, labeled: bool) -> tuple[str, str | None]:

@@ -3,8 +3,8 @@
 A class has a name and a position. A text is a name. A number is the name of the class that is called by it: 3, "3",
 "003" and a table's "3.0" are one number. Only where no class is called by it, and not all classes are called by
 numbers, is a number a position. Whoever means a position says so: "position 3", the array ``positions`` of an npz
-file, or a torch data set that names its classes. What is given out is the number that a class is called by, or its
-position where not all classes are called by numbers.
+file, or a torch data set whose targets say its labels. What is given out is the number that a class is called by, or
+its position where not all classes are called by numbers.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -28,7 +29,6 @@ Meaning = Literal["names", "positions", "either"]  # of numbers as labels; "eith
 MOST_CLASSES = 1000  # distinct values of a column; with more, it is free text
 
 NONE = -1  # the position of a label that is none of the classes
-_WHOLE = re.compile(r"-?[0-9]{1,18}")
 _POSITION = re.compile(r"position ([0-9]{1,9})")
 _MOST_SHOWN, _LONGEST_SHOWN = 20, 40  # most class names, and letters of a label, in an error
 
@@ -36,23 +36,24 @@ _MOST_SHOWN, _LONGEST_SHOWN = 20, 40  # most class names, and letters of a label
 def in_order(names: Iterable[str]) -> list[str]:
     """Sort the names of classes: as numbers where all are whole numbers, else as texts."""
     listed = sorted(names)
-    values = [_value(name) for name in listed]
+    values = [cells.number(name) for name in listed]
     return listed if None in values else [name for _, name in sorted(zip(values, listed, strict=True))]
 
 
 def positions_of(labels: Iterable[object], classes: Sequence[str]) -> list[int]:
     """Return the position of the class that each label means, `NONE` where it means none."""
-    named = {cells.read(name, cells.MEMORY_LABEL): place for place, name in enumerate(classes)}
-    named |= {name: place for place, name in enumerate(classes)}
-    values = [_value(name) for name in classes]
+    named: dict[str, int] = {}
+    for way in (lambda name: cells.read(name, cells.TABLE), cells.read, str):  # the last one counts first
+        named |= {way(name): place for place, name in enumerate(classes)}
+    values = [cells.number(name) for name in classes]
     times = Counter(values)
     called = {value: place for place, value in enumerate(values) if value is not None and times[value] == 1}
 
     def place(label: object) -> int:
-        for text in (str(label), cells.read(label, cells.MEMORY_LABEL)):
-            if text and text in named:
+        for text in (label, cells.read(label), cells.read(label, cells.TABLE)):
+            if text and isinstance(text, str) and text in named:
                 return named[text]
-        number = int(label) if isinstance(label, bool) else _value(str(label))
+        number = int(label) if isinstance(label, bool) else cells.number(label)
         if number in called:
             return called[number]
         positional = not isinstance(label, str) and None in values
@@ -63,7 +64,7 @@ def positions_of(labels: Iterable[object], classes: Sequence[str]) -> list[int]:
 
 def numbers(classes: Sequence[str]) -> list[int]:
     """Return the number by which each class is given out."""
-    values = [value for name in classes if (value := _value(name)) is not None]
+    values = [value for name in classes if (value := cells.number(name)) is not None]
     return values if len(set(values)) == len(classes) else list(range(len(classes)))
 
 
@@ -115,7 +116,7 @@ def resolved(
         DataError: If the labels cannot be classes, nothing says whether numbers are names or positions, or no image at
             all has a class.
     """
-    order, values = distinct(labels, num, f"labels of {what}", floats=True)
+    order, values = distinct(labels, num, f"labels of {what}")
     names = tuple(map(str, source_classes if classes is None and source_classes is not None else classes or ()))
     source_classes = names if source_classes is None else tuple(map(str, source_classes))
     whole = all(isinstance(value, int) or value == "" for value in values)
@@ -137,7 +138,7 @@ def resolved(
     if meaning == "positions" and whole and renumbered:
         values = ["" if place == NONE else source_classes[place] for place in inside]
     if not names:
-        names = tuple(in_order({cells.read(value, cells.MEMORY_LABEL) for value in values} - {""}))
+        names = tuple(in_order({cells.read(value) for value in values} - {""}))
         if len(names) > min(MOST_CLASSES, max(num // 2, 2)):
             raise DataError(
                 f"labels have {len(names):,} values for {num:,} {what}, too many to be classes. Name the classes "
@@ -152,18 +153,27 @@ def resolved(
     return positions.clamp(min=0), names, positions == NONE
 
 
-def distinct(values: Any, num: int, what: str, floats: bool = False) -> tuple[Tensor, list[Any]]:
-    """Return the place of each value among the sorted distinct ones, and these; whole numbers or texts.
+def distinct(values: Any, num: int, what: str) -> tuple[Tensor, list[Any]]:
+    """Return the place of each value among the sorted distinct ones, and these; whole numbers or texts, "" for none.
 
-    With ``floats`` whole numbers may be floating point ones, and values may be missing, as pandas has them: a blank.
+    Raises:
+        DataError: If these are not ``num`` numbers or texts in a row.
     """
-    array = np.asarray(values.detach().cpu() if isinstance(values, torch.Tensor) else values)
-    if array.dtype.kind == "O" and all(isinstance(value, str) for value in array.ravel()):
-        array = array.astype(str)
-    listed = array.tolist() if floats and array.ndim == 1 and array.dtype.kind in "fO" else []
-    texts = [cells.read(value, cells.MEMORY_LABEL) for value in listed]
-    known = (not text or isinstance(value, str | int | float) for value, text in zip(listed, texts, strict=True))
-    if listed and all(known):
+    try:
+        if isinstance(values, torch.Tensor):  # NumPy has fewer kinds of floats
+            values = (values.double() if values.is_floating_point() else values).detach().cpu()
+        elif isinstance(values, list | tuple):
+            values = [value.item() if getattr(value, "ndim", 1) == 0 else value for value in values]
+        array = np.asarray(values)
+        if array.dtype.kind == "U" and isinstance(values, list):
+            array = np.array(values, dtype=object)  # a NaN among texts became one
+    except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, nested tensors
+        raise DataError(
+            f"{what} must be {num:,} whole numbers or texts in a row, got {type(values).__name__}."
+        ) from error
+    listed = array.tolist() if array.ndim == 1 and array.dtype.kind in "fO" else []
+    texts = [cells.read(value) if np.ndim(value) == 0 else None for value in listed]
+    if listed and all(not text or isinstance(value, str | Real) for value, text in zip(listed, texts, strict=True)):
         array = np.array(texts)
     if array.shape != (num,) or array.dtype.kind not in "biuU":
         one_hot = " Give the number of the class, not a row of zeros and a one." if array.ndim == 2 else ""
@@ -172,13 +182,7 @@ def distinct(values: Any, num: int, what: str, floats: bool = False) -> tuple[Te
             f"{one_hot}"
         )
     ordered, order = np.unique(array, return_inverse=True)
-    listed_values = ordered.tolist()
+    found = ordered.tolist()
     if listed and not any(isinstance(value, str) for value in listed):
-        listed_values = [int(text) if text.lstrip("-").isdecimal() else text for text in listed_values]
-    return torch.from_numpy(order.reshape(-1).astype(np.int64)), listed_values
-
-
-def _value(name: str) -> int | None:
-    """Return the whole number that a class is called by, None if it is called otherwise."""
-    text = cells.read(name, cells.MEMORY_LABEL)
-    return int(text) if _WHOLE.fullmatch(text) else None
+        found = [int(text) if text.lstrip("-").isdecimal() else text for text in found]
+    return torch.from_numpy(order.reshape(-1).astype(np.int64)), found

@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import math
 import os
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
@@ -32,6 +33,7 @@ from idpgan.files import parse_json, printable, read_plain
 
 METADATA = "metadata.csv"
 PREPARED = "prepared.json"  # beside it, where `idpgan prepare` made the folder
+MANIFEST, SAMPLES = "manifest.json", "idpgan samples"  # likewise where `idpgan sample` did, and how its format begins
 JSON_LINES = ".jsonl"  # suffix of a table with a JSON object a line, as Hugging Face has them too
 PARTS = ("train", "test", "val", "valid", "validation")  # folders of a set that is split, which alone are no classes
 LANDMARKS = "landmarks.csv"
@@ -53,23 +55,58 @@ _UTF_8 = re.compile(rb"[\xc2-\xdf][\x80-\xbf]|[\xe0-\xef][\x80-\xbf]{2}")
 
 
 class Table(NamedTuple):
-    """The cells of a CSV file, stripped of blanks."""
+    """The cells of a CSV file.
+
+    Attributes:
+        rows: As they are written; `column` reads them by the rules of `cells`.
+        ours: Whether this package wrote it, so that names stand in it as they are.
+        nested: Columns of JSON lines that hold lists or objects, which are no labels.
+    """
 
     path: Path
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+    ours: bool = False
+    nested: frozenset[str] = frozenset()
 
-    def column(self, name: str) -> list[str]:
-        """Return the values of a column; raises `DataError` if it is missing."""
+    def written(self, name: str) -> list[str]:
+        """Return the cells of a column as they are written; raises `DataError` if it is missing, or nested."""
         if name not in self.columns:
             raise DataError(f"{self.path} has no column '{name}'. {nearest_hint(name, self.columns)}")
+        if name in self.nested:
+            raise DataError(f"{self.path}: the column '{name}' holds lists or objects. Write a text or a number.")
         place = self.columns.index(name)
         return [row[place] for row in self.rows]
+
+    def column(self, name: str, known: Collection[str] = ()) -> list[str]:
+        """Return the values of a column; those of ``known`` are names of classes. Errors as of `written`."""
+        if name == FILE_NAME:
+            return self.written(name)
+        if self.ours:
+            return [*map(cells.unquoted, self.written(name))]
+        rule = cells.TABLE if name in (PERSON, CUT_FROM) else cells.LABEL
+        return [cells.read(cell, rule, known) for cell in self.written(name)]
+
+    def people(self, name: str) -> list[str]:
+        """Return who, or which photo, a column names; refuse names that no person could be told by."""
+        people = self.column(name)
+        if said := self.blanks(name):
+            raise DataError(
+                f"{self.path}: column '{name}': {said}, as tables write that nobody is known. Name a person of its own "
+                "in each such row; who is called so, in other letters."
+            )
+        cells.check_names(dict.fromkeys(people), f"{self.path}: the {name}")
+        return people
+
+    def blanks(self, name: str, known: Collection[str] = ()) -> str:
+        """Say which cells of a column are no value although they are not empty; see `cells.blanks_of`."""
+        return "" if self.ours else cells.blanks_of(self.written(name), known)
 
     @property
     def label_columns(self) -> tuple[str, ...]:
         """Columns that may hold labels."""
-        return tuple(name for name in self.columns if name not in (FILE_NAME, PERSON, CUT_FROM))
+        apart = (FILE_NAME, PERSON, CUT_FROM, *self.nested)
+        return tuple(name for name in self.columns if name not in apart)
 
 
 def read_table(path: Path, file_column: str = FILE_NAME, person_column: str | None = None) -> Table:
@@ -89,7 +126,7 @@ def read_table(path: Path, file_column: str = FILE_NAME, person_column: str | No
         raise DataError(f"There is no file {path}. Name a CSV file with the columns file_name and your labels.")
     text = _text(read_plain(path, _MOST_BYTES, follow=True), path)
     try:
-        lines = _of_json(text) if path.suffix.lower() == JSON_LINES else _of_csv(text)
+        lines, nested = _of_json(text) if path.suffix.lower() == JSON_LINES else (_of_csv(text), frozenset())
     except InputError:
         raise
     except (ValueError, csv.Error) as error:
@@ -115,8 +152,16 @@ def read_table(path: Path, file_column: str = FILE_NAME, person_column: str | No
         if line and len(line) != len(header):
             raise DataError(f"{path}: row {number} has {len(line)} values for {len(header)} columns. Mend the row.")
         if line:
-            rows.append(tuple(cells.read(value, cells.TABLE_CELL) for value in line))
-    return Table(path, header, tuple(rows))
+            rows.append(tuple(line))
+    return Table(path, header, tuple(rows), _is_ours(path), nested)
+
+
+def _is_ours(path: Path) -> bool:
+    """Tell by what lies beside it whether a table is one that this package wrote."""
+    manifest = path.parent / MANIFEST
+    if path.name != METADATA or (path.parent / PREPARED).is_file():
+        return path.name == METADATA
+    return manifest.is_file() and f'"{SAMPLES}' in manifest.read_text(encoding="utf-8", errors="replace")
 
 
 def _text(content: bytes, path: Path) -> str:
@@ -162,13 +207,26 @@ def _of_csv(text: str) -> list[list[str]]:
     return list(csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True))
 
 
-def _of_json(text: str) -> list[list[str]]:
+def _of_json(text: str) -> tuple[list[list[str]], frozenset[str]]:
+    """Return columns and rows, and which columns hold lists or objects; null is an empty cell."""
     rows = [parse_json(line.encode()) for line in text.split("\n") if line.strip()]
     wrong = next((number for number, row in enumerate(rows, start=1) if not isinstance(row, dict)), None)
     if wrong is not None:
         raise ValueError(f"line {wrong} holds no object")
     columns = list(dict.fromkeys(name for row in rows for name in row))
-    return [columns, *([cells.read(row.get(name), cells.TABLE_CELL) for name in columns] for row in rows)]
+    nested = frozenset(name for row in rows for name, value in row.items() if isinstance(value, list | dict))
+    return [columns, *([cells.read(row.get(name)) for name in columns] for row in rows)], nested
+
+
+def written(header: Sequence[str], rows: Iterable[Sequence[str]], end: str = "\n") -> str:
+    """Return a table of ours, whose first column is of files: `Table.column` reads exactly these names back."""
+    lines = ([row[0], *map(cells.quoted, row[1:])] for row in itertools.chain([header], rows))
+    return "".join(",".join(map(_of_cell, line)) + end for line in lines)
+
+
+def _of_cell(text: str) -> str:
+    """Return a cell of a CSV file; the module csv forgets to quote a carriage return."""
+    return '"' + text.replace('"', '""') + '"' if re.search('[",\r\n]', text) else text
 
 
 def tables_in(root: Path) -> list[Path]:
@@ -188,25 +246,26 @@ def joined(tables: Sequence[Table], root: Path) -> Table:
     for table in tables:
         if set(table.columns) != set(first.columns):
             raise DataError(f"{first.path} and {table.path} must have the same columns. Add those that one lacks.")
-    rows = []
+    rows, nested = [], frozenset[str]().union(*(table.nested for table in tables))
     for table in tables:
         below = table.path.parent.relative_to(root)
-        for values in zip(*(table.column(name) for name in first.columns), strict=True):
-            row = dict(zip(first.columns, values, strict=True))
-            rows.append(tuple((row | {FILE_NAME: row[FILE_NAME] and (below / row[FILE_NAME]).as_posix()}).values()))
-    return Table(first.path, first.columns, tuple(rows))
+        for cells_of in table.rows:
+            row = dict(zip(table.columns, cells_of, strict=True))
+            row[FILE_NAME] = row[FILE_NAME].strip() and (below / row[FILE_NAME]).as_posix()
+            rows.append(tuple(row[name] for name in first.columns))
+    return Table(first.path, first.columns, tuple(rows), all(table.ours for table in tables), nested)
 
 
 def file_names(table: Table) -> list[str]:
     """Return the files of a table; raises `DataError` with all that `file_problems` finds."""
-    problems, names = file_problems(table), table.column(FILE_NAME)
+    problems, names, root = file_problems(table), table.column(FILE_NAME), table.path.parent
     if backwards := [name for name in names if "\\" in name]:
         problems.append(
             f"{backwards[0]} and {len(backwards) - 1:,} more have \\ between folders and files. Write / instead."
         )
     if problems:
         raise DataError(f"{table.path}: {' '.join(problems)}")
-    return names
+    return [name if name == name.strip() or (root / name).exists() else name.strip() for name in names]
 
 
 def file_problems(table: Table) -> list[str]:
@@ -214,12 +273,12 @@ def file_problems(table: Table) -> list[str]:
     outside, again = list[str](), list[str]()
     seen: set[str] = set()
     for number, name in enumerate(table.column(FILE_NAME), start=2):
-        path = PurePosixPath(name)
+        name, path = (name if table.ours else name.strip()), PurePosixPath(name.strip())
         if not name or path.is_absolute() or ".." in path.parts or "\0" in name:
             outside.append(f"row {number} has the file_name {name[:200]!r}")
-        elif composed(str(path)) in seen:
+        elif composed(name) in seen:
             again.append(f"row {number} names {name} a second time")
-        seen.add(composed(str(path)))
+        seen.add(composed(name))
     problems = []
     if outside:
         problems.append(
@@ -233,7 +292,7 @@ def file_problems(table: Table) -> list[str]:
 
 def composed(name: str) -> str:
     """Return a file's name as it is compared with others."""
-    return cells.read(name, cells.FILE_NAME)
+    return cells.read(str(PurePosixPath(name)))
 
 
 def _on_disk(root: Path, name: str) -> Path:
@@ -271,15 +330,19 @@ class Rows(NamedTuple):
     values: tuple[tuple[str, ...], ...]  # values of the requested label columns, column by column
     columns: tuple[str, ...]  # columns that may hold labels
     person_names: tuple[str, ...] = ()  # in the order of the people's numbers
+    blanks: str = ""  # which values of the columns are none although their cells are not empty
     of_photos: bool = False  # whether these "people" are photos that the images were cut out of
 
 
-def read_rows(root: Path, label: Sequence[str] | None = None, key: str = "data.label") -> Rows:
+def read_rows(
+    root: Path, label: Sequence[str] | None = None, key: str = "data.label", classes: Sequence[str] = ()
+) -> Rows:
     """Read the metadata of a folder.
 
     Args:
         label: Columns of labels; None = all of them.
         key: What names them, for errors.
+        classes: Declared names of classes, which are no blanks.
 
     Raises:
         DataError: If it cannot be used, lacks a column of `label`, or has a column of people but a row without a
@@ -295,7 +358,7 @@ def read_rows(root: Path, label: Sequence[str] | None = None, key: str = "data.l
         )
     column = CUT_FROM if CUT_FROM in table.columns else PERSON
     if column in table.columns:
-        names = [cells.read(name, cells.TABLE_PERSON) for name in table.column(column)]
+        names = table.people(column)
         if "" in names:
             raise DataError(
                 f"{table.path}: row {names.index('') + 2} has no {column} ({names.count('')} of {len(names)} rows). "
@@ -310,8 +373,9 @@ def read_rows(root: Path, label: Sequence[str] | None = None, key: str = "data.l
             raise DataError(
                 f"{key}: {table.path} has no column '{name}' of labels. {nearest_hint(name, table.label_columns)}"
             )
-    values = tuple(tuple(table.column(name)) for name in label)
-    return Rows(paths, people, values, table.label_columns, tuple(numbers), column == CUT_FROM)
+    values = tuple(tuple(table.column(name, classes)) for name in label)
+    said = "; ".join(text for name in label if (text := table.blanks(name, classes)))
+    return Rows(paths, people, values, table.label_columns, tuple(numbers), said, column == CUT_FROM)
 
 
 def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, float]]]:
@@ -347,5 +411,5 @@ def read_landmarks(root: Path, paths: Sequence[Path]) -> list[list[tuple[float, 
 
 
 def class_values(values: Sequence[str]) -> list[str]:
-    """List the distinct values of a column that may hold classes, in order, without blanks; see `cells`."""
-    return in_order({cells.read(value, cells.TABLE_LABEL) for value in values} - {""})
+    """List the distinct values of a column that may hold classes, in order, without blanks."""
+    return in_order({*values} - {""})

@@ -6,8 +6,6 @@ resized by Lanczos with antialiasing. Location, date and preview are dropped. DI
 
 from __future__ import annotations
 
-import csv
-import io
 import itertools
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from idpgan.data import cells, dicom, image_files, metadata
-from idpgan.data.declared import warn_of_spellings
+from idpgan.data.declared import warn_of_spellings, warn_once
 from idpgan.data.metadata import FILE_NAME, PERSON
 from idpgan.errors import DataError
 
@@ -152,6 +150,7 @@ def _targets(names: Sequence[str]) -> list[str]:
     targets: dict[str, str] = {}
     twice = []
     for name in names:
+        cells.check_names([name], "the photo", files=True)
         try:
             name.encode()
         except UnicodeEncodeError as error:
@@ -172,18 +171,17 @@ def _targets(names: Sequence[str]) -> list[str]:
 
 def metadata_csv(planned: Planned, refused: Sequence[bool]) -> str:
     """Return the content of metadata.csv; a refused photo keeps its row and its person or photo, but no label."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((FILE_NAME, *planned.columns))
-    for photo, is_null in zip(planned.photos, refused, strict=True):
-        values = zip(planned.columns, photo.values, strict=True)
-        writer.writerow(
-            (
+    keeps = [name in (PERSON, metadata.CUT_FROM) for name in planned.columns]
+    return metadata.written(
+        [FILE_NAME, *planned.columns],
+        (
+            [
                 photo.file_name,
-                *("" if is_null and name not in (PERSON, metadata.CUT_FROM) else value for name, value in values),
-            )
-        )
-    return text.getvalue()
+                *(value if kept or not null else "" for kept, value in zip(keeps, photo.values, strict=True)),
+            ]
+            for photo, null in zip(planned.photos, refused, strict=True)
+        ),
+    )
 
 
 def _values(
@@ -212,13 +210,13 @@ def _values(
             for name, person, has_label in zip(names, columns[PERSON], labelled, strict=True)
             if not person and (has_label or not labels.only_labelled)
         ]
-        warn_of_spellings(columns[PERSON], str(labels.path or source))
         if lacking:
             raise DataError(
                 f"{lacking[0]} has no person in {labels.path} ({len(lacking)} of {len(names)} photos have none: "
                 f"{metadata.some_of(lacking)}). Name one for each, a person of its own where nobody else is on it"
                 f"{'' if labels.only_labelled else ', or leave photos without a label or row out (--only-labelled)'}."
             )
+        warn_of_spellings(columns[PERSON], str(labels.path or source))
     values: list[tuple[str, ...]] = list(zip(*columns.values(), strict=True)) if columns else [()] * len(names)
     return tuple(columns), values, labelled, missing
 
@@ -249,8 +247,9 @@ def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) ->
     empty = next((path for path in places if path.relative_to(source).parts not in used), None)
     if empty is not None:
         raise DataError(f"{empty} holds no photo, but --folders {folders} makes a {meaning} of it. Remove the folder.")
-    rule = cells.FOLDER_CLASS if meaning == "label" else cells.FOLDER_PERSON
-    return [cells.read(part[level - 1], rule) for part in parts]
+    names = [part[level - 1] for part in parts]
+    cells.check_names(dict.fromkeys(names), f"{source}: the folder")
+    return [cells.read(name) for name in names]
 
 
 def _table_of(source: Path, folders: str | None, labels: LabelTable, tables: Sequence[Path]) -> metadata.Table | None:
@@ -262,7 +261,7 @@ def _table_of(source: Path, folders: str | None, labels: LabelTable, tables: Seq
         return None
     read = [metadata.read_table(path, labels.file_column, labels.person_column) for path in tables or [labels.path]]
     table = metadata.joined(read, source) if tables else read[0]
-    wanted = list(table.columns)
+    wanted = [name for name in table.columns if name not in table.nested]
     if labels.label_column is not None:
         table.column(labels.label_column)  # raises where there is none
         wanted = [name for name in wanted if name in (FILE_NAME, labels.label_column, PERSON)]
@@ -270,8 +269,8 @@ def _table_of(source: Path, folders: str | None, labels: LabelTable, tables: Seq
         raise DataError(f"{labels.path} has a column '{meant}', and --folders {folders} makes one too. Give one.")
     if labels.patients and PERSON in wanted:
         raise DataError(f"--patients and {labels.path} both say who is on a photo. Give one.")
-    columns = [table.column(name) for name in wanted]
-    return metadata.Table(table.path, tuple(wanted), tuple(zip(*columns, strict=True)))
+    columns = [table.written(name) for name in wanted]
+    return table._replace(columns=tuple(wanted), rows=tuple(zip(*columns, strict=True)))
 
 
 def _columns_of(
@@ -280,12 +279,13 @@ def _columns_of(
     """Return the columns, with a value for every photo, and rows that are left out; what does not fit is one error."""
     problems, photos = metadata.file_problems(table), set(names)
     by_key = {key: name for name in reversed(names) for key in _keys(name)}
+    wanted = [name for name in table.columns if name != FILE_NAME]
+    values = {name: table.people(name) if name == PERSON else table.column(name) for name in wanted}
     rows, gone = {}, list[str]()
-    for name, row in zip((str(PurePosixPath(name)) for name in table.column(FILE_NAME)), table.rows, strict=True):
-        if (
-            name not in photos and by_key.get(metadata.composed(name), name) != name
-        ):  # a Mac and others write accents in two ways
-            name = by_key[metadata.composed(name)]
+    for row, name in enumerate(str(PurePosixPath(name)) for name in table.column(FILE_NAME)):
+        name = name if name in photos else str(PurePosixPath(name.strip()))
+        if name not in photos:  # a Mac and others write accents in two ways
+            name = by_key.get(metadata.composed(name), name)
         rows[name] = row
         if name not in photos:
             near = next((by_key[key] for key in _keys(name) if key in by_key), None)
@@ -298,16 +298,12 @@ def _columns_of(
         )
     if problems:
         raise DataError(f"{table.path} {' '.join(problems)}")
-    columns = {
-        name: [
-            cells.read(rows[photo][index], cells.TABLE_PERSON if name == PERSON else cells.TABLE_LABEL)
-            if photo in rows
-            else ""
-            for photo in names
-        ]
-        for index, name in enumerate(table.columns)
-        if name != FILE_NAME
-    }
+    said = [f"{name}: {blank}" for name in wanted if name != PERSON and (blank := table.blanks(name))]
+    if said:
+        warn_once(
+            f"{table.path}: taken as no value, {'; '.join(said)}. If one is the name of a class, write it otherwise."
+        )
+    columns = {name: [of[rows[photo]] if photo in rows else "" for photo in names] for name, of in values.items()}
     return columns, tuple(gone)
 
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from idpgan.config import nearest_hint
-from idpgan.data import cells
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, attribute_classes
 from idpgan.data.load import Split
@@ -82,7 +81,7 @@ def _values(config: DataConfig, judges: Images, column: str, index: list[int], t
         table = read_table(config.data_root / METADATA)
         if column in table.label_columns:
             values = table.column(column)
-            return [cells.read(values[row], cells.TABLE_LABEL) for row in index]
+            return [values[row] for row in index]
         known = table.label_columns
     raise InputError(f"--by {column}: the data set has no such column. {nearest_hint(column, known)}")
 

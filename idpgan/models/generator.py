@@ -5,14 +5,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator, Sequence
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from idpgan import checks
 from idpgan.data.images import SHOWN, SHOWN_COLUMNS, Images, notebook_png, to_uint8
-from idpgan.data.labels import numbers, position_of
+from idpgan.data.labels import distinct, numbers, position_of
 from idpgan.device import check_memory, check_room, let_go, zeros
 from idpgan.errors import InputError
 from idpgan.host import own_state
@@ -272,23 +272,6 @@ class Generator(nn.Module):
         """Return the positions of the classes that labels mean."""
         if not self.num_classes:
             raise labels_error("generator", 0)
-        several = isinstance(labels, Sequence) and not isinstance(labels, str | bytes)
-        listed: list[Any] = list(labels) if several else [labels]  # type: ignore[arg-type]
-        if any(isinstance(label, str) for label in listed):
-            places = {label: position_of(label, self.classes) for label in dict.fromkeys(listed)}
-            listed = [places[label] for label in listed]
-            given = torch.tensor(listed if several else listed[0])
-        else:
-            try:
-                given = torch.as_tensor(labels).cpu()
-            except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths
-                raise InputError(f"labels must be {num} integers in a row, got {checks.described(labels)}.") from error
-            if given.is_floating_point() or given.is_complex() or given.dtype == torch.bool:
-                raise InputError(f"labels must be integers or names, got {given.dtype}.")
-            distinct, order = given.to(torch.int64).unique(return_inverse=True)
-            given = torch.tensor([position_of(value, self.classes) for value in distinct.tolist()])[order]
-        if given.ndim == 0:
-            given = given.expand(num)
-        if given.shape != (num,):
-            raise InputError(f"{num} images need {num} labels in one row, got shape {tuple(given.shape)}.")
-        return given.to(torch.int64)
+        one = isinstance(labels, str) or not hasattr(labels, "__len__") or getattr(labels, "ndim", 1) == 0
+        order, values = distinct([labels] if one else labels, 1 if one else num, "labels")
+        return torch.tensor([position_of(value, self.classes) for value in values])[order].expand(num)

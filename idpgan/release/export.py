@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import csv
 import dataclasses
 import io
 import math
 import os
 import re
 import secrets
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from idpgan.data.images import png_bytes, to_uint8
 from idpgan.data.labels import are_ambiguous, numbers, position_of
-from idpgan.data.metadata import FILE_NAME, LABEL, METADATA
+from idpgan.data.metadata import FILE_NAME, LABEL, MANIFEST, METADATA, SAMPLES, written
 from idpgan.device import GIB, free_memory, resolve_device
 from idpgan.errors import InputError
 from idpgan.files import (
@@ -48,16 +48,17 @@ from idpgan.release.mark import DigitalSource, Mark, of_public, together
 from idpgan.release.verify import Opened
 from idpgan.version import made_with
 
-MANIFEST = "manifest.json"
 SOFT_LABELS = "soft_labels.csv"  # in an export to a folder
-FORMAT = "idpgan samples 2"
+FORMAT = f"{SAMPLES} 2"
 BESIDE = (MANIFEST, CARD)  # beside an npz file, or in the folder
 _BATCH = 1000
 _BYTES_PER_NUMBER = 8  # float32, uint8, and what is made of it
 _FILE_SUFFIXES = frozenset(
     [".csv", ".gif", ".jpeg", ".jpg", ".json", ".npy", ".png", ".safetensors", ".tif", ".tiff", ".txt", ".webp", ".zip"]
 )
-_LONGEST_NAME_BYTES = 255  # of a folder's name
+_LONGEST_NAME = 60  # characters of a folder's name: at most 240 bytes
+_UNSAFE = re.compile(r'^[\s.=+\-@~]|[\x00-\x1f<>:"/\\|?*]|[\s.]$')
+_RESERVED = re.compile(r"(con|prn|aux|nul|conin\$|conout\$|com[0-9¹²³]|lpt[0-9¹²³])(\..*)?")  # on Windows
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
@@ -132,8 +133,6 @@ def export_samples(
             f"--soft-labels: {source} has no teacher that could give them. Train with method.teacher_share above 0, or "
             "leave them out."
         )
-    if not _is_npz(out):
-        _refuse_folder_names(generator.classes)
     seed, card = secrets.randbits(63) if seed is None else seed, None
     manifest = _manifest(find_weights(source), release, generator, num, chosen, seed)
     names = None if chosen is None else [generator.classes[place] for place in chosen.tolist()]
@@ -220,11 +219,18 @@ def _refuse_memory(generator: Generator, num: int) -> None:
         )
 
 
-def _refuse_folder_names(classes: Sequence[str]) -> None:
+def folder_names(classes: Sequence[str]) -> list[str]:
+    """Return a name for the folder of each class that every system can unpack; metadata.csv has the true ones."""
+    taken, names = {*map(str.lower, (*BESIDE, METADATA, SOFT_LABELS))}, list[str]()
     for name in classes:
-        taken = name.lower() in (*map(str.lower, BESIDE), METADATA) or len(name.encode()) > _LONGEST_NAME_BYTES
-        if name != Path(name).name or name != name.strip() or name.startswith(".") or taken:
-            raise InputError(f"the class name {name!r} cannot be a folder name. Write an .npz instead.")
+        safe = _UNSAFE.sub("_", name[:_LONGEST_NAME])
+        safe = f"_{safe}" if _RESERVED.fullmatch(safe.lower()) else safe
+        wanted, number = safe, 2
+        while unicodedata.normalize("NFKC", wanted).casefold() in taken:
+            wanted, number = f"{safe}_{number}", number + 1
+        taken.add(unicodedata.normalize("NFKC", wanted).casefold())
+        names.append(wanted)
+    return names
 
 
 def parse_labels(text: str, classes: Sequence[str]) -> list[int]:
@@ -333,27 +339,20 @@ def _write_folder(out: Path, drawn: _Drawn) -> None:
     """Fill a hidden folder beside ``out`` and rename it: ``out`` holds all images or does not exist."""
     with new_folder(out) as part:
         digits = len(str(len(drawn.images) - 1))
-        names = []
+        names, folders = [], folder_names(drawn.classes)
         for index, image in enumerate(drawn.images):
-            folder = part / drawn.classes[int(drawn.labels[index])] if drawn.labels is not None else part
+            folder = part / folders[int(drawn.labels[index])] if drawn.labels is not None else part
             folder.mkdir(exist_ok=True)
             path = folder / f"{index:0{digits}d}.png"
             path.write_bytes(drawn.marked(index, png_bytes(image)))
             names.append(path.relative_to(part).as_posix())
-        if drawn.labels is None:
-            rows: list[Any] = [[FILE_NAME], *([name] for name in names)]
-        else:
-            labels = [drawn.classes[number] for number in drawn.labels.tolist()]
-            rows = [[FILE_NAME, LABEL], *zip(names, labels, strict=True)]
-        _write_rows(part / METADATA, rows, end="\n")
+        labels = [] if drawn.labels is None else [[drawn.classes[number]] for number in drawn.labels.tolist()]
+        header = [FILE_NAME, LABEL] if labels else [FILE_NAME]
+        rows = [[name, *label] for name, label in zip(names, labels or [[]] * len(names), strict=True)]
+        (part / METADATA).write_bytes(written(header, rows).encode())
         if drawn.probabilities is not None:
-            shares = [[f"{share:.6g}" for share in row] for row in drawn.probabilities.tolist()]
-            rows = [["file_name", *drawn.classes], *([name, *row] for name, row in zip(names, shares, strict=True))]
-            _write_rows(part / SOFT_LABELS, rows, end="\r\n")
+            shares = zip(names, drawn.probabilities.tolist(), strict=True)
+            rows = [[name, *(f"{share:.6g}" for share in row)] for name, row in shares]
+            (part / SOFT_LABELS).write_bytes(written([FILE_NAME, *drawn.classes], rows, end="\r\n").encode())
         for name, content in _texts(drawn).items():
             (part / name).write_bytes(content)
-
-
-def _write_rows(path: Path, rows: Sequence[Sequence[str]], end: str) -> None:
-    with path.open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file, lineterminator=end).writerows(rows)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -167,7 +167,7 @@ def _of_folder(root: Path, label: str | None, given: Mapping[str, Any]) -> Shown
             "name": Setting("face-folder"),
             "layout": Setting(layout, "a folder, or a name, is a person"),
             "num_images": Setting(len(paths), "N: files, empty ones too"),
-            "num_people": Setting(len(people)),
+            "num_people": Setting(len(people), _doubts(people).removeprefix("; ")),
         }
         return Shown(settings | _looks(root, paths, given), Counter())
     train, test = folder.scan(root)
@@ -179,6 +179,7 @@ def _of_folder(root: Path, label: str | None, given: Mapping[str, Any]) -> Shown
         )
     if label and not train.classes:
         raise InputError(f"--label {label}: {root} has no subfolders. Leave --label out: its images are unlabeled.")
+    cells.check_names((path.name for path in train.paths), f"{root}: the file", files=True)
     counts = Counter(train.classes[label] for label in train.labels)
     settings["num_images"] = Setting(len(train.paths), "N: files, empty ones too" + " (test/ not counted)" * bool(test))
     why = "the subfolders; if they are people, begin with idpgan prepare --folders person" if counts else "unlabeled"
@@ -190,16 +191,14 @@ def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None, gi
     """Read which columns there are, and what one of them may be for."""
     records = read_rows(root)
     columns = records.columns
+    cells.check_names((path.name for path in records.paths), f"{root / METADATA}: the file", files=True)
     if label not in (None, UNLABELED, *columns):
         raise InputError(f"--label {label} is no column of {root / METADATA}. {nearest_hint(str(label), columns)}")
     settings["num_images"] = Setting(len(records.paths), "N: rows of metadata.csv, null records too")
     if records.people is not None:
         why = "photos in the column cut_from" if records.of_photos else "names in the column person"
-        same = [] if records.of_photos else cells.spellings(records.person_names)
-        equal = "; ".join(" = ".join(map(declared.shown, group)) for group in same[:3])
-        settings["num_people"] = Setting(
-            len(records.person_names), why + (f"; one person each? {equal}" if same else "")
-        )
+        doubts = "" if records.of_photos else _doubts(records.person_names)
+        settings["num_people"] = Setting(len(records.person_names), why + doubts)
     settings |= _looks(root, records.paths, given)
     if "classes" in given:  # values of a column that is named, or of the one that makes classes by its name
         named = {} if label in (None, UNLABELED) else {"label": Setting(label)}
@@ -224,14 +223,22 @@ def _of_metadata(root: Path, settings: dict[str, Setting], label: str | None, gi
         )
     values = records.values[columns.index(column)]
     settings["label"] = Setting(column, "the column of metadata.csv that makes the classes", label is None)
-    if None in cells.bits(values):
+    if column == _LABEL or None in cells.bits(values):  # another column of 1 and 0 says by its name what a 1 means
         names = class_values(values)
+        cells.check_names(names, f"{root / METADATA}: the class")
         why = "keep those that you want; their names are released; images of others are null records"
         if not records.of_photos and names_people(names, records.person_names):
             why = "they seem to be people: a release calls them class-0, ...; their names only with keep_names = true"
         settings["classes"] = Setting(names, why, True)
-    counts = Counter(cells.read(value, cells.TABLE_LABEL) or "(blank)" for value in values)
+    said = read_rows(root, [column]).blanks
+    counts = Counter(value or f"(blank{said and f': {said}'})" for value in values)
     return Shown(settings, counts, tuple(name for name in fitting if name != column), unfit)
+
+
+def _doubts(people: Iterable[str]) -> str:
+    """Return what to ask about the names of people: `idpgan init` keeps warnings back."""
+    doubtful = declared.doubtful_people(people)
+    return "; one person each? " + "; ".join(doubtful[:3]) if doubtful else ""
 
 
 def _most_classes(column: str) -> int:

@@ -126,13 +126,16 @@ def test_sigterm_leaves_nothing_behind(finished_run, tmp_path, monkeypatch, name
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_a_class_that_cannot_be_a_folder_is_refused_before_anything_is_drawn(run, finished_run, tmp_path):
+def test_a_class_that_cannot_be_a_folder_is_spelled_safely(run, finished_run, tmp_path):
     for name in ("../x", ".x", "a/b", "Manifest.json", "ä" * 200):
         release = shutil.copytree(finished_run / "release", tmp_path / "release")
         first_class(name)(release)
-        assert refused(run("sample", release, "--num", 3, "--out", tmp_path / "out"), "cannot be a folder name")
+        assert run("sample", release, "--num", 3, "--out", tmp_path / "out")[0] == 0
+        assert name in (tmp_path / "out" / "metadata.csv").read_text(encoding="utf-8")
+        assert not [path for path in (tmp_path / "out").iterdir() if path.name.startswith(".")]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "release"]
         shutil.rmtree(release)
-        assert list(tmp_path.iterdir()) == []
+        shutil.rmtree(tmp_path / "out")
 
 
 def test_the_privacy_of_a_damaged_release_is_not_copied(run, finished_run, tmp_path):

@@ -69,7 +69,7 @@ def test_released_moments_are_not_trained_in_memory_either():
 class Pairs(Dataset):
     """PIL pictures with labels and names of the classes, as torchvision's data sets have them."""
 
-    classes = ("cat", "dog")
+    classes, targets = ("cat", "dog"), LABELS
 
     def __len__(self):
         return NUM

@@ -10,7 +10,7 @@ from torch.utils.data import TensorDataset
 
 import idpgan
 from idpgan.commands.fit import fit
-from idpgan.data.cells import MEMORY_LABEL, read, spellings
+from idpgan.data.cells import LABEL, read, spellings
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.intake import gathered
@@ -116,7 +116,7 @@ def of_public(case, monkeypatch):
 class Pairs(TensorDataset):
     def __init__(self, images, labels, classes):
         super().__init__(torch.from_numpy(images)[:, None], torch.tensor(labels))
-        self.classes = classes
+        self.classes, self.targets = classes, labels
 
 
 def of_evaluate(case, monkeypatch):
@@ -296,8 +296,8 @@ def test_evaluate_names_what_fewer_real_classes_lack():
 
 
 def test_one_spelling_of_a_value():
-    assert [read(each, MEMORY_LABEL) for each in ("1.0", " 1 ", "-2.00", "1.5", "nan", "NA", "<NA>", None, "Nana")] == [
+    assert [read(each, LABEL) for each in ("1.0", " 1 ", "-2.00", "1.5", "nan", "NA", "<NA>", None, "Nana")] == [
         *("1", "1", "-2", "1.5", "", "", "", "", "Nana")
     ]
-    assert read("cafe\u0301", MEMORY_LABEL) == "caf\u00e9"
+    assert read("cafe\u0301") == "caf\u00e9"
     assert spellings(["Anna", "anna", "ANNA ", "Ben"]) == [("Anna", "anna", "ANNA ")]

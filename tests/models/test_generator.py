@@ -261,11 +261,11 @@ def test_one_label_stands_for_all(generator):
     [
         ([0, 1, 3], "3 is not a class. The classes are 0; 1; 2"),
         ([0, -1, 1], "-1 is not a class"),
-        ([0, 1], "3 images need 3 labels"),
-        ([[0], [1], [2]], "3 images need 3 labels"),
-        ([0.0, 1.0, 2.0], "must be integers"),
-        ([True, False, True], "must be integers"),
-        ([[0], [1, 2]], "integers in a row"),
+        ([0, 1], "3 whole numbers or texts, one for each image"),
+        ([[0], [1], [2]], "3 whole numbers or texts, one for each image"),
+        ([0.0, 1.0, 2.5], "'2.5' is not a class"),
+        ([0, None, 1], "'' is not a class"),
+        ([[0], [1, 2]], "numbers or texts in a row"),
         (["a", "b", "c"], "'a' is not a class"),
     ],
 )

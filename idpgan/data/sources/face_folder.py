@@ -199,7 +199,10 @@ def _by_folder(root: Path, leave_out: re.Pattern[str] | None = None) -> People:
     people: People = {}
     for place in _folders(root):
         files = [path for path in image_files.walk(place) if leave_out is None or not leave_out.fullmatch(path.name)]
-        name = cells.read(place.name, cells.FOLDER_PERSON)
+        name = cells.read(place.name)
+        cells.check_names([name], f"{root}: the person")
+        if name in people:
+            raise DataError(f"{place} and another folder have one name. Put their images into one of them.")
         people[name] = _images_among(files)
         if not people[name]:
             raise DataError(f"{place} holds no images of this person. Put them there, or empty files of their names.")

@@ -76,7 +76,7 @@ def _listed(root: Path, config: DataConfig) -> tuple[PublicFacts, Files]:
     if not train.paths:
         raise DataError(f"{root} holds no images. Put some there, or name another folder.")
     place = root if test is None else root / "train"
-    folders = in_order(cells.read(path.name, cells.FOLDER_CLASS) for path in entries(place) if path.is_dir())
+    folders = in_order(cells.read(path.name) for path in entries(place) if path.is_dir())
     shape = declared_shape(config, root, train.paths, {"num_images": len(train.paths), "classes": folders})
     if config.classes and set(positions_of(folders, config.classes)) == {NONE}:  # by names alone, whatever the files
         raise DataError(
@@ -147,7 +147,8 @@ def _scan_classes(root: Path, classes: Sequence[str] | None) -> Files:
     if len(folders) < len(members):
         stray = next(path for path in members if not path.is_dir())
         raise DataError(f"{stray} lies beside class folders: move it into one of them, or away.")
-    folder_names = [cells.read(folder.name, cells.FOLDER_CLASS) for folder in folders]
+    folder_names = [cells.read(folder.name) for folder in folders]
+    cells.check_names({*folder_names} - {*(classes or ())}, f"{root}: the class folder")
     names = in_order(folder_names) if classes is None else list(classes)
     positions = positions_of(folder_names, names)
     twice = {place for place, times in Counter(positions).items() if times > 1} - {NONE}
@@ -208,9 +209,8 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[PublicFacts, Files]:
     shape = declared_shape(config, root, rows.paths, counted, hint)
     files = _labeled_rows(label, config.classes or (), rows)
     if unwanted := files.labels.count(UNWANTED):
-        blank = sum(
-            any(not cells.read(cell, cells.TABLE_LABEL) for cell in row) for row in zip(*rows.values, strict=True)
-        )
+        blank = sum("" in row for row in zip(*rows.values, strict=True))
+        spelled = rows.blanks and f" Taken as no label: {rows.blanks}."
         wanted = (
             f"data.classes = {shown(config.classes)}"
             if config.classes
@@ -221,10 +221,11 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[PublicFacts, Files]:
             raise DataError(f"{wanted}, but no row at all of {root / METADATA} has such a label. {columns_hint}")
         these = f"{unwanted} of {len(rows.paths)} rows of {root / METADATA}"
         warn_once(
-            f"{these} have no label and stand as null records."
+            f"{these} have no label and stand as null records.{spelled}"
             if unwanted == blank
             else f"{wanted}, but {these} have other values or none ({blank} blank) and stand as null records. "
             + columns_hint
+            + spelled
         )
     counts = tuple(Counter(rows.people or ()).values())  # people are numbered as they first appear
     names = () if rows.of_photos else rows.person_names
@@ -233,11 +234,11 @@ def _listed_rows(root: Path, config: DataConfig) -> tuple[PublicFacts, Files]:
 
 def _rows_of(root: Path, config: DataConfig | None) -> tuple[tuple[str, ...], metadata.Rows]:
     """Return the label columns and the rows; without a named column, classes are in the column ``label``."""
-    label = config.label if config else ()
-    rows = metadata.read_rows(root, label or None)
-    if label or metadata.LABEL not in rows.columns or (config is not None and config.classes == ()):
-        return label, rows if label else rows._replace(values=())
-    return (metadata.LABEL,), rows._replace(values=(rows.values[rows.columns.index(metadata.LABEL)],))
+    label, classes = (config.label, config.classes) if config else ((), None)
+    rows = metadata.read_rows(root, label, classes=classes or ())
+    if label or metadata.LABEL not in rows.columns or classes == ():
+        return label, rows
+    return (metadata.LABEL,), metadata.read_rows(root, [metadata.LABEL], classes=classes or ())
 
 
 def _labeled_rows(label: Sequence[str], classes: Sequence[str], rows: metadata.Rows) -> Files:
@@ -293,10 +294,11 @@ def scanned(root: Path, config: DataConfig | None = None) -> Files:
     label, rows = _rows_of(root, config)
     rows = _with_files(root, rows)
     named: Sequence[str] = config.classes or () if config else ()
-    if label and not config:  # a value that is a folder's name too is no blank: a release may have the class NA
-        values = set(rows.values[0])
-        folders = {value for value in values if value and (root / value).is_dir()}
-        named = in_order(folders | {cells.read(value, cells.TABLE_LABEL) for value in values - folders} - {""})
+    if label and not config:
+        named = metadata.class_values(rows.values[0])
+        cells.check_names(named, f"{root / METADATA}: the class")
+        if rows.blanks:
+            warn_once(f"{root / METADATA}: left out, without a label: {rows.blanks}.")
     files = _labeled_rows(label, named, rows)
     keep = [index for index in range(len(rows.paths)) if not files.labels or files.labels[index] != UNWANTED]
     if not keep:
