@@ -38,13 +38,14 @@ def attacked(made, out, *attacks, **options):
     return recognize_people(made / out, **options)
 
 
+@pytest.mark.trained
 def test_people_are_named_on_blurred_faces_and_not_under_noise(made):
     blurred, noised = (attacked(made, out) for out in ("blurred", "noised"))
     assert blurred.leak
     assert blurred.best.ranks[0] > 0.7
     assert not noised.leak  # the control: nothing of a face is left at epsilon 0.01
     assert noised.best.ranks[0] < 0.6
-    assert noised.originals[0].ranks[0] > 0.7
+    assert noised.originals[0].ranks[0] > 0.5
     assert blurred.chance == pytest.approx(1 / PEOPLE)
     for guesses in (*blurred.guesses, *noised.guesses):
         assert len(guesses.ranks) == PEOPLE

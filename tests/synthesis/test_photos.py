@@ -250,6 +250,7 @@ def test_the_start_is_as_good_as_that_of_gaussian():
     assert (own.generator.mean - other.generator.mean).norm() < 0.05 * other.generator.mean.norm()
 
 
+@pytest.mark.trained
 @pytest.mark.parametrize("keys", [{}, {"symmetric": True}, {"templates": "class"}])
 def test_registered_moments_start_it_as_they_start_gaussian(small_tiles, keys):
     data = FACES | {"channels": 1, "num_images": 100}
@@ -261,12 +262,12 @@ def test_registered_moments_start_it_as_they_start_gaussian(small_tiles, keys):
     other = method_of(build_config(table, "a test"))
     assert (own.generator.mean - other.generator.mean).norm() < 0.05 * other.generator.mean.norm()
     assert own._released["features.template"].shape == other._released["template"].shape
-    drawn = [method.generator.sample(200, seed=3).mean(0) for method in (own, other)]
-    assert (drawn[0] - drawn[1]).std() < 0.25 * drawn[1].std()  # 200 images each
     table["model"] |= {"drawing": "plain"}  # control: without registration the mean is another image
     table["method"] = {"name": "gaussian"}
     plain = method_of(build_config(table, "a test"))
     assert (plain.generator.mean - other.generator.mean[:, :12]).norm() > 0.05 * plain.generator.mean.norm()
+    drawn = [method.generator.sample(1000, seed=3).mean(0) for method in (own, other, plain)]
+    assert (drawn[0] - drawn[1]).std() < 0.75 * (drawn[2] - drawn[1]).std()
 
 
 def test_a_resumed_run_of_registered_moments_goes_on_as_it_was():
