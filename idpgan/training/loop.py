@@ -87,8 +87,8 @@ def train(
             step = upkeep.resume_or_prepare(progress)
     except KeyboardInterrupt:
         message = (
-            f"Stopped by {signals.received or 'Ctrl-C'} before the first step; what was released until then is kept "
-            f"and paid once. Continue with: idpgan train --resume {pasted(run.path)}"
+            f"Stopped by {signals.received or 'Ctrl-C'} before {'its' if ledger.state_digest else 'the first'} steps; "
+            f"{_standing(ledger)}. Continue with: idpgan train --resume {pasted(run.path)}"
         )
         return Outcome(0, "interrupted", message)
     upkeep.leader.begin(method)
@@ -122,6 +122,18 @@ def train(
             upkeep.tick(step, on_tick, progress)
         upkeep.finish(step)
     return _outcome(step, config.steps, ledger, run)
+
+
+def _standing(ledger: Ledger) -> str:
+    """Say what stands of a run that was stopped before its steps."""
+    released = ledger.released() is not None  # reads the file: the signal may have come before that was written
+    if ledger.state_digest is not None:
+        return "the state saved last is kept"
+    if released:
+        return "what was released until then is kept and paid once"
+    if ledger.events:
+        return "what was charged until then is spent and nothing of it is kept, so it will be charged again"
+    return "nothing was released or charged"
 
 
 def _outcome(step: int, steps: int, ledger: Ledger, run: RunFolder, signal: str | None = None) -> Outcome:

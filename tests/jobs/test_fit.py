@@ -25,6 +25,7 @@ from idpgan.kinds import verify
 from idpgan.metrics.evaluation import evaluate_images
 from idpgan.privacy import Event, Relation, Unit
 from idpgan.trainer import load_config
+from idpgan.training.loop import Outcome
 
 NUM = 60
 GREY = (np.arange(NUM * 64).reshape(NUM, 8, 8) * 7 % 251).astype(np.uint8)
@@ -492,3 +493,15 @@ def test_errors_say_the_way_out():
         idpgan.fit(ten, epsilon=1, method="dp-sgd")
     with pytest.raises(InputError, match=r"`idpgan\.fit` does"):
         idpgan.fit_classifier(ten, epsilon=1, method="gaussian")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_fit_that_is_stopped_names_a_run_to_go_on_with_only_where_one_is_kept(tmp_path, monkeypatch, kept):
+    out = tmp_path / "run" if kept else None
+    monkeypatch.setattr(
+        trainer, "train", lambda *_, run, **__: Outcome(0, "interrupted", f"Go on: --resume {run.path}")
+    )
+    with pytest.raises(KeyboardInterrupt) as stopped:
+        idpgan.fit(GREY, LABELS, out=out, **QUICK)
+    assert ("--resume" in str(stopped.value)) == kept
+    assert kept or "nothing of the run is kept" in str(stopped.value)

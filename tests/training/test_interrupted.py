@@ -270,6 +270,63 @@ def test_a_signal_while_it_is_prepared_ends_in_one_line_and_costs_nothing(tmp_pa
     assert (outcome.step, outcome.ended) == (0, "interrupted")
     assert number.name in outcome.message
     assert f"--resume {run.path}" in outcome.message
+    assert "; nothing was released or charged. Continue" in outcome.message
     assert Ledger.open(run.ledger, "test").events == ()
     fake_train(Prepares(Ledger.open(run.ledger, "test"), gaussian()), run, steps=2)
     assert Ledger.open(run.ledger, "test").events == (gaussian(2.0), gaussian().repeated(2))
+
+
+class Stops(FakeMethod):
+    """Is stopped by Ctrl-C while it is prepared or taken up, after what `before` does."""
+
+    def __init__(self, *arguments, before=lambda ledger: None, **options):
+        super().__init__(*arguments, **options)
+        self.before = before
+
+    def prepare(self):
+        self.before(self.ledger)
+        signal.raise_signal(signal.SIGINT)
+
+    def load_state(self, state):
+        signal.raise_signal(signal.SIGINT)
+
+
+def released_once(ledger):
+    ledger.release([gaussian(2.0)], lambda: {"mean": torch.ones(2)}, noise=Noise.fixed(1))
+
+
+def unwritten(ledger):
+    """The signal comes before the ledger that names the release is written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("idpgan.privacy.ledger.write_text_atomic", lambda *_, **__: signal.raise_signal(signal.SIGINT))
+        released_once(ledger)
+
+
+BEFORE = {
+    "nothing": (lambda ledger: None, "nothing was released or charged", 0),
+    "released once": (released_once, "what was released until then is kept and paid once", 1),
+    "released, and not written": (unwritten, "nothing was released or charged", 0),
+    "charged alone": (lambda ledger: ledger.charge(gaussian(2.0)), "what was charged until then is spent", 1),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_what_stands_of_a_run_that_was_stopped_before_its_steps_is_said_as_it_is(tmp_path, name):
+    before, said, charges = BEFORE[name]
+    run = new_run(tmp_path / "run")
+    outcome = fake_train(Stops(fake_ledger(run), gaussian(), before=before), run)
+    assert said in outcome.message
+    assert outcome.message.count(";") == 1
+    found = Ledger.open(run.ledger, "test")
+    assert len(found.events) == charges
+    assert (found.released() is not None) == ("is kept and paid once" in outcome.message)
+
+
+def test_a_run_that_is_stopped_while_it_is_taken_up_keeps_its_state(tmp_path):
+    run = new_run(tmp_path / "run")
+    with pytest.raises(RuntimeError):
+        fake_train(FakeMethod(fake_ledger(run), gaussian(), fail_at=7), run)
+    state = run.state.read_bytes()
+    outcome = fake_train(Stops(Ledger.open(run.ledger, "test"), gaussian()), run)
+    assert "before its steps; the state saved last is kept. Continue" in outcome.message
+    assert run.state.read_bytes() == state
