@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import glob
 import json
 import logging
 import math
@@ -368,16 +369,18 @@ def _knowing(
 
     A ledger that cannot be read is passed over: where it is that of a folder by its name, `chains` refuses it.
     """
-    near = [path for base in root.parents for path in base.glob(f"*{LEDGER}")]
-    near += [path for base in root.parents if base.name for path in base.glob(f"*/*{LEDGER}")]
     found = dict(read or {})
-    for path in near:
-        with contextlib.suppress(InputError, OSError):
-            found.setdefault(_canonical(path), FolderLedger.read(_canonical(path), None))
+    for base in root.parents:
+        for pattern in (f"*{LEDGER}", f"*/*{LEDGER}")[: 2 if base.name else 1]:
+            for name in glob.iglob(pattern, root_dir=base, include_hidden=True):  # what vanishes meanwhile is no error
+                with contextlib.suppress(InputError, OSError):
+                    found.setdefault(_canonical(base / name), FolderLedger.read(_canonical(base / name), None))
     knowing = defaultdict[tuple[int, int], list[FolderLedger]](list)
     for path, ledger in found.items():
-        for number in ledger.known:
-            knowing[number, path.stat().st_dev].append(ledger)
+        with contextlib.suppress(OSError):
+            disk = path.stat().st_dev
+            for number in ledger.known:
+                knowing[number, disk].append(ledger)
     return knowing
 
 

@@ -1,9 +1,12 @@
 """The ledger of a folder: publications add up across units as far as one bounds the other."""
 
+import itertools
 import json
 import math
 import random
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -264,3 +267,23 @@ def test_a_moved_ledger_of_elsewhere_that_is_damaged_or_of_an_older_version_is_p
     (tmp_path / "faces.ledger.json").write_text(json.dumps({**content, "checksum": books.checksum(content)}))
     assert spent(tmp_path / "faces").guarantee.epsilon == pytest.approx(2)
     assert spent((tmp_path / "faces").rename(tmp_path / "photos")).guarantee.epsilon == 0  # it knows none by itself
+
+
+def test_folders_near_it_that_vanish_while_they_are_listed_are_no_error(tmp_path):
+    charge(tmp_path / "faces", publication("image", 2.0))
+    ended = threading.Event()
+
+    def busy():
+        for number in itertools.count():
+            if ended.is_set():
+                return
+            (tmp_path / f"a{number}").mkdir()
+            (tmp_path / f"a{number}").rmdir()
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(busy)
+        try:
+            for _ in range(200):
+                assert spent(tmp_path / "faces").counted == 1
+        finally:
+            ended.set()
