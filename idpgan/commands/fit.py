@@ -324,11 +324,8 @@ def _train(images: Any, labels: Any, method: str, kind: type[F], given: _Given, 
                 written.append(path)
         finished, together = _started(planned, split, out, data.records, progress)
     if finished.privacy is None:
-        raise KeyboardInterrupt(
-            finished.outcome.message
-            if given.out is not None
-            else "Stopped; without out=... nothing of the run is kept, and what it had charged is spent."
-        )
+        gone = "Stopped; without out=... nothing of the run is kept, and what it had charged is spent."
+        raise KeyboardInterrupt(gone if given.out is None else finished.outcome.message)
     network: Any = as_loaded(finished.artifact, kind.family)
     network.privacy, kept = finished.privacy, None if given.out is None else out
     make: Callable[..., F] = kind  # with the network as one more argument
