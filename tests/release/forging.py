@@ -82,6 +82,11 @@ def put_file(folder, name, content):
     put(folder, document_of(folder))
 
 
+PLAIN = types.SimpleNamespace(  # a run that gives no public picture out
+    model=types.SimpleNamespace(drawn=types.SimpleNamespace(agreed=0), shows_public=False)
+)
+
+
 def edit(folder, change):
     """Change privacy.json as a forger would: the card is rendered again, hashes are mended."""
     document = document_of(folder)
@@ -97,6 +102,7 @@ def edit(folder, change):
             method=method["name"] if isinstance(method, dict) else method,
             license=None,
             data_license=None,
+            run=PLAIN,
         )
         put_file(folder, "README.md", render_card(statement, facts, artifact.card, artifact))
     except (InputError, KeyError, TypeError, UnicodeEncodeError):

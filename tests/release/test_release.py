@@ -33,7 +33,7 @@ from idpgan.run import RunFolder
 from idpgan.synthesis.idp_published_plan import Settings as PublishedConfig
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
-from tests.release.forging import config
+from tests.release.forging import PLAIN, config
 
 
 @pytest.fixture
@@ -204,7 +204,7 @@ def test_a_run_with_such_classes_is_refused_before_it_trains(monkeypatch, tmp_pa
 
 # Card ----------------------------------------------------------------------------------------------------------
 
-FACTS = types.SimpleNamespace(data="faces", method="idp-gan-aggregate", license=None, data_license=None)
+FACTS = types.SimpleNamespace(data="faces", method="idp-gan-aggregate", license=None, data_license=None, run=PLAIN)
 STATED = {"num_private": 1295, "num_public": 0, "delta": 1e-5, "idpgan": "0.1.0", "risk": None, "mark": None}
 
 

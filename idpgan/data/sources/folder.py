@@ -294,7 +294,7 @@ def scanned(root: Path, config: DataConfig | None = None) -> Files:
     label, rows = _rows_of(root, config)
     rows = _with_files(root, rows)
     named: Sequence[str] = config.classes or () if config else ()
-    if label and not config:
+    if label and not named and not (config and config.label):
         named = metadata.class_values(rows.values[0])
         cells.check_names(named, f"{root / METADATA}: the class")
         if rows.blanks:
