@@ -1,5 +1,6 @@
 """Tampered releases: none is loaded, drawn from, evaluated, attacked or shown; the card and strangers only warn."""
 
+import importlib
 import json
 import pickle
 import shutil
@@ -267,6 +268,8 @@ def test_no_private_image_is_read_for_a_tampered_release(aggregate_run, tmp_path
     def read(*_, **__):
         pytest.fail("private images were read")
 
+    for module in ("commands.attacked_run", "commands.canaries", "metrics.evaluation", "report.run"):
+        importlib.import_module(f"idpgan.{module}")  # one that is imported below would keep `read`
     for module in ("idpgan.trainer", "idpgan.data.load"):  # imported in turn
         monkeypatch.setattr(f"{module}.load", read)
     for module in ("idpgan.report.run", "idpgan.data.load"):
