@@ -22,7 +22,6 @@ MODULES = {  # by other names
     "opencv-python-headless": "cv2",
     "pillow": "PIL",
     "scikit-learn": "sklearn",
-    "tensorboard": "torch.utils.tensorboard",
 }
 
 

@@ -91,8 +91,8 @@ def test_the_previous_state_is_kept_until_the_new_one_is_whole(run, monkeypatch,
 
 def test_what_a_killed_writer_left_is_removed(run):
     store_of(run).save(saved())
-    for name in (".state.new.pt.0123.part", ".ledger.json.0123.part", ".prepared.new.safetensors.0123.part"):
-        (run.state_dir / name).write_bytes(b"half")
+    for name in ("state.new.pt", "ledger.json", "prepared.new.safetensors"):
+        (run.state_dir / f".{name}.0123456789abcdef.part").write_bytes(b"half")
     (run.state_dir / "prepared.new.safetensors").write_bytes(b"no ledger names it")
     with run.locked():
         assert store_of(run).load().exact
