@@ -12,14 +12,16 @@ from PIL import Image
 
 import idpgan
 from idpgan import files
+from idpgan.commands import fit, main, process_ledger
 from idpgan.commands import init as init_module
-from idpgan.commands import main, process_ledger
 from idpgan.commands.one_call import publish_images
+from idpgan.data.load import load
 from idpgan.errors import InputError
 from idpgan.kinds import verify
 from idpgan.privacy import books
 from idpgan.release import export
 from idpgan.run import RunFolder
+from idpgan.trainer import load_config
 from tests.portraits.made_head import made_head
 
 GREY = (np.arange(40 * 64).reshape(40, 8, 8) * 7 % 249).astype(np.uint8)
@@ -194,3 +196,34 @@ def test_a_run_that_cannot_be_made_takes_nothing_of_the_run_that_another_made_me
     with pytest.raises(InputError, match="cannot be made"):
         RunFolder.create(out, "", {})
     assert seen == ["locked"]
+
+
+LABELS = np.arange(len(GREY)) % 2
+QUICK = {"epsilon": 2.0, "method": "gaussian", "progress": False}
+
+
+@pytest.mark.parametrize("winner", ["has its run", "has written its images", "takes a folder of that name"])
+def test_of_two_fits_with_one_name_the_loser_takes_nothing_away(tmp_path, monkeypatch, winner):
+    """The winner passes the loser between the loser's look at the name and its first write."""
+    file, shape = tmp_path / "run.images.safetensors", fit.known_shape
+
+    def passed(*args, **options):
+        monkeypatch.setattr(fit, "known_shape", shape)
+        if winner == "has its run":
+            idpgan.fit(255 - GREY, LABELS, out=tmp_path / "run", **QUICK)
+        elif winner == "has written its images":
+            file.write_bytes(b"of the winner")
+        else:
+            (tmp_path / "run").mkdir()
+            (tmp_path / "run" / "config.toml").write_text("of the winner")
+        return shape(*args, **options)
+
+    monkeypatch.setattr(fit, "known_shape", passed)
+    with pytest.raises(InputError, match=r"another process|is not empty|exists already|already"):
+        idpgan.fit(GREY, LABELS, out=tmp_path / "run", **QUICK)
+    if winner == "has its run":
+        assert verify(tmp_path / "run").problems == ()
+        assert load(load_config(tmp_path / "run" / "config.toml").data).num_private == len(GREY)
+    else:
+        assert file.exists() == (winner == "has written its images")
+        assert winner != "takes a folder of that name" or (tmp_path / "run" / "config.toml").exists()

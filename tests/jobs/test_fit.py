@@ -223,33 +223,6 @@ def test_a_run_that_is_kept_goes_on_with_the_commands(tmp_path):
     assert file.exists()
 
 
-@pytest.mark.parametrize("winner", ["has its run", "has written its images", "takes a folder of that name"])
-def test_of_two_fits_with_one_name_the_loser_takes_nothing_away(tmp_path, monkeypatch, winner):
-    """The winner passes the loser between the loser's look at the name and its first write."""
-    file, shape = tmp_path / "run.images.safetensors", fit_module.known_shape
-
-    def passed(*args, **options):
-        monkeypatch.setattr(fit_module, "known_shape", shape)
-        if winner == "has its run":
-            idpgan.fit(255 - GREY, LABELS, out=tmp_path / "run", **QUICK)
-        elif winner == "has written its images":
-            file.write_bytes(b"of the winner")
-        else:
-            (tmp_path / "run").mkdir()
-            (tmp_path / "run" / "config.toml").write_text("of the winner")
-        return shape(*args, **options)
-
-    monkeypatch.setattr(fit_module, "known_shape", passed)
-    with pytest.raises(InputError, match=r"another process|is not empty|exists already|already"):
-        idpgan.fit(GREY, LABELS, out=tmp_path / "run", **QUICK)
-    if winner == "has its run":
-        assert verify(tmp_path / "run").problems == ()
-        assert load(load_config(tmp_path / "run" / "config.toml").data).num_private == NUM
-    else:
-        assert file.exists() == (winner == "has written its images")
-        assert winner != "takes a folder of that name" or (tmp_path / "run" / "config.toml").exists()
-
-
 def test_fits_of_equal_images_add_up_and_say_so(caplog):
     first = idpgan.fit(GREY, LABELS, **QUICK)
     other = idpgan.fit(255 - GREY, LABELS, **QUICK)
