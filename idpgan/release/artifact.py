@@ -1,6 +1,7 @@
 """`Artifact`, the interface of everything that is given away: a generator, images or the answers of a stream.
 
-A new kind is one class that implements `Artifact`, one row in `idpgan.kinds.KINDS`, and one section of the card.
+A new kind is one class that implements `Artifact`, its row in a table ``KINDS`` beside it, which
+`idpgan.kinds` names, and one section of the card.
 """
 
 from __future__ import annotations
