@@ -224,6 +224,12 @@ def lock_of(path: Path) -> Path:
     return path.with_name(f".{path.name}.lock")
 
 
+def is_marked(path: Path) -> bool:
+    """Whether that file says that the ledger had a limit."""
+    mark = lock_of(path)
+    return mark.is_file() and mark.stat().st_size > 0
+
+
 @contextlib.contextmanager
 def locked(path: Path, busy: str | None = None) -> Iterator[None]:
     """Lock a ledger against all other users, and remove the files that killed writers left.

@@ -25,7 +25,7 @@ import json
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -191,9 +191,8 @@ class FolderLedger:
             InputError: If the file is damaged, changed or foreign, of another folder, or gone with a limit on it.
         """
         if not path.exists() and not path.is_symlink():
-            mark = books.lock_of(path)
-            if mark.is_file() and mark.stat().st_size:
-                raise books.refusal(path, f"it is gone, and had a limit ({mark} says so)", _REMEDY)
+            if books.is_marked(path):
+                raise books.refusal(path, f"it is gone, and had a limit ({books.lock_of(path)} says so)", _REMEDY)
             return cls(path, folder or "")
         ledger = books.parsed(
             files.read_plain(path, _MOST_BYTES), path, functools.partial(cls.from_json, path), _REMEDY
@@ -328,23 +327,19 @@ def chains(
     root, mine = folder.resolve(), _canonical(own.path)
     inside = walk(root, ledgers=True)
     read = {real(path.parent) / path.name: FolderLedger.read(path, None) for path in inside}
-    knowing = _knowing(root, read)
     loose = {path for path, ledger in read.items() if path.name != ledger.folder + LEDGER}
     charged = [path.with_name(path.name.removesuffix(LEDGER)) for path in inside]
     places = {(path, real(path)) for path in (root, *charged, *runs) if path.is_relative_to(root)}
     places |= places_of(root)
+    knowing = _knowing({root, *(way for place in places for way in place if not way.is_relative_to(root))}, read)
     ways: set[tuple[tuple[Path, ...], tuple[Path, ...]]] = set()
     numbers = functools.cache(_on_disk)
     for place in places:
         above = {around for way in place for around in (way, *way.parents)}
         paths = {real(around.parent) / (around.name + LEDGER) for around in above if around.name}
         read |= {path: FolderLedger.read(path, path.name.removesuffix(LEDGER)) for path in paths - {mine, *read}}
-        former = {
-            _canonical(ledger.path): ledger
-            for around in above
-            for known in numbers(around)
-            for ledger in knowing[known]
-        }
+        known = [ledger for around in above for number in numbers(around) for ledger in knowing[number]]
+        former = {_canonical(ledger.path): ledger for ledger in known}
         read, paths = former | read, paths | set(former)
         nested = sorted(path for path in (paths | loose) - {mine} if read[path].publications or read[path].limits)
         ways.add((tuple(nested), tuple(sorted({real(around) for around in above} & set(runs)))))
@@ -363,18 +358,23 @@ def _on_disk(folder: Path) -> tuple[tuple[int, int], ...]:
 
 
 def _knowing(
-    root: Path, read: Mapping[Path, FolderLedger] | None = None
+    roots: Iterable[Path], read: Mapping[Path, FolderLedger] | None = None
 ) -> Mapping[tuple[int, int], list[FolderLedger]]:
-    """Return the ledgers near a real folder by the folders that they know: beside those around it, and one aside.
+    """Return the ledgers near real folders by the folders that they know: beside those around them, and one aside.
 
-    A ledger that cannot be read is passed over: where it is that of a folder by its name, `chains` refuses it.
+    One that cannot be read is passed over, unless it had a limit and its folder is gone: any other may be that folder.
     """
     found = dict(read or {})
-    for base in root.parents:
+    for base in {base for root in roots for base in root.parents}:
         for pattern in (f"*{LEDGER}", f"*/*{LEDGER}")[: 2 if base.name else 1]:
             for name in glob.iglob(pattern, root_dir=base, include_hidden=True):  # what vanishes meanwhile is no error
-                with contextlib.suppress(InputError, OSError):
-                    found.setdefault(_canonical(base / name), FolderLedger.read(_canonical(base / name), None))
+                path = _canonical(base / name)
+                with contextlib.suppress(OSError):
+                    try:
+                        found.setdefault(path, FolderLedger.read(path, None))
+                    except InputError as error:
+                        if books.is_marked(path) and not path.with_name(path.name.removesuffix(LEDGER)).exists():
+                            raise InputError(f"{error} If its folder is gone, and not renamed, move it away.") from None
     knowing = defaultdict[tuple[int, int], list[FolderLedger]](list)
     for path, ledger in found.items():
         with contextlib.suppress(OSError):
@@ -382,6 +382,11 @@ def _knowing(
             for number in ledger.known:
                 knowing[number, disk].append(ledger)
     return knowing
+
+
+def _knows(ledger: FolderLedger, folder: Path) -> bool:
+    """Whether a ledger knows a folder, whatever its name: another disk has other folders of the same numbers."""
+    return any(number in ledger.known and ledger.path.stat().st_dev == disk for number, disk in _on_disk(folder))
 
 
 def moved(folder: Path, reached: Sequence[Chain]) -> Iterator[str]:
@@ -392,14 +397,12 @@ def moved(folder: Path, reached: Sequence[Chain]) -> Iterator[str]:
     place, own = folder.resolve(), reached[0][0]
     for ledger in {ledger.path: ledger for chain in reached for ledger in chain}.values():
         for around in (place, *place.parents):
-            for number, disk in _on_disk(around):
-                if number in ledger.known and ledger.path.stat().st_dev == disk and ledger.path != ledger_of(around):
-                    former = ledger.path.with_name(ledger.folder)
-                    yield (
-                        f"{around} was {former}, whose ledger counts (charges: {len(ledger.publications)}"
-                        f"{f', the limit {ledger.limit.guarantee}' if ledger.limit else ''}). If these are other "
-                        f"images, move {ledger.path} away."
-                    )
+            if _knows(ledger, around) and ledger.path != ledger_of(around):
+                yield (
+                    f"{around} was {ledger.path.with_name(ledger.folder)}, whose ledger counts (charges: "
+                    f"{len(ledger.publications)}{f', the limit {ledger.limit.guarantee}' if ledger.limit else ''}). If "
+                    f"these are other images, move {ledger.path} away."
+                )
     if own.known and {number for number, _ in _on_disk(place)}.isdisjoint(own.known):
         yield (
             f"the ledger {own.path} was begun for another folder of this name, or for this one before it was copied: "
@@ -455,7 +458,7 @@ def refuse_limited(paths: Sequence[Path]) -> None:
         LimitError: Naming the folder.
     """
     for folder in sorted({above for path in paths for above in path.resolve().parents if above.name}):
-        former = [ledger for number in _on_disk(folder) for ledger in _knowing(folder)[number]]
+        former = [ledger for number in _on_disk(folder) for ledger in _knowing([folder])[number]]
         if any(ledger.limit for ledger in (FolderLedger.read(ledger_of(folder), folder.name), *former)):
             raise LimitError(f"the images of {folder} are under a limit. Give the folder itself, whose ledger counts.")
 
@@ -482,7 +485,7 @@ def _refuse_unseen(folder: Path, own: FolderLedger, limited: Sequence[FolderLedg
         )
     for ledger in limited:
         home = ledger.path.parent.resolve() / ledger.path.name.removesuffix(LEDGER)
-        former = any(number in ledger.known for way in (place, *place.parents) for number, _ in _on_disk(way))
+        former = any(_knows(ledger, way) for way in (place, *place.parents))
         if not former and not place.is_relative_to(home) and not home.is_relative_to(place):
             raise LimitError(
                 f"{folder} leads by a link to images of {home}, whose limit would not see this charge. Name that "

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from idpgan.errors import InputError
-from idpgan.privacy import Event, Relation, Unit
+from idpgan.privacy import Event, Relation, Unit, folder_ledger
 from idpgan.privacy.books import checksum, lock_of
 from idpgan.privacy.folder_ledger import (
     OLD_FORMAT,
@@ -230,3 +230,55 @@ def test_a_limit_goes_with_its_folder_under_another_name(folders, caplog):
     beside.mkdir()
     refuse_limited([beside / "1.png"])  # negative control
     pay(beside, row(9.0))
+
+
+@pytest.mark.parametrize("unreadable", ["damaged", "of a later version"])
+def test_a_limit_that_cannot_be_read_is_not_passed_by_a_folder_that_may_have_its_name(folders, unreadable):
+    """Failed before: the folder under another name was charged as if there had been no limit."""
+    faces = folders[0]
+    limit(faces)
+    pay(faces, row(2.5))
+    content = ledger_of(faces).read_text()
+    spoiled = content.replace("ledger 2", "ledger 3") if unreadable == "of a later version" else content[:-9]
+    ledger_of(faces).write_text(spoiled)
+    beside = faces.with_name("beside")
+    beside.mkdir()
+    pay(beside, row(9.0))  # negative control: the folder of that name is there
+    photos = faces.rename(faces.with_name("photos"))
+    for charged in (lambda: pay(photos, row(1.0)), lambda: refuse_limited([photos / "1.png"])):
+        with pytest.raises(InputError, match=r"faces\.ledger\.json cannot be used.*move it away\."):
+            charged()
+    ledger_of(faces).write_text(content)
+    with pytest.raises(LimitError):
+        pay(photos, row(1.0))
+    ledger_of(faces).rename(faces.with_name("elsewhere"))
+    pay(photos, row(1.0))
+
+
+def test_a_limit_is_seen_through_a_link_to_its_folder_under_another_name(tmp_path):
+    """Failed before: only the ledgers near the folder with the link were asked, not those near its target."""
+    faces, mine = tmp_path / "far" / "away" / "faces", tmp_path / "mine"
+    for folder in (faces, mine):
+        folder.mkdir(parents=True)
+    (faces / "1.png").touch()
+    limit(faces)
+    (mine / "1.png").symlink_to(faces.rename(faces.with_name("photos")) / "1.png")
+    with pytest.raises(LimitError, match="leads by a link to images of"):
+        pay(mine, row(1.0))
+
+
+def test_a_folder_of_another_disk_with_an_equal_number_is_another_folder(folders, monkeypatch):
+    """Failed before: it passed for the folder under another name, and the limit would not have seen its charge."""
+    faces, beside = folders[0], folders[0].with_name("beside")
+    beside.mkdir()
+    (beside / "1.png").symlink_to(faces / "1.png")
+    limit(faces)
+    number, disk = beside.stat().st_ino, beside.stat().st_dev
+    with FolderLedger.locked(ledger_of(faces), faces.name) as ledger:
+        dataclasses.replace(ledger, known=ledger.known | {number}).write()
+    on_disk = folder_ledger._on_disk
+    monkeypatch.setattr(
+        folder_ledger, "_on_disk", lambda folder: ((number, disk + 1),) if folder == beside else on_disk(folder)
+    )
+    with pytest.raises(LimitError, match="leads by a link to images of"):
+        pay(beside, row(1.0))
