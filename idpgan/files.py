@@ -38,6 +38,7 @@ LEFTOVERS = frozenset((  # what desktops, file systems, network storage and arch
     ".ds_store", ".directory", ".cache", ".ipynb_checkpoints", "thumbs.db", "desktop.ini", "@eadir", "#recycle",
     "#snapshot", "@recycle", "$recycle.bin", "recycler", "system volume information", "lost+found", "__macosx",
 ))  # fmt: skip
+_OF_GIT = frozenset((".git", ".gitattributes", ".gitignore", ".gitkeep", ".gitmodules", ".github"))
 _BIDI = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")  # reverse the rest of a line
 
 
@@ -370,7 +371,7 @@ def check_writable(path: str | os.PathLike[str], num_bytes: int = 1 << 20, *, lo
 
 def left_behind(name: str) -> bool:
     """Whether systems and Git leave files or folders of a name beside those of users."""
-    return name.lower() in LEFTOVERS or name.startswith((".git", "._"))
+    return name.lower() in LEFTOVERS or name in _OF_GIT or name.startswith("._")
 
 
 def sha256_file(path: str | os.PathLike[str]) -> str:

@@ -15,7 +15,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from idpgan.checks import whole
+from idpgan.checks import fit, whole
 from idpgan.errors import InputError
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.mechanisms import DiscreteLaplace, Grid
@@ -34,7 +34,7 @@ class SharingScales(NamedTuple):
 
 def _positive(**numbers: float) -> None:
     for name, value in numbers.items():
-        if not 0 < value < math.inf:
+        if not 0 < fit(value, float, name) < math.inf:
             raise InputError(f"{name} = {value} must be positive and finite.")
 
 
@@ -67,7 +67,7 @@ def sharing_epsilon(scales: SharingScales, uploads: int, bound: float, epochs: i
         >>> round(sharing_epsilon(sharing_scales(1.0, 10, 0.001), 10, 0.001, 1), 9)
         1.0
     """
-    _positive(bound=bound, **scales._asdict())
+    _positive(bound=bound, **fit(scales, SharingScales, "scales")._asdict())
     whole(uploads, "uploads", 1)
     whole(epochs, "epochs", 1)
     if not redrawn:
@@ -103,7 +103,7 @@ def nullified_epsilon(epsilon: float, rate: float) -> float:
     its d pixels are nullified with chance ``rate^d`` only.
     """
     _positive(epsilon=epsilon)
-    if not 0 <= rate < 1:
+    if not 0 <= fit(rate, float, "rate") < 1:
         raise InputError(f"rate = {rate} must lie in [0, 1).")
     return math.log1p((1 - rate) * math.expm1(min(epsilon, 700.0))) * _SAFE
 

@@ -57,6 +57,11 @@ def test_nullification_is_exact_for_one_pixel(rate):
         lambda: split_network_epsilon(0, 1.0, 1.0),
         lambda: split_network_epsilon(1, math.inf, 1.0),
         lambda: nullified_epsilon(1.0, 1.0),
+        # Failed before: other errors, although the guide names these functions.
+        lambda: nullified_epsilon(1.0, "0.5"),
+        lambda: sharing_epsilon((1.0, 1.0, 1.0), 1, 1.0, 1),
+        lambda: split_network_epsilon(1, "1", 1.0),
+        lambda: split_network_epsilon(1, 1.0, None),
     ],
 )
 def test_bad_numbers_are_refused(bad):

@@ -71,6 +71,7 @@ def test_what_download_caches_git_and_systems_do_is_noted_and_the_release_is_con
         lambda f: raw("config.json", (f / "config.json").read_bytes().replace(b"\n", b"\r"))(f),
         lambda f: raw("privacy.json", (f / "privacy.json").read_bytes().replace(b"\n", b"\r\n ", 1))(f),
         raw(".private.png", "x"),
+        raw(".gitprivate.npz", "x"),
         raw("DS_Store", "x"),
     ],
 )
