@@ -227,13 +227,17 @@ def remove_dead(folder: Path, name: str | None = None) -> None:
     """Remove the hidden folders that kills have left in a folder, which nobody has locked.
 
     Args:
-        name: Of what they were to be, or had been: then what was put aside goes too; None = all that are incomplete.
+        name: Of what they were to be, or had been: then what was put aside goes too, or goes back where a kill came
+            before there was a new one; None = all that are incomplete.
     """
     for left in _hidden(folder, name):
         if left.is_dir() and not left.is_symlink() and (name or left.suffix == ".part"):
             none = contextlib.suppress(InputError, OSError, ImportError)  # in use, another user's, or no locks here
             with none, file_lock(left, busy="it is in use", folder=True):
-                shutil.rmtree(left)
+                if name and left.suffix == ".old" and not os.path.lexists(folder / name):
+                    left.rename(folder / name)
+                else:
+                    shutil.rmtree(left)
 
 
 def _hidden(folder: Path, name: str | None) -> list[Path]:

@@ -177,6 +177,19 @@ def test_what_another_process_writes_is_not_replaced_and_what_it_fills_is_not_re
     assert (tmp_path / "out" / "a").read_text() == "new"
 
 
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_only_copy_that_a_kill_left_between_two_renames_goes_back(tmp_path, is_there):
+    old, target = tmp_path / f".release.{'a' * 16}.old", tmp_path / "release"
+    old.mkdir()
+    (old / "a").write_text("old")
+    if is_there:  # the kill came after the second rename
+        target.mkdir()
+        (target / "a").write_text("new")
+    files.remove_dead(tmp_path, "release")
+    assert (target / "a").read_text() == ("new" if is_there else "old")
+    assert os.listdir(tmp_path) == ["release"]
+
+
 def test_a_run_that_cannot_be_made_takes_nothing_of_the_run_that_another_made_meanwhile(tmp_path, monkeypatch):
     """Between the failure and the clean-up nobody can come."""
     seen, out = [], tmp_path / "run"
