@@ -88,6 +88,8 @@ PLANS: dict[str, dict[str, Plan]] = {
         "idp-gan-published": Plan("celeba-idp-gan-published", SHORT_LAPLACE, 15),
         "idp-gan-aggregate": Plan("celeba-aggregate", [], 30),
         "wgan-gp": Plan("celeba-wgan-gp", SHORT_GAN, 15, private=False),
+        ZHANG: Plan("celeba-dp-gan-zhang", SHORT_ZHANG, 120),
+        ZHANG_SOUND: Plan("celeba-dp-gan-zhang", [*SHORT_ZHANG, "method.name=dp-gan"], 120),
         "dp-gan": Plan("celeba-dp-gan", ["training.steps=3500"], 40),
     },
     "digits": {

@@ -66,7 +66,7 @@ def main() -> None:
         "--data-root", type=Path, help="where the files of MNIST or CelebA, or the photos and metadata.csv, lie"
     )
     parser.add_argument("--out", type=Path, default=Path("runs/figures"), help="runs, results and pictures")
-    parser.add_argument("--methods", nargs="+", choices=(REAL, *PLANS["mnist"]), help="default: all")
+    parser.add_argument("--methods", nargs="+", choices=(REAL, *PLANS["mnist"]), help="default: all of --data")
     parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help=f"the first one alone for {', '.join(SLOW)}")
     parser.add_argument("--samples", type=int, default=10_000, help="generated images that are judged")
@@ -82,7 +82,10 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.data = arguments.data or ("faces-wild" if arguments.figure == 3 else "mnist")
     torch.set_num_threads(arguments.threads)
-    methods = arguments.methods or [REAL, *PLANS[arguments.data]]
+    planned = [REAL, *PLANS[arguments.data]]
+    methods = arguments.methods or planned
+    if unknown := [method for method in methods if method not in planned]:
+        parser.error(f"--data {arguments.data} has no cell of {', '.join(unknown)}; it has: {', '.join(planned)}")
     wanted = cells(arguments.data, methods, arguments.epsilons, arguments.seeds)
     if arguments.list:
         for cell in wanted:

@@ -17,7 +17,9 @@ of a second, judge all. Errors are in grey levels; "total error" is the mean
 squared error before clipping by LAP's: theorem 10 says that SWP's is at most 1.
 
 The sorting of figure 7 (``--sas``): 57 random numbers, the first stays, the others are to stand in order of their
-distance to it. Accuracy: share of the pairs that do (chance: half); the paper does not say how it counts.
+distance to it. Accuracy: share of the pairs that do (chance: half); the paper does not say how it counts, nor whether
+epsilon is that of each draw or of all: both prices are shown, and what is left where a draw pays for the sensitivity
+that its score has.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ from idpgan.metrics.images import (
 from idpgan.metrics.recognition import recognize, recognize_by_network
 from idpgan.privacy.noise import Noise
 from idpgan.publish import METHODS, release
-from idpgan.publish.sliding_windows import anneal, draw_order
+from idpgan.publish.sliding_windows import SCORE_SENSITIVITY, anneal, draw_order
 
 PAPER, VERSION = "liu-2021", 2  # raise the version when a cell's meaning changes
 # Tables, window, epochs of the network: as few as still recognize the images without noise.
@@ -243,42 +245,47 @@ def plot(rows: list[dict[str, Any]], path: Path) -> None:
 
 
 def sorting(seeds: int) -> list[str]:
-    """Return the lines of figure 7's table: accuracy by epsilon and by how often annealing is executed."""
-    lines = [
-        "| executions | annealing | "
-        + " | ".join(f"{kind}, {e:.3g}" for e in SAS_EPSILONS for kind in ("exponential", "SAS"))
-    ]
-    lines[0] += " |"
-    lines.append("|---" * (2 + 2 * len(SAS_EPSILONS)) + "|")
-    found: dict[tuple[int, str], list[dict[str, float]]] = {}
-    for seed in range(seeds):
-        for (times, column), accuracy in sorted_arrays(seed).items():
-            found.setdefault((times, column), []).append({"accuracy": accuracy})
-    for times in SAS_TIMES:
-        columns = [column for number, column in found if number == times]
-        lines.append(f"| {times} | " + " | ".join(shown(found[times, column], "accuracy") for column in columns) + " |")
+    """Return the lines of figure 7's table: accuracy by epsilon, by its price, and by how often annealing is run."""
+    found = [sorted_arrays(seed) for seed in range(seeds)]
+    executed = " | ".join(f"annealed {times} x" for times in SAS_TIMES)
+    lines = [f"| epsilon | price | epsilon of all draws | as drawn | {executed} |", "|---" * (4 + len(SAS_TIMES)) + "|"]
+    for row in found[0]:
+        many = [[{"accuracy": seed[row][column]} for seed in found] for column in range(1 + len(SAS_TIMES))]
+        lines.append("| " + " | ".join([*row, *(shown(column, "accuracy") for column in many)]) + " |")
     return lines
 
 
-def sorted_arrays(seed: int) -> dict[tuple[int, str], float]:
-    """Sort `SAS_ARRAYS` arrays in all ways; accuracy in percent by executions and column."""
+def prices(epsilon: float) -> dict[str, tuple[float, float]]:
+    """Return what a draw gets and the sensitivity that it is paid for, by the names of the prices."""
+    draws = SAS_NUMBERS - 1
+    return {
+        "each draw": (epsilon, 1.0),
+        "split over the draws": (epsilon / draws, 1.0),
+        "each draw, true sensitivity": (epsilon, SCORE_SENSITIVITY),
+    }
+
+
+def sorted_arrays(seed: int) -> dict[tuple[str, str, str], list[float]]:
+    """Sort `SAS_ARRAYS` arrays in all ways; accuracy in percent as drawn, and after so many executions, by row."""
     noise = Noise.fixed(seed)
     numbers = noise.uniform((SAS_ARRAYS, SAS_NUMBERS))
     likeness = 1 - (numbers - numbers[:, :1]).abs()
-    as_found = torch.arange(SAS_NUMBERS).expand(SAS_ARRAYS, -1)
-    starts = {"annealing": as_found}
-    starts |= {f"{epsilon}": draw_order(likeness, epsilon, noise) for epsilon in SAS_EPSILONS}
-    drawn = {column: accuracy(order, likeness) for column, order in starts.items()}
-    found, executed = {}, 0
-    for times in SAS_TIMES:
-        while executed < times:
-            starts = {column: anneal(order, likeness, noise) for column, order in starts.items()}
-            executed += 1
-        found[times, "annealing"] = accuracy(starts["annealing"], likeness)
-        for epsilon in SAS_EPSILONS:
-            found[times, f"exponential {epsilon}"] = drawn[f"{epsilon}"]
-            found[times, f"SAS {epsilon}"] = accuracy(starts[f"{epsilon}"], likeness)
-    return found
+    starts = {("", "annealing alone", ""): torch.arange(SAS_NUMBERS).expand(SAS_ARRAYS, -1)}
+    for epsilon in SAS_EPSILONS:
+        for name, (share, sensitivity) in prices(epsilon).items():
+            proven = (SAS_NUMBERS - 1) * share * SCORE_SENSITIVITY / sensitivity
+            starts[f"{epsilon:.3g}", name, f"{proven:,.4g}"] = draw_order(likeness, share, noise, sensitivity)
+    order, many = torch.cat(list(starts.values())), likeness.repeat(len(starts), 1)
+    columns = [accuracies(order, many, len(starts))]
+    for times in range(1, max(SAS_TIMES) + 1):
+        order = anneal(order, many, noise)
+        columns += [accuracies(order, many, len(starts))] if times in SAS_TIMES else []
+    return {row: list(cells) for row, cells in zip(starts, zip(*columns, strict=True), strict=True)}
+
+
+def accuracies(order: Tensor, likeness: Tensor, rows: int) -> list[float]:
+    """Return the `accuracy` of each of so many equal parts."""
+    return [accuracy(*part) for part in zip(order.chunk(rows), likeness.chunk(rows), strict=True)]
 
 
 def accuracy(order: Tensor, likeness: Tensor) -> float:

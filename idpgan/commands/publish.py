@@ -301,7 +301,7 @@ def quote(options: PublishOptions) -> Quote:
         files, labels = folder.labeled_files(
             options.folder, kind, options.keep, options.hide, fits=options.fitted is None
         )
-    shape = declared.shape_of_most(options.folder, files, channels, options.sides)
+    shape = declared.shape_of_most(options.folder, files, channels, options.sides, " --color keeps colors.")
     if kind is not None:
         network = folder.obfuscator_for(method, shape, labels, options.fitted, settings)
         settings = network.config.to_json()

@@ -99,8 +99,13 @@ def _warn_of_classes(declared: Sequence[str], actual: Sequence[str], root: Path,
         )
 
 
-def shape_of_most(root: Path, paths: Sequence[Path], channels: int, size: tuple[int, int] | None = None) -> Shape:
+def shape_of_most(
+    root: Path, paths: Sequence[Path], channels: int, size: tuple[int, int] | None = None, way_out: str = ""
+) -> Shape:
     """Return the declared channels and size; without a declared size, (H, W) is the commonest in the sampled headers.
+
+    Args:
+        way_out: How the caller's user keeps colors.
 
     Raises:
         DataError: If no size is declared and none of these headers can be read.
@@ -113,9 +118,7 @@ def shape_of_most(root: Path, paths: Sequence[Path], channels: int, size: tuple[
     _warn_of_size(sides, shapes, root)
     colored = sum(shape is not None and shape[0] > channels for shape in shapes)
     if colored:
-        warn_once(
-            f"{colored} of {len(shapes)} images looked at in {root} have colors and become grey. --color keeps colors."
-        )
+        warn_once(f"{colored} of {len(shapes)} images looked at in {root} have colors and become grey.{way_out}")
     return channels, *sides
 
 

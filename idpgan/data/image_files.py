@@ -200,6 +200,7 @@ def on_white(picture: Image.Image) -> Image.Image:
         DataError: If nothing says what its numbers mean.
     """
     white, mode = _white(picture), picture.mode
+    wanted = "L" if is_grey(picture) else "RGB"
     if mode == "I" or mode.startswith("I;16"):
         values = np.asarray(picture).astype(np.uint32).clip(max=white)  # (H, W)
         grey = (values * 255 + white // 2) // white
@@ -212,8 +213,17 @@ def on_white(picture: Image.Image) -> Image.Image:
         below = Image.new("RGBA", above.size, "white")
         below.alpha_composite(above)
         picture = below
-    wanted = "L" if mode in GREY else "RGB"
     return picture if picture.mode == wanted else picture.convert(wanted)
+
+
+def is_grey(picture: Image.Image) -> bool:
+    """Return whether an opened picture has no color by its mode or, as in many a GIF, by its palette."""
+    if picture.mode != "P" or picture.palette is None:
+        return picture.mode in GREY
+    order, entries = picture.palette.getdata()  # as the file has them, or as Pillow does once it is decoded
+    colors = np.frombuffer(bytes(entries), np.uint8)
+    planes = colors.reshape(3, -1).T if order.endswith(";L") else colors.reshape(-1, 4 if order[3:] else 3)
+    return bool((planes[:, :3] == planes[:, :1]).all())
 
 
 @contextmanager
@@ -338,7 +348,7 @@ def header(path: Path, channels: int | None) -> Shape:
         turn, (width, height) = turn_of(picture), picture.size
         if turn in (_TURNS[5], _TURNS[6], _TURNS[7], _TURNS[8]):
             width, height = height, width
-        grey = picture.mode in GREY if channels is None else channels == 1
+        grey = is_grey(picture) if channels is None else channels == 1
         return 1 if grey else 3, height, width
 
 

@@ -28,6 +28,8 @@ from idpgan.publish.plan import Algorithm, Options, Publisher, Shape, as_publish
 GREYS = 255.0
 ALPHA, TAU = 0.05, 0.1  # similarity: weight of the hash, and share of its bits that may differ
 _USUAL_JACCARD = 0.82  # Jaccard index of a raw and a noisy window
+_SMALL_NUMBER = 1e-3  # of the score's denominator: "a small positive number", which our text does not give
+SCORE_SENSITIVITY = 1 / _SMALL_NUMBER - 1 / (1 + _SMALL_NUMBER)  # proof: `score`; the paper takes 1
 _HOTTEST, _COOLING, _COLDEST = 1.0, 0.99, 1e-3
 USUAL_WINDOW = 56  # pixels
 CLAIM = "Liu et al. (2021), theorem 9, for each window"
@@ -169,11 +171,10 @@ def swp(images: Tensor, epsilon: float, options: SwpOptions, noise: Noise) -> Te
 def sas(windows: Tensor, epsilon_choice: float, epsilon_first: float, noise: Noise) -> Tensor:
     r"""Order windows (N, K, w) by SAS: an order (N, K) for each image that starts with window 0.
 
-    The first window is released with Laplace noise, ``epsilon_first``; the others are drawn without replacement by the
-    exponential mechanism, with the similarity to the first, clipped to [0, 1], as score, sensitivity 1,
-    ``epsilon_choice / (K - 1)`` each. Sorting the scores plus Gumbel noise draws all at once and has the same law.
-    Simulated annealing on the true similarities follows (the leak): swap two places, accept by Metropolis; the energy
-    is the sum of the differences of neighbors.
+    The first window is released with Laplace noise, ``epsilon_first``; the others are drawn by `draw_order`, by their
+    similarity to the first, clipped to [0, 1], ``epsilon_choice / (K - 1)`` each. Simulated annealing on the true
+    similarities follows (the leak): swap two places, accept by Metropolis; the energy is the sum of the differences of
+    neighbors.
     """
     many, count = windows.shape[:2]
     if count < 3:
@@ -181,17 +182,35 @@ def sas(windows: Tensor, epsilon_choice: float, epsilon_first: float, noise: Noi
     scale = torch.full((many, 1), GREYS / epsilon_first, dtype=torch.float64, device=windows.device)
     first = add_laplace(windows[:, 0], scale, noise)
     likeness = similarity(windows, first[:, None]).clamp(0, 1)
-    return anneal(draw_order(likeness, epsilon_choice, noise), likeness, noise)
+    return anneal(draw_order(likeness, epsilon_choice / (count - 1), noise), likeness, noise)
 
 
-def draw_order(likeness: Tensor, epsilon: float, noise: Noise) -> Tensor:
-    """Draw an order (N, K) after place 0 by the exponential mechanism, without replacement; likenesses are in [0, 1].
+def score(likeness: Tensor) -> Tensor:
+    r"""Return the paper's score of similarities in [0, 1], ``1 / (1 - likeness + c)``, c = 0.001.
 
-    Each of the K - 1 draws gets ``epsilon / (K - 1)``, sensitivity 1.
+    Sensitivity. The score lies in [1 / (1 + c), 1 / c] and both ends are reached, so it moves by at most
+    `SCORE_SENSITIVITY` = 1 / (c (1 + c)) = 999.001, and by 998.9 where one of 56 pixels goes from black to white beside
+    a black first window: that window was equal to the first and no longer is. The paper takes 1, "because deleting or
+    adding a record only affects one count". A draw that it calls epsilon is therefore 999 epsilon, by the exponential
+    mechanism's proof.
+    """
+    return 1 / (1 - likeness + _SMALL_NUMBER)
+
+
+def draw_order(likeness: Tensor, epsilon: float, noise: Noise, sensitivity: float = 1.0) -> Tensor:
+    """Draw an order (N, K) after place 0 by the exponential mechanism, without replacement.
+
+    Sorting the scores plus Gumbel noise draws all at once and has the same law.
+
+    Args:
+        likeness: Similarities (N, K) to place 0, in [0, 1].
+        epsilon: Of each of the K - 1 draws, if the score had the sensitivity that is stated.
+        noise: Source of the noise.
+        sensitivity: The paper's 1, or `SCORE_SENSITIVITY`, under which epsilon is true.
     """
     many, count = likeness.shape
     gumbel = -(-noise.uniform((many, count - 1)).log()).log()
-    keys = likeness[:, 1:] * (epsilon / (count - 1) / 2) + gumbel.to(likeness.device)
+    keys = score(likeness[:, 1:]) * (epsilon / sensitivity / 2) + gumbel.to(likeness.device)
     return torch.cat([torch.zeros_like(keys[:, :1]).long(), 1 + keys.argsort(dim=1, descending=True)], 1)
 
 

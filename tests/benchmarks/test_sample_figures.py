@@ -95,6 +95,23 @@ def test_figures_3_and_4_on_celeba(tmp_path, capsys, monkeypatch):
         assert (tmp_path / "out" / f"figure{figure}-celeba.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("data", [*sample_cells.PLANS])
+def test_zhang_stands_beside_dp_gan_and_a_method_without_a_cell_is_named_in_one_line(
+    data, tmp_path, capsys, monkeypatch
+):
+    command = ["paper_figures.py", "--figure", "4", "--data", data, "--list", "--out", str(tmp_path), "--methods"]
+    monkeypatch.setattr(sys, "argv", [*command, "dp-gan-zhang", "dp-gan method.groups=5", "dp-gan"])
+    paper_figures.main()
+    assert capsys.readouterr().out.count("missing") == 3 * len(sample_cells.EPSILONS)
+    monkeypatch.setattr(sys, "argv", [*command, sample_cells.OURS])
+    if sample_cells.OURS in sample_cells.PLANS[data]:
+        paper_figures.main()
+        return
+    with pytest.raises(SystemExit):
+        paper_figures.main()
+    assert f"--data {data} has no cell of dp-gan training.steps=500; it has: real, gaussian" in capsys.readouterr().err
+
+
 def test_a_finished_run_is_only_judged(tmp_path):
     cell, arguments = Cell("mnist", "dp-gan", 1.0, 0), options(tmp_path)
     assert sample_cells.minutes_left(cell, arguments) == cell.minutes > sample_cells.JUDGING

@@ -32,11 +32,6 @@ def config(root, **keys):
     return layouts.declared(root, "face-folder", **keys)
 
 
-def grey(root, layout, **keys):
-    """Return a config; GIF has a palette, which is made grey only where the config says so."""
-    return config(root, channels=1 if layout == "yale" else None, **keys)
-
-
 def by_name(images, names):
     """Return images and people in the order of the people's names, numbers counted."""
     order = sorted(range(len(names)), key=lambda person: face_folder._natural(names[person]))
@@ -48,7 +43,7 @@ def by_name(images, names):
 def test_each_layout_is_recognized_with_its_people(tmp_path, faces, layout):
     WRITERS[layout](tmp_path, faces)
     assert face_folder.recognize(tmp_path) == layout
-    images, test, _ = layouts.read(grey(tmp_path, layout))
+    images, test, _ = layouts.read(config(tmp_path))
     assert test is None
     assert images.labels is None  # people are not classes
     people = range(1, 13)
@@ -58,7 +53,7 @@ def test_each_layout_is_recognized_with_its_people(tmp_path, faces, layout):
     error = (images.images.float() - pixels.float()).abs().mean()
     assert error < (3 if "faces9" in layout else 1e-6)  # JPEG
     assert (images.images.float() - pixels.roll(11, 0).float()).abs().mean() > 10  # another person's would show
-    shape = describe(grey(tmp_path, layout))
+    shape = describe(config(tmp_path))
     assert (sum(shape.sizes), shape.image_shape, shape.classes) == (132, (1, 20, 18), ())
 
 
@@ -89,8 +84,8 @@ def test_the_layout_can_be_named(tmp_path, faces):
 
 def test_grey_is_made_where_declared(tmp_path, faces):
     layouts.write_yale(tmp_path / "yale", faces)
-    assert load(config(tmp_path / "yale")).image_shape == (3, 20, 18)  # a palette is colors
-    assert load(config(tmp_path / "yale", channels=1)).image_shape == (1, 20, 18)
+    assert load(config(tmp_path / "yale")).image_shape == (1, 20, 18)  # a palette of greys is no color
+    assert load(config(tmp_path / "yale", channels=3)).image_shape == (3, 20, 18)
     tmp_path = tmp_path / "people"
     colors = draw(size=20, people=2, per_person=6)
     layouts.write_people(tmp_path, colors)
@@ -169,7 +164,7 @@ BAD = {
 def test_what_is_wrong_is_named(tmp_path, faces, case):
     layout, spoil, message = BAD[case]
     WRITERS[layout](tmp_path, faces)
-    settings = grey(tmp_path, layout)
+    settings = config(tmp_path)
     load(settings)  # fine so far
     spoil(tmp_path)
     with pytest.raises(DataError, match=message) as caught:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from idpgan.data.image_files import decode, header
 from idpgan.data.photos import photo_pixels
 from idpgan.errors import DataError
 
@@ -72,6 +73,21 @@ def test_kinds_of_pixels(tmp_path, name, channels):
     expected = np.where(GREY > 127, 255, 0) if name == "1.png" else GREY.astype(int)
     assert found.shape == ((40, 60) if channels == 1 else (40, 60, 3))
     assert abs(found - (expected if channels == 1 else expected[..., None])).max() <= 6
+
+
+@pytest.mark.parametrize("name", ["a.gif", "a.png", "a.bmp", "a.tif"])
+@pytest.mark.parametrize("colored", [False, True])
+def test_a_palette_of_greys_is_no_color(tmp_path, name, colored):
+    """As in the GIFs of Yale: neither its header nor its pixels say so, and its values stay."""
+    shades = [10, 90, 200, 255]
+    picture = Image.fromarray(np.arange(24, dtype=np.uint8).reshape(4, 6) % 4, mode="P")
+    picture.putpalette([value for shade in shades for value in (shade, shade, 40 if colored else shade)])
+    picture.save(tmp_path / name)
+    channels = 3 if colored else 1
+    assert header(tmp_path / name, None) == (channels, 4, 6)
+    found = decode(tmp_path / name, None)
+    assert found.shape == (channels, 4, 6)
+    assert set(found[0].flatten().tolist()) == set(shades)
 
 
 def test_sixteen_bits_of_color(tmp_path):

@@ -97,15 +97,42 @@ def test_annealing_and_the_draws_sort():
 
 def test_draws_without_replacement_follow_the_exponential_mechanism(monkeypatch):
     monkeypatch.setattr(published, "anneal", lambda order, likeness, noise: order)
+    monkeypatch.setattr(published, "add_laplace", lambda values, scale, noise: values)  # the first window as it is
     windows = torch.full((2000, 3, 4), 100.0, dtype=torch.float64)
     windows[:, 2] = torch.tensor([0.0, 0.0, 100.0, 100.0])
-    order = published.sas(windows, 4.0, 1e12, Noise.fixed(3))  # 2 a draw, and the first window as it is
+    order = published.sas(windows, 0.008, 1.0, Noise.fixed(3))  # 0.004 a draw
     assert (order[:, 0] == 0).all()
     near, far = published.similarity(windows[0, 1:], windows[0, :1]).clamp(0, 1).tolist()
     first = int((order[:, 1] == 1).sum())
-    for epsilon, least, most in ((2.0, 1e-3, 1.0), (4.0, 0.0, 1e-6), (1.0, 0.0, 1e-6)):
-        stated = 1 / (1 + math.exp(epsilon * (far - near) / 2))
+    for epsilon, least, most in ((0.004, 1e-3, 1.0), (0.008, 0.0, 1e-6), (0.002, 0.0, 1e-6)):
+        stated = 1 / (1 + math.exp(epsilon * (1 / (1.001 - far) - 1 / (1.001 - near)) / 2))
         assert least <= binomtest(first, 2000, stated).pvalue <= most
+
+
+def test_the_score_of_a_draw_moves_nearly_a_thousand_times_as_far_as_the_paper_says():
+    """All windows of three pixels and their neighbors beside every first window; one pixel alone does it, too."""
+    levels = torch.tensor([0.0, 1.0, 128.0, 255.0]).double()
+    windows = torch.cartesian_prod(levels, levels, levels)
+    likeness = published.similarity(windows[:, None], windows[None]).clamp(0, 1)
+    scores = published.score(likeness)  # (window, first)
+    moves = (scores[:, None] - scores[None]).abs().amax(2)
+    one_pixel = (windows[:, None] != windows[None]).sum(2) == 1
+    for allowed in (moves, moves[one_pixel]):
+        assert 998 < allowed.max() <= published.SCORE_SENSITIVITY < 1 / (0.001 * 1.001) + 1e-6
+
+
+def test_draws_follow_epsilon_while_their_sensitivity_is_taken_for_one():
+    """Figure 7: share of pairs in order of 57 numbers; what is left where a draw pays for its sensitivity is chance."""
+    numbers = torch.rand(200, 57, generator=torch.Generator().manual_seed(1)).double()
+    likeness = 1 - (numbers - numbers[:, :1]).abs()
+
+    def sorted_share(*price):
+        along = likeness.gather(1, published.draw_order(likeness, price[0], Noise.fixed(1), *price[1:]))[:, 1:]
+        one, other = torch.triu_indices(56, 56, offset=1)
+        return (along[:, one] >= along[:, other]).double().mean().item()
+
+    assert 0.68 < sorted_share(0.4) < sorted_share(0.5) < sorted_share(math.log(2)) < sorted_share(1.0) < 0.83
+    assert abs(sorted_share(1.0, published.SCORE_SENSITIVITY) - 0.5) < 0.03
 
 
 @pytest.mark.parametrize("method", ["swp", "sort-swp"])
