@@ -47,10 +47,20 @@ def within(progress: Progress, whole: str) -> Progress:
 
 
 def counted(
-    parts: Iterable[T], progress: Progress, what: str, total: int, size: Callable[[T], int] = lambda part: 1
+    parts: Iterable[T],
+    progress: Progress,
+    what: str,
+    total: int,
+    size: Callable[[T], int] = lambda part: 1,
+    done: int = 0,
 ) -> Iterator[T]:
-    """Yield the parts of a piece of work, and say how many of ``total`` are done after each, which counts ``size``."""
-    done = 0
+    """Yield the parts of a piece of work, and say how many of ``total`` are done after each, which counts ``size``.
+
+    Args:
+        done: What was done before, which is said first.
+    """
+    if done:
+        progress(what, done, total, "kept by the interrupted run")
     for part in parts:
         yield part
         done += size(part)

@@ -56,6 +56,7 @@ class RunFolder:
         state_dir: Secret folder (mode 0700) for resuming.
         state: Weights, optimizers, samplers and noise state.
         prepared: The tensors that ``prepare()`` released to the training.
+        features: Folder of what an unfinished run has computed of private images, without noise.
         ledger: The charges: durable before the read that they pay for, or with the result of a one-time release.
         release: Folder to give away.
         evaluation: Scores against private images.
@@ -74,6 +75,7 @@ class RunFolder:
     state_dir = _Place("state")
     state = _Place("state/state.pt")
     prepared = _Place("state/prepared.safetensors")
+    features = _Place("state/features")
     ledger = _Place("state/ledger.json")
     release = _Place("release")
     evaluation = _Place("evaluation.json")

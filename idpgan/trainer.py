@@ -314,7 +314,8 @@ def _train_and_release(
     networks = getattr(method, "networks", None)
     optimizers = () if networks is None else (networks.generator_optimizer,)
     with contextlib.closing(TensorBoard(run.tensorboard, grid, optimizers)) as tensorboard:
-        outcome = _steps(split, method, run, ledger, progress, on_tick=[show, tensorboard], ranks=ranks)
+        on_tick = [show, tensorboard]
+        outcome = _steps(split, method, run, ledger, progress, on_tick=on_tick, ranks=ranks, resumable=True)
         released = outcome.ended != "interrupted"
         if released:
             tensorboard.end(config.model_dump(mode="json"))

@@ -15,15 +15,17 @@ would have gradients of norm sqrt(2) |p - y|: no proof breaks, as all weights ar
 clip would go to the bias.)
 
 The features are computed at the first step of a process, after its charge, and are never released: they are as private
-as the images. Many lie in a file without a name, which ends with the process (`memory.zeros`).
+as the images. Many lie in a file without a name, which ends with the process (`memory.zeros`); a resume takes those of
+`idpgan.training.kept_features`.
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
@@ -42,7 +44,6 @@ from idpgan.privacy.dpsgd import ClipNorm, DPSGDPlan
 from idpgan.privacy.layer_gradients import Features
 from idpgan.privacy.tiles import Rows, Tiles, alike, sizes, threads_of
 from idpgan.private import steps
-from idpgan.progress import counted
 from idpgan.training.config import MOST_STEPS, section_of, settings
 from idpgan.training.method import Stats
 
@@ -234,15 +235,20 @@ class Method(steps.PrivateSteps):
                 zeros((len(self._null), self.newest.num_features), torch.float32, self.device),
                 torch.ones(len(self._null), dtype=torch.float64, device=self.device),
             )
-            needed = torch.arange(len(self._images))[self.dpsgd.ranks.share(len(self._images))]  # always the same
-            for index in counted(needed.split(_ROWS), self.progress, "features of images", len(needed), len):
-                pixels = self._images.select(index).to(self.device).images
-                with torch.no_grad():
-                    features = self.dpsgd.features(self.newest.features(images.to_float(pixels)))
-                some = slice(int(index[0]), int(index[-1]) + 1)
+            start, end, _ = self.dpsgd.ranks.share(len(self._images)).indices(len(self._images))  # always the same
+            computed = functools.partial(self._computed, start, end)
+            for part in self.kept.rows(f"scattering-{start}", end - start, computed, progress=self.progress):
+                features = self.dpsgd.features(part.to(self.device))  # bounded anew, wherever they come from
+                some = slice(start, start := start + len(part))
                 known.whole[some], known.unit[some] = features.whole, features.unit
             self._known = known
         return self._known
+
+    @torch.no_grad()
+    def _computed(self, start: int, end: int, first: int) -> Iterator[Tensor]:
+        """Yield the features of the images of a share from one of them on."""
+        for index in torch.arange(start + first, end).split(_ROWS):
+            yield self.newest.features(images.to_float(self._images.select(index).to(self.device).images))
 
     def _axes(self) -> Features:
         """Return the features of canaries: axes so long that each one's gradient is far above the clip norm."""

@@ -205,10 +205,10 @@ class Ledger:
         """Read private data once, keep the noisy result, and charge it: all of this or nothing, whenever it is stopped.
 
         A later call returns the same result from the disk; nothing is computed or charged again. While ``compute`` runs
-        nothing leaves the process, so a run that is stopped there has released nothing. Then (1) the result is written
-        beside the ledger under a second name; (2) the ledger that names its hash replaces the old one, and from here on
-        the result is released and paid; (3) the result gets its name. A result that no ledger names is deleted, never
-        used.
+        nothing with noise leaves the process, so a run that is stopped there has released nothing. Then (1) the result
+        is written beside the ledger under a second name; (2) the ledger that names its hash replaces the old one, and
+        from here on the result is released and paid; (3) the result gets its name. A result that no ledger names is
+        deleted, never used.
 
         Args:
             events: What the read costs.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 
@@ -17,9 +17,26 @@ from idpgan.privacy.mechanisms import DiscreteLaplace, Grid, RoundedGaussian
 from idpgan.privacy.noise import Noise
 
 Law = Literal["gaussian", "laplace"]
+Batch = tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]
+"""Vectors (B, D), their cells (B,) and their weights (B,), if any."""
 NORMS: dict[Law, int] = {"gaussian": 2, "laplace": 1}  # order of the norm that bounds a record
 _MOST = 2.0**53  # beyond this float64 skips whole numbers
 _NORM_SLACK = 1e-12  # rounding of a float64 normalization
+
+
+class PartialSums(Protocol):
+    """Exact sums over the first records, which somebody keeps for a later call.
+
+    Attributes:
+        done: Records that are in them.
+        total: int64 (num_cells, dimensions), in grid steps; None where none are.
+    """
+
+    done: int
+    total: torch.Tensor | None
+
+    def keep(self, done: int, total: torch.Tensor) -> None:
+        """Keep the sums over so many records, float64."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -147,23 +164,33 @@ class CellSums:
         return math.sqrt(self.dimensions) * self.noise_std
 
     def release(
-        self, batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]], noise: Noise
+        self,
+        batches: Iterable[Batch],
+        noise: Noise,
+        kept: PartialSums | None = None,
     ) -> torch.Tensor:
         """Release the noisy sums, float64 (num_cells, dimensions) on the CPU.
 
         Args:
             batches: (vectors (B, dimensions) floating point, cells (B,) int64, weights (B,) or None), every record
-                once. A vector of norm above 1 is scaled down to 1.
+                once, but those that are in ``kept``. A vector of norm above 1 is scaled down to 1.
+            kept: Sums without noise to go on from: secret.
 
         Raises:
             ValueError: If a vector is not finite or (where declared) negative, a cell is not on the list, or weights
                 are given for unit image or are not shares, or there are too many records. Nothing is released then.
         """
-        return self.grid.value(self.mechanism(self.exact(batches), noise))
+        return self.grid.value(self.mechanism(self.exact(batches, kept), noise))
 
-    def exact(self, batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]]) -> torch.Tensor:
+    def exact(
+        self,
+        batches: Iterable[Batch],
+        kept: PartialSums | None = None,
+    ) -> torch.Tensor:
         """Return the sums without noise, in grid steps, int64 (num_cells, dimensions) on the CPU: secret."""
         total, rows = torch.zeros(self.num_cells, self.dimensions, dtype=torch.float64), 0
+        if kept is not None and kept.total is not None:
+            total, rows = total + kept.total, kept.done
         for vectors, cells, weights in batches:
             rows += len(vectors)
             if rows * (1 / self.grid.step + 1) >= _MOST:  # a sum of fewer rows cannot reach it
@@ -171,6 +198,8 @@ class CellSums:
                     f"{rows:,} records in steps of {self.grid.step:g} do not add up exactly; lower the images per unit."
                 )
             total += self._exact_sum(vectors, cells, weights).cpu()
+            if kept is not None:
+                kept.keep(rows, total)
         return total.long()
 
     def _exact_sum(self, vectors: torch.Tensor, cells: torch.Tensor, weights: torch.Tensor | None) -> torch.Tensor:

@@ -40,7 +40,6 @@ from idpgan.models.warp import WarpGenerator, augment
 from idpgan.privacy.sums import NORMS, CellSums, Law
 from idpgan.private import released_once
 from idpgan.private.released_once import ReleasedOnce
-from idpgan.progress import counted
 from idpgan.ranks import Ranks
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis import product, sums_audit
@@ -159,18 +158,34 @@ class Method(ReleasedOnce):
         private, cap = self._take_private(), released_once.cap_of(self._run.privacy)
         if isinstance(self.features, PhotoFeatures):
             if release.template is not None:
-                template = release_template(release.template, self.features.moments, private, cap, self.noise)
+                moments = self.features.moments
+                template = release_template(
+                    release.template, moments, private, cap, self.noise, self.kept, self.progress
+                )
                 self.features.set_template(template)
             if len(self._public):
                 self.features.learn_public(self._public)
-        vectors = private_vectors(
-            private, self.features, self.noise, conditional=self.rows > 1, motion=config.augment, cap=cap
+        vectors = functools.partial(
+            private_vectors,
+            private,
+            self.features,
+            self.noise,
+            conditional=self.rows > 1,
+            motion=config.augment,
+            cap=cap,
         )
-        vectors = counted(vectors, self.progress, "features of images", len(private), lambda part: len(part[0]))
-        released = {"sums": release.sums.release(vectors, self.noise)}
+        fixed, num = list(self.features.state_dict().values()), len(private)
+        noisy = self.kept.released(release.sums, vectors, num, self.noise, fixed=fixed, progress=self.progress)
+        released = {"sums": noisy}
         if release.teacher is not None:
             weight = fit_teacher(
-                release.teacher, private, cap, device=self.device, noise=self.noise, progress=self.progress
+                release.teacher,
+                private,
+                cap,
+                device=self.device,
+                noise=self.noise,
+                kept=self.kept,
+                progress=self.progress,
             )
             released[TEACHER] = weight.cpu()
         return released | {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}

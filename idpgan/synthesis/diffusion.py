@@ -23,7 +23,7 @@ from __future__ import annotations
 import copy
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
 import torch
@@ -57,7 +57,6 @@ from idpgan.privacy.dpsgd import DPSGDPlan, Weights, full_precision
 from idpgan.privacy.noise import Source, box_muller
 from idpgan.privacy.tiles import random_like, tiled
 from idpgan.private.steps import PrivateSteps
-from idpgan.progress import counted
 from idpgan.ranks import Ranks
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis import gaussian, moments, networks
@@ -131,7 +130,7 @@ class Method(PrivateSteps):
         if self._adapts:
             record = [part[0] for part in self.prepared(*_random_like(self.example()))]
             refuse_unreached(self.newest.network, lambda weights: self.record_loss(weights, *record))
-        self.start.progress = self.progress
+        self.start.progress, self.start.kept = self.progress, self.kept
         if self.plan.starts_at_moments:
             self.start.prepare()
         self._start_at_moments()
@@ -250,12 +249,22 @@ class Method(PrivateSteps):
         """The displacements of all private records onto the template, or their latents, each of one record, (N, D)."""
         if not self.newest.known_numbers:
             return torch.zeros(len(self._images), 0, device=self.device)
-        conditional = bool(self.newest.num_classes)
-        vectors = moments.private_moments(self._images, _Known(self.newest), conditional=conditional, cap=None)
-        parts = counted(
-            vectors, self.progress, "images brought into place", len(self._images), lambda part: len(part[0])
+        conditional, template = bool(self.newest.num_classes), getattr(self.newest, "template", None)
+
+        def computed(first: int) -> Iterator[Tensor]:
+            private, known = self._images, _Known(self.newest)
+            batches = moments.private_moments(private, known, conditional=conditional, cap=None, first=first)
+            return (vectors for vectors, _, _ in batches)
+
+        parts = self.kept.rows(
+            "known",
+            len(self._images),
+            computed,
+            fixed=() if template is None else (template,),
+            progress=self.progress,
+            what="images brought into place",
         )
-        return torch.cat([known for known, _, _ in parts]).to(self.device)
+        return torch.cat([part.to(self.device) for part in parts])
 
 
 def _random_like(record: Sequence[Tensor]) -> list[Tensor]:

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, cast
 
 import torch
@@ -46,7 +46,6 @@ from idpgan.own_code import is_own_code, path_of
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.private import released_once
-from idpgan.progress import counted
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.removed import gone
@@ -280,8 +279,13 @@ class Method(method.Method):
         private, rows, share = self._private, len(vectors), self._ranks.share(len(self._private))
         if self._records is None:
             num = share.stop - share.start
-            vectors_of = private_vectors(private, self._embed, share)
-            self._records = torch.cat(list(counted(vectors_of, self.progress, "features of images", num, len)))
+
+            def computed(first: int) -> Iterator[Tensor]:
+                return private_vectors(private, self._embed, slice(share.start + first, share.stop))
+
+            name, fixed = f"votes-{share.start}", self._embed.fixed
+            parts = self.kept.rows(name, num, computed, fixed=fixed, progress=self.progress)
+            self._records = torch.cat([part.to(self.device) for part in parts])
         labels = torch.zeros(len(self._records), dtype=torch.int64)
         if rows > 1 and private.labels is not None:
             labels = private.labels[share].cpu()

@@ -44,7 +44,14 @@ _TILE = 1000  # private images per call of the feature map, always: fewer are pa
 
 
 def private_vectors(
-    private: Images, features: FeatureMap, noise: Noise, *, conditional: bool, motion: float, cap: int | None
+    private: Images,
+    features: FeatureMap,
+    noise: Noise,
+    *,
+    conditional: bool,
+    motion: float,
+    cap: int | None,
+    first: int = 0,
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
     """Yield (vectors, cells, weights) of all private images, each moved by its own secret coins: see `private_moments`.
 
@@ -57,9 +64,12 @@ def private_vectors(
         conditional: Whether an image's cell is its class; else there is one cell.
         motion: Strength of the random motion.
         cap: Images of one person that count, for unit person; None for unit image.
+        first: Images that are left out, of whole calls; their coins are drawn, so that those of the others stay.
     """
     moved = _Moved(features, noise, motion, conditional)
-    return private_moments(private, moved, conditional=conditional, cap=cap, tile=_TILE)
+    for _ in range(0, first, _TILE):
+        moved.coins(_TILE)
+    return private_moments(private, moved, conditional=conditional, cap=cap, tile=_TILE, first=first)
 
 
 class _Moved:
@@ -69,9 +79,12 @@ class _Moved:
         self._features, self._noise, self._motion, self._conditional = features, noise, motion, conditional
         self.dimensions = features.dimensions
 
+    def coins(self, num: int) -> tuple[Tensor, Tensor]:
+        """Draw the coins of so many images."""
+        return self._noise.uniform((num, 6)), self._noise.normal((num, 2 * NODES**2))
+
     def __call__(self, images: Tensor, rows: Tensor) -> Tensor:
-        device, num = next(self._features.buffers()).device, len(images)
-        coins = self._noise.uniform((num, 6)), self._noise.normal((num, 2 * NODES**2))
+        device, coins = next(self._features.buffers()).device, self.coins(len(images))
         uniform, normal = (part.float().to(device) for part in coins)
         moved = move(images.to(device), moves_of(uniform, normal, self._motion))
         return self._features(moved, rows.to(device) if self._conditional else None)

@@ -34,7 +34,6 @@ from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
 from idpgan.private import released_once
 from idpgan.private.released_once import ReleasedOnce
-from idpgan.progress import counted
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis import moments, move, product, sums, sums_audit
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
@@ -176,12 +175,17 @@ class Method(ReleasedOnce):
         """Find the template, fix center and scale by public images, then sum the vectors of the private ones."""
         release, private, cap = self.plan.release, self._take_private(), released_once.cap_of(self._run.privacy)
         if release.template is not None:
-            self.moments.set_template(release_template(release.template, self.moments, private, cap, self.noise))
+            template = release_template(
+                release.template, self.moments, private, cap, self.noise, self.kept, self.progress
+            )
+            self.moments.set_template(template)
         if len(self._public):
             self.moments.learn_public(self._public)
-        vectors = moments.private_moments(private, self.moments, conditional=bool(self.generator.num_classes), cap=cap)
-        vectors = counted(vectors, self.progress, "features of images", len(private), lambda part: len(part[0]))
-        noisy = release.sums.release(vectors, self.noise)
+        vectors = functools.partial(
+            moments.private_moments, private, self.moments, conditional=bool(self.generator.num_classes), cap=cap
+        )
+        fixed, num = self.moments.fixed, len(private)
+        noisy = self.kept.released(release.sums, vectors, num, self.noise, fixed=fixed, progress=self.progress)
         released = {"sums": noisy, "center": self.moments.center, "variance": self.moments.variance}
         if self.moments.covariance is not None:
             released["covariance"] = self.moments.covariance
@@ -189,7 +193,13 @@ class Method(ReleasedOnce):
             released["template"] = self.moments.template
         if release.teacher is not None:
             weight = fit_teacher(
-                release.teacher, private, cap, device=self.device, noise=self.noise, progress=self.progress
+                release.teacher,
+                private,
+                cap,
+                device=self.device,
+                noise=self.noise,
+                kept=self.kept,
+                progress=self.progress,
             )
             released[TEACHER] = weight.cpu()
         return released

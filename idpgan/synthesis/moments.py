@@ -268,6 +268,11 @@ class MomentMap:
         return u / length.clamp(min=1), length
 
     @property
+    def fixed(self) -> tuple[Tensor, ...]:
+        """The tensors by which it maps images, beside its settings."""
+        return (self.center, self.scale, *(() if self.template is None else (self.template,)))
+
+    @property
     def constant(self) -> float:
         """The first entry of the z of `parts`."""
         return (1 - _POWER_SHARE) ** 0.25 * math.sqrt(self.count_share)
@@ -317,7 +322,7 @@ class VectorMap(Protocol):
 
 
 def private_moments(
-    private: Images, moments: VectorMap, *, conditional: bool, cap: int | None, tile: int | None = None
+    private: Images, moments: VectorMap, *, conditional: bool, cap: int | None, tile: int | None = None, first: int = 0
 ) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
     """Yield (vectors, cells, weights) of all private images: the one place that reads them for sums.
 
@@ -330,10 +335,11 @@ def private_moments(
         conditional: Whether an image's cell is its class; else there is one cell.
         cap: Images of one person that count, for unit person; None for unit image.
         tile: Rows of a call; None = as many as fit into 16 MiB of vectors.
+        first: Images whose vectors are left out, since they are known: those of whole calls.
     """
     tile = tile or min(max(_TILE_NUMBERS // moments.dimensions, 1), _MOST_ROWS)
     kept, weights = shares(private, cap)
-    for index in kept.split(tile):
+    for index in kept[first:].split(tile):
         batch, num = private.select(index.to(private.images.device)), len(index)
         images = to_float(batch.images)
         images = torch.cat([images, images.new_zeros(tile - num, *images.shape[1:])])

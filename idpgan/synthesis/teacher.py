@@ -43,6 +43,7 @@ from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.private.released_once import shares as shares_of
 from idpgan.progress import Progress, counted, renamed, silent
 from idpgan.training.config import MOST_STEPS, section_of
+from idpgan.training.kept_features import NOT_KEPT, KeptFeatures
 
 _NO_LIMIT = 1e6
 _BALANCED_ON, _ROUNDS = 2000, 100  # images, and steps of an iteration that halves the error in each
@@ -144,6 +145,7 @@ def fit_teacher(
     *,
     device: torch.device,
     noise: Noise,
+    kept: KeptFeatures = NOT_KEPT,
     progress: Progress = silent,
 ) -> Tensor:
     """Train the teacher and return its weights (K, D); the release that this is part of pays `TeacherSteps.event`.
@@ -152,9 +154,10 @@ def fit_teacher(
         private: Labeled; all of them are read at every step.
         cap: Images of one person that count, for unit person; None for unit image.
         noise: Source of coins and noise.
+        kept: Of the run.
     """
-    kept, shares = shares_of(private, cap)
-    private, shares = private.select(kept), None if shares is None else shares[kept]
+    counting, shares = shares_of(private, cap)
+    private, shares = private.select(counting), None if shares is None else shares[counting]
     plan, nobody, steps = teaching.plan(len(private)), private.select(torch.arange(0)), teaching.steps
     privacy = {"epsilon": _NO_LIMIT, "delta": 0.5 / max(len(private), 1), "noise_multiplier": plan.noise_multiplier}
     batch_size = min(plan.divisor, _TRAINING.batch_size)
@@ -166,7 +169,7 @@ def fit_teacher(
         noise=noise,
         shares=shares,
     )
-    method.dpsgd, method.progress = plan, renamed(progress, "features for the teacher")
+    method.dpsgd, method.kept, method.progress = plan, kept, renamed(progress, "features for the teacher")
     for step in range(1, steps + 1):
         method.step(step)
         progress("teacher steps", step, steps)

@@ -19,14 +19,18 @@ the noise that one template would have, on the images of that class alone.
 
 from __future__ import annotations
 
+import functools
+
 from torch import Tensor
 
 from idpgan.data.images import Images
 from idpgan.models.registration import displaced
 from idpgan.privacy import Noise
 from idpgan.privacy.sums import CellSums
+from idpgan.progress import Progress, silent
 from idpgan.synthesis.moments import MomentMap, of_rows, private_moments
 from idpgan.synthesis.shrinkage import shared
+from idpgan.training.kept_features import NOT_KEPT, KeptFeatures
 
 ROUNDS, TEMPLATE_SHARE = 3, 0.04  # share of the budget, where a config does not say
 
@@ -71,7 +75,15 @@ class TemplateMap:
         return images.view(-1, *texture.image_shape).clamp(-1, 1).float()
 
 
-def release_template(sums: CellSums, moments: MomentMap, private: Images, cap: int | None, noise: Noise) -> Tensor:
+def release_template(
+    sums: CellSums,
+    moments: MomentMap,
+    private: Images,
+    cap: int | None,
+    noise: Noise,
+    kept: KeptFeatures = NOT_KEPT,
+    progress: Progress = silent,
+) -> Tensor:
     """Release the templates of the last round, (T, C, H, W) float32; the release that this is part of pays all rounds.
 
     Args:
@@ -79,9 +91,21 @@ def release_template(sums: CellSums, moments: MomentMap, private: Images, cap: i
         moments: What the templates are for.
         private: Read in every round.
         cap: Images of one person that count, for unit person; None for unit image.
+        kept: Of the run.
+        progress: Told of every round.
     """
     vector_map, template = TemplateMap(moments), Tensor()
-    for _ in range(ROUNDS):
-        vectors = private_moments(private, vector_map, conditional=sums.num_cells > 1, cap=cap)
-        vector_map.template = template = vector_map.read(sums.release(vectors, noise), sums.noise_std)
+    for number in range(ROUNDS):
+        vectors = functools.partial(private_moments, private, vector_map, conditional=sums.num_cells > 1, cap=cap)
+        noisy = kept.released(
+            sums,
+            vectors,
+            len(private),
+            noise,
+            name=f"template-{number}",
+            fixed=[template],
+            progress=progress,
+            what=f"round {number + 1} of the template",
+        )
+        vector_map.template = template = vector_map.read(noisy, sums.noise_std)
     return template

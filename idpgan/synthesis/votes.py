@@ -269,6 +269,11 @@ class Embedding:
         self._axes = (axes * (LEVELS / (centered @ axes).abs().max())).float()
         self._mean = self._mean.float()
 
+    @property
+    def fixed(self) -> tuple[Tensor, Tensor]:
+        """The tensors by which it maps images, beside its settings."""
+        return self._mean, self._axes
+
     def __call__(self, images: Tensor) -> Tensor:
         """Map images (B, C, H, W) in [-1, 1] to int8 (B, size) on the device; what is not a number becomes 0."""
         with torch.no_grad(), full_precision():
@@ -285,8 +290,8 @@ def private_vectors(private: Images, embedding: Embedding, share: slice | None =
     """Yield the vectors of the private images in their order, int8: the one place here that reads private pixels.
 
     Every call has the same number of rows and null records keep theirs, so that a row, down to the last bit, is a
-    function of that row's image and place. Called after the first iteration was charged; the vectors stay in the
-    process, and only `votes` sees them. ``share`` are the positions of this rank; None = all.
+    function of that row's image and place. Called after the first iteration was charged; the vectors stay with the
+    curator, and only `votes` sees them. ``share`` are the positions of this rank; None = all.
     """
     first, last = (0, len(private)) if share is None else (share.start, share.stop)
     for start in range(first, last, _IMAGES):

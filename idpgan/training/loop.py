@@ -20,6 +20,7 @@ from idpgan.run import RunFolder
 from idpgan.training import distributed, stats
 from idpgan.training.config import TrainingConfig
 from idpgan.training.distributed import Leader
+from idpgan.training.kept_features import NOT_KEPT, KeptFeatures
 from idpgan.training.method import Method, Tick, TickCallback
 from idpgan.training.state import SavedState, StateStore, nonfinite
 
@@ -58,6 +59,7 @@ def train(
     on_tick: Sequence[TickCallback] = (),
     progress: Progress = silent,
     ranks: Ranks = ALONE,
+    resumable: bool = False,
 ) -> Outcome:
     """Train until all steps are done, the budget is spent or a signal comes; continues a run that has a saved state.
 
@@ -69,6 +71,7 @@ def train(
         on_tick: Called after each tick's state is saved.
         progress: Told of every step; its note at each tick is the epsilon charged so far.
         ranks: The processes that share the steps, seen by rank 0; the others `run_worker`.
+        resumable: Whether features of private images are kept in the run's state until it ends.
 
     Raises:
         DivergedError: If a statistic or a weight is not finite or beyond 1e8 at a tick.
@@ -80,7 +83,8 @@ def train(
     # Setup: continue from the saved state, or do the one-time private reads; the ledger keeps them with their charge.
     store = StateStore(run, fingerprint, ledger, ranks.size, method.computation)
     recorder = stats.Recorder(run.stats, config.batch_size)
-    upkeep = _Upkeep(method, config, ledger, store, recorder, delta, Leader(ranks))
+    kept = method.kept = KeptFeatures(run.features, store.bound) if resumable else NOT_KEPT
+    upkeep = _Upkeep(method, config, ledger, store, recorder, delta, Leader(ranks), kept)
     signals = distributed.StopSignals(at_once=True)
     try:
         with signals:
@@ -88,7 +92,7 @@ def train(
     except KeyboardInterrupt:
         message = (
             f"Stopped by {signals.received or 'Ctrl-C'} before {'its' if ledger.state_digest else 'the first'} steps; "
-            f"{_standing(ledger)}. Continue with: idpgan train --resume {pasted(run.path)}"
+            f"{_standing(ledger, kept)}. Continue with: idpgan train --resume {pasted(run.path)}"
         )
         return Outcome(0, "interrupted", message)
     upkeep.leader.begin(method)
@@ -124,16 +128,17 @@ def train(
     return _outcome(step, config.steps, ledger, run)
 
 
-def _standing(ledger: Ledger) -> str:
+def _standing(ledger: Ledger, kept: KeptFeatures) -> str:
     """Say what stands of a run that was stopped before its steps."""
+    computed = ", and the features computed until then are kept" if kept.exist else ""
     released = ledger.released() is not None  # reads the file: the signal may have come before that was written
     if ledger.state_digest is not None:
-        return "the state saved last is kept"
+        return f"the state saved last is kept{computed}"
     if released:
         return "what was released until then is kept and paid once"
     if ledger.events:
         return "what was charged until then is spent and nothing of it is kept, so it will be charged again"
-    return "nothing was released or charged"
+    return f"nothing was released or charged{computed}"
 
 
 def _outcome(step: int, steps: int, ledger: Ledger, run: RunFolder, signal: str | None = None) -> Outcome:
@@ -165,6 +170,7 @@ class _Upkeep:
     recorder: stats.Recorder
     delta: float
     leader: Leader
+    kept: KeptFeatures
     saved_step: int = 0
 
     def resume_or_prepare(self, progress: Progress) -> int:
@@ -179,6 +185,7 @@ class _Upkeep:
                 self.ledger.repeat(self.ledger.released_position, self.method.paid_ahead(0))
             self.ratchet()  # the key is now the same whether prepare() drew noise or loaded a release
             self.save(0)
+            self.kept.erase()  # the release is kept in their place
             return 0
         self.method.load_state(saved.method)
         exact = self.method.settle(saved.exact)
@@ -199,7 +206,11 @@ class _Upkeep:
             noise.ratchet()
 
     def finish(self, step: int) -> None:
-        """Erase the keys after the last step: the run's noise can never be drawn again, not even from its state."""
+        """Erase the keys after the last step: the run's noise can never be drawn again, not even from its state.
+
+        No step reads features any more, either.
+        """
+        self.kept.erase()
         if not all(noise.erased for noise in self.method.noises):
             for noise in self.method.noises:
                 noise.erase()
@@ -238,7 +249,8 @@ class _Upkeep:
         self.saved_step = step
 
     def _diverged(self, what: str) -> DivergedError:
-        """Return the error that names the diverged value and the kept state."""
+        """Return the error that names the diverged value and the kept state; resuming it would end alike."""
+        self.kept.erase()
         return DivergedError(
             f"Training diverged: {what}. The last good state, step {self.saved_step}, is kept in "
             f"{self.store.run.state}. Resuming it takes the same steps again, so start a new run with a lower learning "

@@ -21,6 +21,7 @@ from idpgan.privacy.noise import ON_GPU, Noise, Source
 from idpgan.progress import Progress, silent
 from idpgan.ranks import Ranks
 from idpgan.training.config import ReleaseConfig, RunConfig
+from idpgan.training.kept_features import NOT_KEPT
 from idpgan.training.plan import plan_run
 
 Stats = dict[str, Tensor]
@@ -100,6 +101,7 @@ class Method:
         config: The section [method].
         noise: The source of noise for `prepare` and the steps.
         progress: Told how far what takes long is, in `prepare`, in a step or in `artifact`; the loop sets it.
+        kept: Takes and gives the features of private images, so that a resume has them; the loop sets it.
         SAVED: Attributes that are the state; see `state_of`.
         UNNOISED: Statistics that are taken from private images without noise: they are recorded for the curator, where
             finite, and never end a run.
@@ -121,6 +123,7 @@ class Method:
         self.plan, self._run, self._data, self.config = plan, plan.config, split.shape, plan.config.method
         self.ledger, self.device, self.noise = ledger, device, noise or Noise.system()
         self.progress: Progress = silent
+        self.kept = NOT_KEPT
         self._set_up(split, **more)
 
     def _set_up(self, split: Split) -> None:

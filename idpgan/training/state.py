@@ -149,6 +149,11 @@ class StateStore:
         exact = exact and equal and self.fingerprint.get("device") == "cpu"
         return SavedState(content["step"], method, content["ledger_position"], content["recorder"], exact)
 
+    @property
+    def bound(self) -> dict[str, str]:
+        """All that the bits of what this run computes follow from, by name."""
+        return {**self.fingerprint, **self._machine()}
+
     def _machine(self) -> dict[str, str]:
         own = {"own code": self.computation} if self.computation else {}
         return {**machine_fingerprint(), "processes": str(self.processes), **own}

@@ -82,8 +82,8 @@ def test_from_folder_to_step(small_tiles, tmp_path, monkeypatch, how):
     (left, _), (right, after) = (method_of(d, TABLE) for d in (data, neighbor(data, tmp_path, change)))
     assert int(after.private.null.sum()) == 1
 
-    def equal_releases(sums, batches):  # the second run sees what the first released, as the proof assumes
-        answers.append((sums, call(sums, batches)))
+    def equal_releases(sums, *batches):  # the second run sees what the first released, as the proof assumes
+        answers.append((sums, call(sums, *batches)))
         rounds = ROUNDS + 1
         return answers[-1][1] if len(answers) <= rounds else answers[len(answers) - 1 - rounds][1]
 

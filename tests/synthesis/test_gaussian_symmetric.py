@@ -197,8 +197,8 @@ def test_from_folder_to_release(small_tiles, tmp_path, monkeypatch, shape):
     answers, call, rounds = [], CellSums.exact, 1 + (ROUNDS if shape else 0)
     pair = (method_of(each, table)[0] for each in (data, neighbor(data, tmp_path, Change(record(data), "emptied"))))
 
-    def equal_releases(sums, batches):
-        answers.append((sums, call(sums, batches)))
+    def equal_releases(sums, *batches):
+        answers.append((sums, call(sums, *batches)))
         return answers[-1][1] if len(answers) <= rounds else answers[len(answers) - 1 - rounds][1]
 
     monkeypatch.setattr(CellSums, "exact", equal_releases)
