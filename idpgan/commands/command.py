@@ -21,6 +21,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import Parameter
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
@@ -37,6 +38,13 @@ Quiet = Annotated[bool, typer.Option("--no-progress", help="Show no progress.")]
 Device = Annotated[
     str, typer.Option(help="Where to compute: auto, cpu, cuda or cuda:1; mps draws samples only (no float64).")
 ]
+Certificate = Annotated[
+    Path | None,
+    typer.Option(
+        "--sign", metavar="CERT.pem", help="Sign what pictures say of themselves, with --key (idpgan[marks])."
+    ),
+]
+PrivateKey = Annotated[Path | None, typer.Option("--key", metavar="KEY.pem", help="Private key of the certificate.")]
 RANGE = "Of images that are not bytes: unit [0, 1], symmetric [-1, 1], bytes [0, 255] or auto."
 T = TypeVar("T")
 

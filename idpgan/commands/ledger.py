@@ -41,6 +41,7 @@ _UNKNOWN = (
     "who is on images of other folders too",
 )
 UNKNOWN = f"Not known here: {'; '.join(_UNKNOWN[:-1])}; and {_UNKNOWN[-1]}."
+_EXPORT = "idpgan ledger export 1"
 _MOST_BYTES = 1 << 27
 
 
@@ -126,21 +127,40 @@ def ledger(
     reason: Annotated[str, typer.Option(help="Why a limit is raised; recorded.")] = "",
     delta: Annotated[float | None, typer.Option(help="Of the limit; default: min(1e-5, 1 / (10 N)).")] = None,
     unit: Annotated[str | None, typer.Option(help="Of the limit: image, person, pixel ...; default: image.")] = None,
+    export: Annotated[
+        Path | None, typer.Option(metavar="FILE.json", help="Also write the charges for other accountants.")
+    ] = None,
 ) -> Answer:
     """Print what was spent on the images of a folder, as far as it can be found: publications, runs, streams, totals.
 
     Folders around it and inside it count; runs are looked for beside them, in the current directory, and in runs/ of
-    both. Nothing is written but a limit, which publish, train and fit then keep to.
+    both. Nothing is written but a limit, which publish, train and fit then keep to, and what is asked for by --export:
+    every mechanism with its sensitivity and noise, rho, mu, and the tree of a DpEvent of dp_accounting.
 
     Example: idpgan ledger faces --limit 3
     """
+    from idpgan.files import write_private_json
+    from idpgan.privacy.exchange import exchanged
+    from idpgan.release.folder import check_output
+
     places = tuple(runs or ())
     if limit is not None or reason or delta is not None or unit is not None:
         if ledger is not None:
             raise InputError("--limit is for the ledger beside DIR, which every charge asks. Leave --ledger out.")
         _set(folder, new_limit(folder, limit, delta=delta, unit=unit, reason=reason), places)
+    if export is not None:
+        check_output(export, _EXPORT, option="--export", images=[folder])
     result = spent(folder, ledger, places)
-    return Answer(result, lambda: _print(result))
+    if export is not None:
+        rows = [{**row.to_json(), **exchanged(row.item.events)} for row in result.spending]
+        write_private_json(export, {"format": _EXPORT, **result.to_json(), "spending": rows})
+
+    def show() -> None:
+        _print(result)
+        if export is not None:
+            print(f"Exported: {export}")
+
+    return Answer(result, show)
 
 
 def _set(folder: Path, limit: Limit, places: Sequence[Path]) -> None:

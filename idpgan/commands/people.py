@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Argument, Option
 
 from idpgan import files
-from idpgan.commands.command import Answer, command, option, refuse_below
+from idpgan.commands.command import Answer, Certificate, PrivateKey, command, option, refuse_below
 from idpgan.errors import InputError
 from idpgan.progress import Progress, silent
 
@@ -33,6 +33,8 @@ class PeopleOptions:
     seed: int = option(0, "The same seed draws the same people.")
     device: str = option("cpu", "Where to compute: cpu, cuda or cuda:1.")
     no_mark: bool = option(False, "Do not say in the pictures that they are artificial.")
+    sign: Certificate = None
+    key: PrivateKey = None
 
     def __post_init__(self) -> None:
         from idpgan.portraits import SIZES
@@ -74,9 +76,11 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
     from idpgan.device import check_room, resolve_device
     from idpgan.release.folder import refuse_place
     from idpgan.release.mark import DigitalSource, Mark
+    from idpgan.release.signature import signer_of
     from idpgan.synthesis.facts import PAPERS_FILE
     from idpgan.version import made_with
 
+    signer = signer_of(options.sign, options.key, marked=not options.no_mark)
     files.refuse_existing(out)
     refuse_place(out, f"--out {out}")
     channels = 3 if options.color else 1
@@ -95,7 +99,8 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
         "papers": portraits.PAPERS._asdict(),
     }
     text = files.json_text(record)
-    mark = None if options.no_mark else Mark(DigitalSource.FORMULA, made_with(), sha256(text.encode()).hexdigest())
+    sha = sha256(text.encode()).hexdigest()
+    mark = None if options.no_mark else Mark(DigitalSource.FORMULA, made_with(), sha, signer)
     with files.new_folder(out) as part:
         names = _write_images(part, images, mark, progress)
         files.write_text_atomic(part / METADATA, _table(names, traits))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from idpgan.commands import folder
-from idpgan.commands.command import Answer, command, completing, given, option
+from idpgan.commands.command import Answer, Certificate, PrivateKey, command, completing, given, option
 from idpgan.errors import InputError
 from idpgan.files import pasted, printable
 from idpgan.methods import METHODS, methods_of
@@ -78,6 +78,8 @@ class PublishOptions(folder.FolderOptions):
     )
     device: str = option("cpu", "Where to compute: auto, cpu, cuda or cuda:1; noise is the CPU's.")
     no_mark: bool = option(False, "Do not say in the pictures that they are artificial.")
+    sign: Certificate = None
+    key: PrivateKey = None
 
     def __post_init__(self) -> None:
         _ = self.folder, self.sides
@@ -387,8 +389,10 @@ def publish_folder(options: PublishOptions, progress: Progress = silent) -> Publ
         InputError: As `quote`, or if another publication of the folder is running. Nothing is charged then.
     """
     from idpgan.device import resolve_device
+    from idpgan.release.signature import signer_of
 
     device = resolve_device(options.device, "--device")
+    signer = signer_of(options.sign, options.key, marked=not options.no_mark)
     quoted = quote(options)
     with folder.charged(options, quoted.ledger.publications[-1]) as (ledger, part):
         # Nested ledgers are read after the charge: of two concurrent publications the later one's total has both.
@@ -400,7 +404,7 @@ def publish_folder(options: PublishOptions, progress: Progress = silent) -> Publ
         originals = images.images
         released = _release(charged, images, landmarks, device, progress)
         name = options.name if options.keep_names else "images"
-        released.write(part / "release", data=name, names=charged.names, mark=not options.no_mark)
+        released.write(part / "release", name, charged.names, not options.no_mark, signer)
         report = _report(charged, originals, released)
         folder.write_curator(part / "curator", originals, released.to_uint8().reshape(originals.shape), report)
         if charged.network is not None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from idpgan.commands.command import Answer, Device, command
+from idpgan.commands.command import Answer, Certificate, Device, PrivateKey, command
 from idpgan.progress import Progress
 
 
@@ -34,6 +34,8 @@ def sample(
     no_mark: Annotated[
         bool, typer.Option("--no-mark", help="Do not say in the files that they are artificial; the card says so.")
     ] = False,
+    sign: Certificate = None,
+    key: PrivateKey = None,
     *,
     progress: Progress,
 ) -> Answer:
@@ -43,6 +45,7 @@ def sample(
     """
     from idpgan.privacy.guarantee import PrivacyReport
     from idpgan.release.export import card_of, export_samples
+    from idpgan.release.signature import signer_of
 
     manifest = export_samples(
         source,
@@ -55,6 +58,7 @@ def sample(
         device=device,
         module=module,
         marked=not no_mark,
+        signer=signer_of(sign, key, marked=not no_mark),
         progress=progress,
     )
     card = "without a card: nothing says what protects the training images"

@@ -20,6 +20,7 @@ from idpgan.privacy import Event, Ledger, Noise, PrivacyReport, Relation, Unit
 from idpgan.publish.plan import PublicationPlan, PublicationTable, checked_options, load_publisher, method_info, offer
 from idpgan.release.folder import refuse_place, write_release
 from idpgan.release.images import ImagesArtifact
+from idpgan.release.signature import Signer
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,7 +61,14 @@ class Release:
         return (self.images.clamp(0, 1) * 255).round().to(torch.uint8)
 
     @typed
-    def write(self, folder: Path, data: str = "images", names: Sequence[str] | None = None, mark: bool = True) -> None:
+    def write(
+        self,
+        folder: Path,
+        data: str = "images",
+        names: Sequence[str] | None = None,
+        mark: bool = True,
+        signer: Signer | None = None,
+    ) -> None:
         """Write the released folder: images as 8-bit PNG files, settings, privacy.json and card.
 
         Args:
@@ -69,6 +77,7 @@ class Release:
             names: Names of the files, ``FOLDER/NAME.png`` at any depth, in the order of the images. They are released
                 and must be public. None = the images' numbers.
             mark: Whether pictures say in a form for machines that they are artificial; see `idpgan.release.mark`.
+            signer: What signs the pictures; see `idpgan.release.signature`.
 
         Raises:
             InputError: If the folder exists, or there are too many images. Nothing is written then.
@@ -85,7 +94,7 @@ class Release:
         table = build(PublicationTable, facts, "the release")
         pixels = self.to_uint8()
         artifact = ImagesArtifact.of(pixels[:, None] if pixels.ndim == 3 else pixels, names)
-        write_release(folder, artifact, table.settings(self.plan or table.plan()), self.privacy, self.events)
+        write_release(folder, artifact, table.settings(self.plan or table.plan()), self.privacy, self.events, signer)
 
 
 def release(

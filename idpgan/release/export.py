@@ -45,6 +45,7 @@ from idpgan.release.folder import CARD, images_of, refuse_place, render_card
 from idpgan.release.generator import open_generator
 from idpgan.release.mark import KEY as MARK
 from idpgan.release.mark import DigitalSource, Mark, of_public, together
+from idpgan.release.signature import Signer
 from idpgan.release.verify import Opened
 from idpgan.version import made_with
 
@@ -93,6 +94,7 @@ def export_samples(
     device: str = "cpu",
     module: Any = None,
     marked: bool = True,
+    signer: Signer | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Draw images from a released generator, write them, all of them or none, and return the manifest.
@@ -112,6 +114,7 @@ def export_samples(
         device: Where images are drawn.
         module: The code of a generator that is its makers' own; see `idpgan.load_generator`.
         marked: Whether files say in a form for machines that the images are artificial; see `idpgan.release.mark`.
+        signer: What signs the PNGs of a folder; see `idpgan.release.signature`.
 
     Raises:
         InputError: If an argument cannot be used, the release was changed, or anything that is to be written exists;
@@ -123,6 +126,8 @@ def export_samples(
     check_writable(out)
     if num < 1:
         raise InputError(f"--num {num} must be at least 1.")
+    if signer is not None and _is_npz(out):
+        raise InputError(f"--sign is for pictures, and an .npz file has none. Name a folder: --out {out.stem}.")
     _refuse_place(out, source)
     generator, release = open_generator(source, module)
     generator = generator.to(where)
@@ -147,7 +152,7 @@ def export_samples(
     kinds = DigitalSource.TRAINED, of_public(generator.config, formula=bool(run and run.data.public))
     sources = [kinds[shown] for shown in public]
     made_by = together(sources)
-    mark = Mark(made_by, made_with(), manifest["generator_sha256"]) if marked and made_by else None
+    mark = Mark(made_by, made_with(), manifest["generator_sha256"], signer) if marked and made_by else None
     manifest[MARK] = mark and mark.to_json()
     if generator.config.drawn.truncation is not None:  # only there does the purpose make a difference
         manifest["purpose"] = str(purpose)

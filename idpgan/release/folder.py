@@ -14,6 +14,7 @@ reads it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import hashlib
 import json
@@ -51,19 +52,25 @@ from idpgan.version import made_with
 
 if TYPE_CHECKING:
     from idpgan.models.generator import Generator
+    from idpgan.release.signature import Signer
 
 
 CARD = "README.md"
 
 
 def write_release(
-    target: Path, artifact: Artifact, settings: Settings, report: PrivacyReport, events: Sequence[Event]
+    target: Path,
+    artifact: Artifact,
+    settings: Settings,
+    report: PrivacyReport,
+    events: Sequence[Event],
+    signer: Signer | None = None,
 ) -> None:
     """Write the folder to give away: the artifact's files, config.json, card, and privacy.json with the others' hashes.
 
     Nothing here is computed from private data except through what a ledger has charged: ``events`` paid for the
     artifact, its picture is drawn from it, and the settings are public. With the events anyone can compute the proven
-    epsilon again.
+    epsilon again. ``signer`` signs the pictures, where they are marked.
 
     Raises:
         InputError: If ``target`` holds a release, or anything that does not belong to a release. An incomplete release
@@ -76,7 +83,7 @@ def write_release(
         artifact.write(folder)
         write_text_atomic(folder / CONFIG, config_text(artifact, settings))
         statement = Statement.of(settings, artifact.describe(), artifact.files(), report, events)
-        _put_marks(folder, artifact, statement)
+        _put_marks(folder, artifact, statement, signer)
         seal(folder, statement, artifact, card_text(statement, artifact, settings))
 
 
@@ -105,11 +112,12 @@ def drawn_by(source: DigitalSource, generator: Generator, picture: bytes) -> byt
     return Mark(source, made_with(), weights).on(picture)
 
 
-def _put_marks(folder: Path, artifact: Artifact, statement: Statement) -> None:
+def _put_marks(folder: Path, artifact: Artifact, statement: Statement, signer: Signer | None) -> None:
     """Mark all pictures of a folder, where it is stated that they are."""
     mark = statement.mark_by((folder / identified_by(artifact.files())).read_bytes())
     if mark is None:
         return
+    mark = dataclasses.replace(mark, signer=signer)
     for picture in [folder / name for name in artifact.files() if name.endswith(PICTURE)]:
         picture.write_bytes(mark.on(picture.read_bytes()))
 

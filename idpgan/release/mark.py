@@ -1,8 +1,9 @@
 """The machine-readable mark of pictures: that they are artificial, and what made them.
 
-The term is IPTC's DigitalSourceType, in an XMP packet (ISO 16684-1) of one text chunk, right behind the head of a PNG.
-Its text depends on nothing but the term, the version of idpgan and the hash of what drew the pictures, so that a reader
-of a release can say byte for byte what it has to be.
+The term is IPTC's DigitalSourceType, in an XMP packet (ISO 16684-1) of one text chunk, right behind the head of a PNG;
+where a trained network drew, the implicit label of GB 45438-2025 stands beside it (TC260's property AIGC). The text
+depends on nothing but the term, the version of idpgan and the hash of what drew the pictures, so that a reader of a
+release can say byte for byte what it has to be. A manifest of `idpgan.release.signature` may lie before it.
 
 PNG files that hold pixels and nothing else, written into releases and read from releases that others made.
 """
@@ -22,17 +23,17 @@ from PIL import Image
 
 from idpgan.files import CONFIG, WEIGHTS
 from idpgan.lazy import torch
+from idpgan.release.signature import TERMS, unsigned
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from idpgan.models.config import ModelConfig
-
+    from idpgan.release.signature import Signer
 
 PICTURE = ".png"  # the end of the name of a file that carries the mark
 KEY = "mark"  # in manifests
 _AFTER_HEAD = 33  # bytes of a PNG's signature and of its head, IHDR, which comes first
-_TERMS = "http://cv.iptc.org/newscodes/digitalsourcetype/"
 _PACKET = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
 <x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
 <rdf:Description rdf:about=""
@@ -41,9 +42,15 @@ _PACKET = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
  xmlns:dc="http://purl.org/dc/elements/1.1/"
  Iptc4xmpExt:DigitalSourceType="{term}"
  xmp:CreatorTool="idpgan {version}"
- dc:identifier="sha256:{sha256}"/>
+ dc:identifier="sha256:{sha256}"{label}
 </rdf:RDF></x:xmpmeta>
 <?xpacket end="r"?>"""
+# Label 1: generated or synthesized. The producer is known to the provider alone; here it is the program.
+_LABEL = """
+ xmlns:TC260="http://www.tc260.org.cn/ns/AIGC/1.0/">
+<TC260:AIGC>{{"Label":"1","ContentProducer":"idpgan {version}","ProduceID":"sha256:{sha256}","ReservedCode1":"",\
+"ContentPropagator":"","PropagateID":"","ReservedCode2":""}}</TC260:AIGC>
+</rdf:Description>"""
 
 
 class DigitalSource(StrEnum):
@@ -57,7 +64,7 @@ class DigitalSource(StrEnum):
     @property
     def uri(self) -> str:
         """The term as other programs read it."""
-        return _TERMS + self.value
+        return TERMS + self.value
 
 
 def of_public(model: ModelConfig, formula: bool) -> DigitalSource | None:
@@ -92,27 +99,41 @@ class Mark:
         source: What made them.
         version: Of idpgan.
         sha256: Of the weights that drew them, or of the config.json of a publication: 64 hexadecimal digits.
+        signer: What signs a picture that gets the mark.
     """
 
     source: DigitalSource
     version: str
     sha256: str
+    signer: Signer | None = None
 
     @property
     def chunk(self) -> bytes:
         """The text chunk of a PNG: keyword, no compression, no language, the packet."""
-        packet = _PACKET.format(term=self.source.uri, version=self.version, sha256=self.sha256).encode()
+        return self._chunk(labeled=self.source in (DigitalSource.TRAINED, DigitalSource.COMPOSITE))
+
+    def _chunk(self, *, labeled: bool) -> bytes:
+        facts = {"version": self.version, "sha256": self.sha256}
+        label = _LABEL.format(**facts) if labeled else "/>"
+        packet = _PACKET.format(term=self.source.uri, label=label, **facts).encode()
         body = b"iTXtXML:com.adobe.xmp" + bytes(5) + packet
         return struct.pack(">I", len(body) - 4) + body + struct.pack(">I", zlib.crc32(body))
 
     def on(self, png: bytes) -> bytes:
-        """Return the PNG with the mark."""
-        return png[:_AFTER_HEAD] + self.chunk + png[_AFTER_HEAD:]
+        """Return the PNG with the mark, and signed where there is a signer."""
+        marked = png[:_AFTER_HEAD] + self.chunk + png[_AFTER_HEAD:]
+        return marked if self.signer is None else self.signer.on(marked, self.source, self.version)
 
     def off(self, png: bytes) -> bytes:
-        """Return the PNG without this very mark; as it is, where the mark is not there byte for byte."""
-        behind = _AFTER_HEAD + len(self.chunk)
-        return png[:_AFTER_HEAD] + png[behind:] if png[_AFTER_HEAD:behind] == self.chunk else png
+        """Return the PNG without this very mark; without its manifest alone, where it is not there byte for byte.
+
+        Versions before the label left that out; their marks are this one too.
+        """
+        png = unsigned(png)
+        for chunk in (self.chunk, self._chunk(labeled=False)):
+            if png[_AFTER_HEAD : _AFTER_HEAD + len(chunk)] == chunk:
+                return png[:_AFTER_HEAD] + png[_AFTER_HEAD + len(chunk) :]
+        return png
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""

@@ -31,6 +31,7 @@ from idpgan.privacy.guarantee import PrivacyReport, Relation, Unit
 from idpgan.privacy.plan import Plan
 from idpgan.privacy.tradeoff import Risk
 from idpgan.release.mark import PICTURE, DigitalSource, Mark, identified_by
+from idpgan.release.signature import unsigned
 from idpgan.version import made_with
 
 if TYPE_CHECKING:
@@ -192,7 +193,8 @@ class Statement(Section):
         if mark is None:
             return files, []
         bare = {name: mark.off(content) if name.endswith(PICTURE) else content for name, content in files.items()}
-        return bare, [name for name in files if name.endswith(PICTURE) and len(bare[name]) == len(files[name])]
+        pictures = [name for name in files if name.endswith(PICTURE)]
+        return bare, [name for name in pictures if len(bare[name]) == len(unsigned(files[name]))]
 
     def but(self, **changes: Any) -> Self:
         """Return it with other values of some fields."""

@@ -34,6 +34,7 @@ from idpgan.release.artifact import Artifact, Kind, describe_release, read_setti
 from idpgan.release.charges import check_charges
 from idpgan.release.folder import CARD, card_text, hashed_files
 from idpgan.release.mark import DigitalSource
+from idpgan.release.signature import is_signed, signature_of
 from idpgan.release.statement import FORMAT, PRIVACY, WITHOUT_RISK, Settings, Statement, statement_of
 from idpgan.version import made_with
 
@@ -54,6 +55,7 @@ class Verification:
         left: Names of files that systems leave behind, which are no part of the release.
         links: Names of files that are links.
         turned: Names of files whose line ends were changed.
+        signed: What the signatures of its pictures say, a line each.
         recomputed: Epsilon of the released events, at the released delta; None where the events are not those of the
             settings, since a forged list may take long to price.
         files: Content of the files that were checked, by name.
@@ -67,6 +69,7 @@ class Verification:
     left: list[str] = field(default_factory=list)
     links: list[str] = field(default_factory=list)
     turned: list[str] = field(default_factory=list)
+    signed: list[str] = field(default_factory=list)
     recomputed: float | None = None
     files: dict[str, bytes] = field(default_factory=dict, repr=False)
     artifact: Artifact | None = None
@@ -117,7 +120,8 @@ class Verification:
             (self.turned, f"line ends were changed by Git; the content is as released ({git})"),
         )
         more = {words: f" and {len(names) - 5:,} more" if names[5:] else "" for names, words in said}
-        return tuple(f"{', '.join(names[:5])}{more[words]}: {words}." for names, words in said if names)
+        notes = (f"{', '.join(names[:5])}{more[words]}: {words}." for names, words in said if names)
+        return (*notes, *self.signed)
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-able dict."""
@@ -239,9 +243,19 @@ def _check(folder: Path, kinds: Mapping[str, Kind], found: Verification, *, whol
 def _without_marks(found: Verification) -> Mapping[str, bytes]:
     """Return the files with their pictures as they were before they were marked, where privacy.json names a mark."""
     bare, without = found.stated.unmarked(found.files)
+    _check_signatures(found)
     if without:
         found.wrong.append(f"{without[0]} lacks the mark that {PRIVACY} speaks of, or has another one.")
     return bare
+
+
+def _check_signatures(found: Verification) -> None:
+    """Check the manifests of pictures that have one, and note who signed."""
+    read = {name: signature_of(content) for name, content in found.files.items() if is_signed(content)}
+    found.wrong += [f"{name}: signature {one.text}." for name, one in read.items() if not one.valid][:1]
+    found.signed += [
+        f"{len(read):,} pictures: signature {text}." for text in sorted({one.text for one in read.values()})
+    ]
 
 
 def _check_files(folder: Path, kinds: Mapping[str, Kind], found: Verification) -> tuple[Artifact, dict[str, Any], Kind]:
