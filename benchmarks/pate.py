@@ -1,11 +1,12 @@
 """PATE (Papernot et al. 2017) beside a private classifier at the same epsilon, on the same images. JSON lines.
 
-python benchmarks/pate.py --data digits --epsilons 1 4 10 --seeds 0 1 2
-python benchmarks/pate.py --data mnist --data-root DIR --teachers 250 --questions 1000 --share 0.1
+python benchmarks/pate.py configs/digits-scattering-linear.toml --epsilons 1 4 10 --seeds 0 1 2
+python benchmarks/pate.py CONFIG data.root=DIR data.public_share=0.1 --teachers 250 --questions 1000
 
-T teachers learn from disjoint parts of the private images. The public images, whose own labels nobody looks at, are
-asked about; each gets the class with the most noisy votes (`papers.literature.teacher_votes`); a student learns from
-them. Teachers and student are linear on scattering features, as `scattering-linear`, which stands beside them: it
+Of the config the [data] is taken: labeled images, of which `data.public_share` (0.2) is public. T teachers learn from
+disjoint parts of the private ones. The public images, whose own labels nobody looks at, are asked about; each gets the
+class with the most noisy votes (`papers.literature.teacher_votes`); a student learns from them. Teachers and student
+are linear on scattering features (the paper's student is a GAN), as `scattering-linear`, which stands beside them: it
 reads the same private images and no public ones. Epsilon is that of unit image, zero-out-one, and does not hang on the
 votes. "plurality" asks without noise: what is lost to the parts alone, not private; "real labels" is the student who
 is told the true classes of the public images. Judged on the test part, which nothing was chosen on.
@@ -25,9 +26,11 @@ from papers.literature.teacher_votes import TeacherVotes
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
+from idpgan.config import apply_overrides, build, load_table
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import load
+from idpgan.errors import InputError
 from idpgan.metrics.accuracy import measure_accuracy
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.privacy import Budget, Ledger, Noise, Relation, Unit
@@ -40,9 +43,8 @@ _AT_ONCE = 2_000
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", default="digits", choices=("digits", "mnist"))
-    parser.add_argument("--data-root", type=Path)
-    parser.add_argument("--share", type=float, default=0.2, help="of the images that is public, for the questions")
+    parser.add_argument("config", type=Path, help="whose [data] is taken")
+    parser.add_argument("settings", nargs="*", default=[], help="data.key=value")
     parser.add_argument("--teachers", type=int, default=25)
     parser.add_argument("--questions", type=int, default=100)
     parser.add_argument("--law", default="gaussian", choices=("gaussian", "laplace"))
@@ -51,8 +53,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2], help="of the draw of the questions")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    root = {} if arguments.data_root is None else {"root": str(arguments.data_root)}
-    split = load(DataConfig(name=arguments.data, public_share=arguments.share, confirm_public=True, **root))
+    try:
+        split = load(data_of(arguments.config, arguments.settings))
+    except InputError as error:
+        parser.error(str(error))
+    if not split.classes or split.test is None:
+        parser.error(f"{arguments.config} names images without labels, or without a test part: teachers need both.")
     public, private, test = split.public.existing(), split.private, split.test.existing()
     if arguments.questions > len(public) or arguments.teachers > len(private):
         raise SystemExit(f"{len(public)} public images and {len(private)} private ones: lower --questions, --teachers.")
@@ -84,6 +90,12 @@ def main() -> None:
         print(
             json.dumps({"who": name, "mean": round(statistics.fmean(values), 4), "spread": spread, "runs": len(values)})
         )
+
+
+def data_of(path: Path, settings: list[str]) -> DataConfig:
+    """Return the [data] of a config, a fifth of it public where it does not say."""
+    table = apply_overrides(load_table(path), settings)["data"]
+    return build(DataConfig, {"public_share": 0.2, **table, "confirm_public": True}, f"[data] of {path}")
 
 
 def config(epsilon: float, delta: float, seed: int) -> RunConfig:
