@@ -1,6 +1,6 @@
 """What the five papers describe, row by row: a page, and the commands that show each row.
 
-python benchmarks/papers/rows.py table                        # write the page from rows.toml
+python benchmarks/papers/rows.py table                        # write both pages from rows.toml
 python benchmarks/papers/rows.py run [--paper 000] [--seconds 900]    # run every command once (make papers)
 """
 
@@ -21,6 +21,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SOURCE, PAGE = Path(__file__).with_suffix(".toml"), ROOT / "benchmarks" / "results" / "rows.md"
+PAPERS_PAGE = ROOT / "docs" / "results" / "reproduction.md"
+BEGINS, ENDS = "<!-- rows -->\n", "<!-- /rows -->\n"
 SLOWEST = 5  # commands that are named at the end
 VERDICTS = ("works", "partial", "missing", "departs")
 PAPERS = {
@@ -71,6 +73,14 @@ def page(rows: list[dict[str, Any]]) -> str:
             command = f"`{row['command']}`" if row["command"] else ""
             lines.append("| " + " | ".join((str(row["row"]), row["line"], row["what"], verdict, command)) + " |")
     return "\n".join(lines) + "\n"
+
+
+def papers_page(rows: list[dict[str, Any]], text: str) -> str:
+    """Return the page *The papers* with a line for each thing that a script shows on the reader's own data."""
+    before, _, rest = text.partition(BEGINS)
+    _, _, after = rest.partition(ENDS)
+    lines = [f"* {row['what']}: {row['verdict']}. `{row['yours']}`\n" for row in rows if "yours" in row]
+    return before + BEGINS + "\n" + "".join(lines) + "\n" + ENDS + after
 
 
 def counted(rows: list[dict[str, Any]]) -> str:
@@ -143,6 +153,7 @@ def main() -> int:
     rows = read()
     if arguments.do == "table":
         PAGE.write_text(page(rows), encoding="utf-8")
+        PAPERS_PAGE.write_text(papers_page(rows, PAPERS_PAGE.read_text(encoding="utf-8")), encoding="utf-8")
         return 0
     asked = [row for row in tests() + rows if arguments.paper in (None, row["paper"])]
     return min(run(asked, arguments.seconds, arguments.jobs), 1)

@@ -22,9 +22,19 @@ def test_every_row_is_there_with_a_verdict_and_a_reason():
 def test_the_page_is_that_of_the_table():
     assert rows.PAGE.read_text(encoding="utf-8") == rows.page(ROWS)
     assert rows.page(ROWS[:-1]) != rows.page(ROWS)
+    text = rows.PAPERS_PAGE.read_text(encoding="utf-8")
+    assert text == rows.papers_page(ROWS, text)
 
 
-@pytest.mark.parametrize("command", sorted({row["command"] for row in ROWS} - {""}))
+def test_every_script_that_shows_a_row_stands_on_a_page_of_the_docs():
+    pages = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    scripts = {word for row in ROWS for key in ("command", "yours") for word in row.get(key, "").split()}
+    scripts = {word for word in scripts if word.startswith("benchmarks/")}
+    assert len(scripts) > 10
+    assert [script for script in sorted(scripts) if script not in pages] == []
+
+
+@pytest.mark.parametrize("command", sorted({row.get(key, "") for row in ROWS for key in ("command", "yours")} - {""}))
 def test_what_a_command_names_is_there(command):
     words = shlex.split(command)
     assert words[0] in ("pytest", "idpgan", "python")
