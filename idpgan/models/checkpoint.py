@@ -39,6 +39,7 @@ from idpgan.models.gaussian import GaussianGenerator, RefinedGenerator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.initialize import without_weights
 from idpgan.models.own import NETWORK, GeneratorOutline, OwnCritic, OwnGenerator, outline_of, outlined
+from idpgan.models.pictures import PicturesGenerator
 from idpgan.models.pipelines import PipelineGenerator, PipelineOutline
 from idpgan.models.private_classifier import described_classifier
 from idpgan.models.simulators import DRAWN, GeneratorSimulator, PhotoSimulator, PopulationGenerator, Simulator
@@ -50,6 +51,7 @@ GENERATORS: Mapping[str, Callable[..., Generator]] = {
     "dcgan": DcganGenerator,
     "diffusion": DiffusionGenerator,
     "gaussian": GaussianGenerator,
+    "pictures": PicturesGenerator,
     "pipeline": PipelineGenerator,
     "refined": RefinedGenerator,
     "warp": WarpGenerator,

@@ -42,7 +42,7 @@ SIZES_IN_WORDS = "squares of 8, 12, 16, ... 128 (every multiple of 4), and 112 x
 CHANNELS = (1, 3)
 _LONGEST_LICENSE = 200
 
-_GENERATORS = ("dcgan", "warp", "gaussian", "refined", "diffusion", "population", "pipeline")
+_GENERATORS = ("dcgan", "warp", "gaussian", "refined", "diffusion", "population", "pictures", "pipeline")
 PIPELINE_PARTS = {  # classes of `diffusers` that are known
     "network": ("UNet2DModel", "UNet2DConditionModel", "DiTTransformer2DModel", "Transformer2DModel"),
     "autoencoder": ("AutoencoderKL",),
@@ -148,11 +148,11 @@ class ModelConfig(Section):
         generator: "dcgan" (transposed convolutions), "warp" (codes, a small decoder and a random smooth warp),
             "gaussian" (one normal distribution a class, for the method of that name), "refined" (the same, and a few
             convolutions that refine what it draws), "diffusion" (the same, and a network that takes noise away, for the
-            methods diffusion and edm), "population" (members that a simulator draws, for the method evolution) or
-            "pipeline" (a pipeline of diffusers, whose adapters the method diffusion trains); or your own class,
-            "package.module:Class".
+            methods diffusion and edm), "population" (members that a simulator draws, for the method evolution),
+            "pictures" (finished ones, for the method traits) or "pipeline" (a pipeline of diffusers, whose adapters the
+            method diffusion trains); or your own class, "package.module:Class".
         critic: "dcgan", or your own class, for dp-gan and wgan-gp.
-        codes: Codes per class of a "warp" generator; members per class of a "population".
+        codes: Codes per class of a "warp" generator; members per class of a "population"; "pictures" of each class.
         warp: Strength of the motions of a "warp" generator, and of the simulator "public": 1 is that of handwriting, 0
             none; faces and things move less.
         simulator: What draws the members of a "population": "faces" and "fonts" are programs, "public"

@@ -26,6 +26,7 @@ _CHANCES = (
     "_smiling", "_mouth_open", "_glasses", "_beard", "_moustache", "_bald", "_fringe", "_long_hair", "_make_up",
     "_male", "_grey", "_african", "_asian", "_caucasian",
 )  # fmt: skip
+_BOUNDS = 0.005, 0.995  # no head turns further than 2.6 standard deviations
 PLAIN = 48  # further uniform numbers of a portrait, of colors and patterns: no traits
 ORIGINS = ("african", "asian", "caucasian")  # MakeHuman's names of its shapes
 COLUMNS = (*YES_OR_NO, *ORIGINS, *_UNIFORM, *_NORMAL)
@@ -40,10 +41,31 @@ def traits_of(uniform: Tensor) -> Traits:
         for (name, (low, high)), column in zip(_UNIFORM.items(), parts[0].unbind(1), strict=True)
     }
     for (name, (mean, spread)), column in zip(_NORMAL.items(), parts[1].unbind(1), strict=True):
-        bounded = column.clamp(0.005, 0.995)  # no head turns further than 2.6 standard deviations
+        bounded = column.clamp(*_BOUNDS)
         traits[name] = mean + spread * math.sqrt(2) * torch.erfinv(2 * bounded - 1)
     chance = dict(zip(_CHANCES, parts[2].unbind(1), strict=True))
     return traits | _decided(traits, chance)
+
+
+def near(traits: Traits, step: float, rng: torch.Generator) -> Traits:
+    """Return traits of other people near given ones, float32 (N,) each: what is yes or no stays, and origins do.
+
+    Args:
+        traits: All of `COLUMNS`.
+        step: Standard deviation of what is added to the uniform number behind each other trait.
+        rng: On the CPU.
+    """
+    changed = dict(traits)
+    for name, bounds in (_UNIFORM | _NORMAL).items():
+        noise = step * torch.randn(len(traits[name]), generator=rng)
+        if name in _UNIFORM:
+            (low, high), there = bounds, traits[name] != 0 if name == "hair_grey" else torch.tensor(True)
+            changed[name] = torch.where(there, (traits[name] + (high - low) * noise).clamp(low, high), 0.0)
+        else:
+            mean, spread = bounds
+            uniform = torch.special.ndtr((traits[name] - mean) / spread) + noise
+            changed[name] = mean + spread * torch.special.ndtri(uniform.clamp(*_BOUNDS))
+    return changed
 
 
 def _decided(traits: Traits, chance: Traits) -> Traits:

@@ -64,7 +64,7 @@ def run_from_release(table: Any, described: Mapping[str, Any], statement: Statem
         table = {**table, "data": {**data, "public_root": _PUBLIC_ELSEWHERE}}
     config = build_config(table, "config.json", earlier=True)
     named, made = config.data.classes, tuple(described["classes"])
-    if named is not None and named != made:
+    if named is not None and named != made and config.model.conditional:
         raise ConfigError(
             f"config.json: data.classes = {', '.join(named)[:80]!a}, and what is given away has the classes "
             f"{', '.join(made)[:80]!a}."

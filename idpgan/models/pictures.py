@@ -1,0 +1,42 @@
+"""A generator that holds finished pictures, and draws one of its class: whoever receives it needs no renderer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from idpgan.data.images import to_float
+from idpgan.models.config import ModelConfig
+from idpgan.models.generator import Generator
+from idpgan.models.simulators import uniform_of
+
+
+class PicturesGenerator(Generator):
+    """Draw a picture of the image's class, each as often as any other.
+
+    The only latent number chooses it, so images of one seed repeat pictures as draws with replacement do.
+
+    Args:
+        config: The [model] section: ``codes`` pictures a class.
+        image_shape: (C, H, W) in px of any size.
+        num_classes: Classes of the data; ignored unless ``config.conditional``.
+        seed: Of no use here.
+
+    Attributes:
+        pictures: uint8 (max(num_classes, 1), codes, C, H, W); black before they are set.
+    """
+
+    def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
+        super().__init__(config, image_shape, num_classes, latent_dim=1)
+        rows = max(self.num_classes, 1)
+        self.choosing = (0,)
+        self.pictures = nn.Buffer(torch.zeros(rows, config.codes, *self.image_shape, dtype=torch.uint8))
+        self.scale = nn.Parameter(torch.ones(1))  # a generator has a weight, whose device is its own
+
+    def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
+        """Return the pictures that latent numbers (B, 1) choose."""
+        rows = torch.zeros(len(z), dtype=torch.int64, device=z.device) if labels is None else labels
+        most = self.pictures.shape[1]
+        return to_float(self.pictures[rows, (uniform_of(z[:, 0]) * most).long().clamp(max=most - 1)])

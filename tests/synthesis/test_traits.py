@@ -1,0 +1,308 @@
+"""Traits: the norm of what is summed, neighbors, the tilt, and a run from folders to a release of portraits."""
+
+import csv
+import math
+import shutil
+
+import pytest
+import torch
+
+import idpgan
+from idpgan import portraits, trainer
+from idpgan.commands.audit import run_case
+from idpgan.commands.people import PeopleOptions, write_people
+from idpgan.data.config import DataConfig
+from idpgan.data.images import Images, to_float
+from idpgan.data.load import load
+from idpgan.errors import ConfigError, InputError
+from idpgan.kinds import verify
+from idpgan.models.trait_reader import READ, TraitStatistics
+from idpgan.privacy import Noise, Relation, Unit
+from idpgan.privacy.sums import CellSums
+from idpgan.run import RunFolder
+from idpgan.synthesis.moments import private_moments
+from idpgan.synthesis.traits import rows_of, tilted
+from idpgan.training.config import build_config, load_method
+from tests.neighbors.watched import watched
+from tests.portraits.made_head import made_head
+
+SIDE, POOL, PRIVATE = 32, 120, 40
+RELATIONS = {"emptied": "zero-out-one", "replaced": "replace-one"}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _head():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("idpgan.portraits.render.read_head", made_head)
+        patch.setattr("idpgan.models.trait_reader._LEAST_READ", -1.0)  # a few portraits of a ball teach little
+        yield
+
+
+def write(root, num, seed, **columns):
+    """A folder of portraits; with columns (trait -> two names) those alone, and a person of its own on each two."""
+    write_people(root, PeopleOptions(num=num, size=SIDE, seed=seed))
+    if columns:
+        rows = list(csv.DictReader((root / "metadata.csv").read_text().splitlines()))
+        lines = [",".join(["file_name", "person", *columns])]
+        for number, row in enumerate(rows):
+            values = [names[int(float(row[trait]))] for trait, names in columns.items()]
+            lines.append(",".join([row["file_name"], f"p{number // 2}", *values]))
+        (root / "metadata.csv").write_text("\n".join(lines) + "\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    place = tmp_path_factory.mktemp("traits")
+    return write(place / "portraits", POOL, 1), write(place / "photos", PRIVATE, 2, smiling=("calm", "happy"))
+
+
+@pytest.fixture(scope="module")
+def learned(folders):
+    images, traits = portraits.read(folders[0], (1, SIDE, SIDE))
+    return TraitStatistics.learn(images, traits, seed=0), images, traits
+
+
+def config(folders, **sections):
+    public, private = folders
+    table = {
+        "data": {
+            "name": "folder", "root": str(private), "num_images": PRIVATE, "num_people": PRIVATE // 2,
+            "label": ["smiling"], "classes": ["calm", "happy"], "image_size": SIDE, "channels": 1,
+            "split_by": "identity", "public_root": str(public), "public_disjoint": True,
+            "public_labels": {"calm": "not smiling", "happy": "smiling"},
+        },
+        "model": {"generator": "pictures", "codes": 6},
+        "method": {"name": "traits"},
+        "privacy": {"epsilon": 3.0, "delta": 1e-3},
+        "training": {"device": "cpu"},
+        "release": {"samples": 4},
+    }  # fmt: skip
+    for name, keys in sections.items():
+        table[name] = {key: value for key, value in (table[name] | keys).items() if value is not None}
+    return build_config(table, "a test")
+
+
+# What is summed ------------------------------------------------------------------------------------------------------
+
+
+def test_no_image_has_a_vector_longer_than_1_and_some_nearly_reach_it(learned):
+    statistics, images, _ = learned
+    rng = torch.Generator().manual_seed(4)
+    odd = torch.cat([torch.rand(40, 1, SIDE, SIDE, generator=rng) * 2 - 1, torch.full((2, 1, SIDE, SIDE), 1.0),
+                     -torch.ones(1, 1, SIDE, SIDE), to_float(images)])  # fmt: skip
+    odd[1::7] = odd[1::7].sign()
+    vectors = statistics(odd)
+    assert vectors.shape == (len(odd), TraitStatistics.dimensions)
+    assert vectors.dtype == torch.float64
+    lengths = vectors.norm(dim=1)
+    assert 0.999 < float(lengths.max()) <= 1 + 1e-12
+    assert torch.equal(vectors[:, 0], torch.full_like(lengths, math.sqrt(0.05)))
+
+
+@pytest.mark.parametrize("unit", [Unit.IMAGE, Unit.PERSON])
+@pytest.mark.parametrize("relation", [Relation.ZERO_OUT, Relation.REPLACE_ONE])
+def test_one_record_moves_the_sums_by_at_most_what_is_charged(learned, unit, relation):
+    """Brute force: each record is zeroed out, or becomes an outlier of another class; one nearly reaches the bound."""
+    statistics, images, _ = learned
+    most = 2 if unit is Unit.PERSON else 1
+    sums = CellSums(2, TraitStatistics.dimensions, "gaussian", 1.0, unit, relation, most_per_unit=most)
+    rng = torch.Generator().manual_seed(5)
+    pictures = torch.cat([images[:6], (torch.rand(2, 1, SIDE, SIDE, generator=rng) < 0.5).to(torch.uint8) * 255])
+    people, labels = torch.arange(8) // 2, torch.tensor([0, 1, 0, 1, 0, 0, 1, 1])
+
+    def total(pictures, labels, null):
+        private = Images(pictures, labels, ("a", "b"), people, null=null if null.any() else None)
+        cap = most if unit is Unit.PERSON else None
+        return sums.exact(private_moments(private, statistics, conditional=True, cap=cap, tile=8))
+
+    nobody, outlier = torch.zeros(8, dtype=torch.bool), 255 * (torch.arange(SIDE) % 2).to(torch.uint8)
+    base, moved = total(pictures, labels, nobody), []
+    for record in range(8 // most):
+        there = torch.arange(8) // most == record
+        other = (pictures * ~there[:, None, None, None], labels, there)
+        if relation is Relation.REPLACE_ONE:
+            other = (
+                torch.where(there[:, None, None, None], outlier.expand(1, SIDE, SIDE), pictures),
+                labels ^ there,
+                nobody,
+            )
+        moved.append(float((base - total(*other)).double().norm()))
+    assert 0.6 * sums.distance < max(moved) <= sums.distance
+
+
+def test_what_is_learned_is_the_same_for_a_seed_and_of_the_portraits_alone(learned):
+    statistics, images, traits = learned
+    again = TraitStatistics.learn(images, traits, seed=0)
+    for name, value in statistics.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+    assert not torch.equal(TraitStatistics.learn(images, traits, seed=1).radius, statistics.radius)
+
+
+def test_portraits_that_teach_nothing_are_refused(learned, monkeypatch):
+    monkeypatch.setattr("idpgan.models.trait_reader._LEAST_READ", 0.99)
+    with pytest.raises(InputError, match="no trait can be read after training on 120 portraits"):
+        TraitStatistics.learn(learned[1], learned[2], seed=0)
+
+
+def test_means_are_read_back_from_sums_and_no_noise_makes_them_longer_than_the_radius(learned):
+    statistics, images, _ = learned
+    sums = statistics(to_float(images)).sum(0, keepdim=True)
+    mean, noise = statistics.means(sums, 2.0)
+    torch.testing.assert_close(mean[0], statistics.statistics(images).mean(0), rtol=1e-6, atol=1e-8)
+    assert float(noise) == pytest.approx(2.0 * float(statistics.radius) / math.sqrt(0.95) / POOL)
+    drowned, _ = statistics.means(1e6 * torch.ones_like(sums) * torch.tensor([1e-9, *[1.0] * 2 * len(READ)]), 1e6)
+    assert float(drowned.norm()) <= float(statistics.radius) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("relation", ["emptied", "replaced"])
+def test_folders_that_differ_in_one_photo_differ_in_what_gets_noise_by_at_most_the_charge(
+    folders, tmp_path, monkeypatch, relation
+):
+    shutil.copytree(folders[1], tmp_path / "photos")
+    changed = tmp_path / "photos" / "000" / "000003.png"
+    changed.write_bytes(b"" if relation == "emptied" else (folders[1] / "000" / "000007.png").read_bytes())
+    reads = []
+    for private in (folders[1], tmp_path / "photos"):
+        table = config((folders[0], private), privacy={"relation": RELATIONS[relation]})
+        with watched(monkeypatch) as seen:
+            method = load_method("traits").Method.of(table, load(table.data), device=torch.device("cpu"))
+            method.prepare()
+        reads.append((seen, method.ledger.events))
+    (left, events), (right, others) = reads
+    assert events == others
+    moved = [one.moved(other) / one.sensitivity for one, other in zip(left, right, strict=True)]
+    assert 0 < max(moved) <= 1
+
+
+# The tilt ------------------------------------------------------------------------------------------------------------
+
+
+def test_weights_bring_the_mean_where_it_was_released_and_no_further_than_the_ridge_lets_them():
+    rng = torch.Generator().manual_seed(6)
+    s = torch.randn(4000, 3, generator=rng, dtype=torch.float64)
+    mean = torch.tensor([0.5, -0.3, 0.0], dtype=torch.float64)
+    weights = tilted(s, mean, 1e-9)
+    assert float(weights.sum()) == pytest.approx(1)
+    torch.testing.assert_close(weights @ s, mean, rtol=0, atol=1e-4)
+    held = tilted(s, mean, 1.0) @ s
+    torch.testing.assert_close(held, mean / 2, rtol=0, atol=0.03)  # of normal numbers: shrunk by 1 / (1 + ridge)
+    far = tilted(s, 100 * mean, 0.3)  # out of reach of any weights
+    assert bool(far.isfinite().all())
+    even = tilted(s, mean, 1e9)
+    torch.testing.assert_close(even, torch.full_like(even, 1 / 4000), rtol=1e-6, atol=0)
+
+
+# Which portraits serve a class ---------------------------------------------------------------------------------------
+
+
+def test_looks_attributes_and_no_classes_choose_portraits(learned):
+    traits = learned[2]
+    smiling, everything = torch.nonzero(traits["smiling"] == 1)[:, 0], torch.arange(POOL)
+    data = {"public_root": "here", "name": "folder"}
+    looks = DataConfig(**data, classes=["sad", "glad"], public_labels={"glad": "smiling", "sad": "not smiling"})
+    calm, glad = rows_of(traits, looks, ("class-0", "class-1"))  # as a release calls people
+    assert torch.equal(glad, smiling)
+    assert len(calm) + len(glad) == POOL
+    by_bits = rows_of(traits, DataConfig(**data, label=["smiling", "male"]), ("neither", "s", "m", "both"))
+    assert torch.equal(by_bits[3], torch.nonzero(traits["smiling"] * traits["male"])[:, 0])
+    assert [len(rows) for rows in rows_of(traits, DataConfig(**data, public_labels={}), ("a", "b"))] == [POOL, POOL]
+    assert torch.equal(rows_of(traits, DataConfig(**data), ())[0], everything)
+    with pytest.raises(ConfigError, match=r"'' is no look of portraits.*Say in data\.public_labels"):
+        rows_of(traits, DataConfig(**data, classes=["a", "b"]), ("a", "b"))
+    nobody = traits | {"bald": torch.zeros(POOL)}
+    with pytest.raises(ConfigError, match="none of the 120 portraits is 'bald'"):
+        rows_of(nobody, DataConfig(**data, classes=["a"], public_labels={"a": "bald"}), ("a",))
+
+
+# A run ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(folders, tmp_path_factory):
+    return trainer.start(config(folders), tmp_path_factory.mktemp("traits") / "run")
+
+
+def test_a_run_releases_portraits_that_load_draw_and_verify(finished, monkeypatch):
+    monkeypatch.setattr("idpgan.portraits.render.read_head", None)  # a receiver needs no renderer
+    found = verify(finished.run.release)
+    assert found.problems == ()
+    assert 0.99 * 3 < found.report.proven.epsilon <= 3
+    assert "one release of noisy sums of traits" in found.report.reason
+    generator = idpgan.load_generator(finished.run.release)
+    assert generator.classes == ("calm", "happy")
+    drawn = generator.sample(8, seed=1)
+    held = to_float(generator.pictures.flatten(0, 1)).flatten(1)
+    assert all(bool((image.flatten() == held).all(1).any()) for image in drawn)
+    assert len(held.unique(dim=0)) > 6
+
+
+def test_a_finished_run_pays_and_changes_nothing_when_it_is_resumed(finished, tmp_path):
+    copy = shutil.copytree(finished.run.path, tmp_path / "run")
+    trainer.resume(copy)
+    for path in (finished.run.ledger, *finished.run.release.iterdir()):
+        assert (copy / path.relative_to(finished.run.path)).read_bytes() == path.read_bytes()
+
+
+def test_who_is_stopped_while_portraits_are_drawn_pays_once_and_gets_the_same_release(
+    folders, tmp_path, monkeypatch, finished
+):
+    def stopped(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("idpgan.portraits.draw", stopped)
+        with pytest.raises(KeyboardInterrupt):
+            trainer.start(config(folders), tmp_path / "run")
+    before = RunFolder.open(tmp_path / "run").ledger.read_bytes()
+    again = trainer.resume(tmp_path / "run")
+    assert again.run.ledger.read_bytes() == before
+    assert verify(again.run.release).problems == ()
+
+
+@pytest.mark.parametrize(
+    ("privacy", "conditional"), [({"unit": "person", "most_per_person": 2}, True), ({"relation": "replace-one"}, False)]
+)
+def test_units_relations_and_no_classes(folders, tmp_path, privacy, conditional):
+    model = {"conditional": conditional, "codes": 3}
+    made = trainer.start(config(folders, privacy=privacy, model=model), tmp_path / "run")
+    assert verify(made.run.release).problems == ()
+    assert str(verify(made.run.release).report.proven.unit) == privacy.get("unit", "image")
+
+
+def test_the_audit_of_a_run_is_below_its_proof(finished):
+    found = run_case(finished.run.path).run(2000, seed=1)
+    assert 0 < found.result.epsilon_lower <= found.case.proven.epsilon
+
+
+@pytest.mark.parametrize(
+    ("section", "keys", "words"),
+    [
+        ("data", {"public_root": None, "public_labels": None, "public_disjoint": False}, "idpgan people PORTRAITS"),
+        ("model", {"generator": "gaussian"}, 'model.generator = "pictures"'),
+        ("data", {"public_labels": {"calm": "hat", "happy": "smiling"}}, "hat"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_line(folders, tmp_path, section, keys, words):
+    with pytest.raises(InputError, match=words) as refused:
+        trainer.start(config(folders, **{section: keys}), tmp_path / "run")
+    assert "\n" not in str(refused.value)
+    assert not list((tmp_path / "run").rglob("ledger.json"))
+
+
+def test_a_folder_without_traits_is_refused(folders, tmp_path):
+    (tmp_path / "portraits").mkdir()
+    rows = list(csv.reader((folders[0] / "metadata.csv").read_text().splitlines()))
+    shutil.copytree(folders[0], tmp_path / "portraits", dirs_exist_ok=True)
+    (tmp_path / "portraits" / "metadata.csv").write_text("\n".join(",".join(row[:20]) for row in rows) + "\n")
+    with pytest.raises(InputError, match="is no folder of portraits with their traits"):
+        portraits.read(tmp_path / "portraits", (1, SIDE, SIDE))
+
+
+def test_noise_of_a_fixed_seed_gives_the_same_sums(folders, learned):
+    sums = CellSums.calibrated(1, TraitStatistics.dimensions, "gaussian", epsilon=1.0, delta=1e-5,
+                               unit=Unit.IMAGE, relation=Relation.ZERO_OUT)  # fmt: skip
+    batch = [(learned[0](to_float(learned[1][:10])), torch.zeros(10, dtype=torch.int64), None)]
+    first, second = (sums.release(batch, Noise.fixed(seed)) for seed in (1, 2))
+    assert torch.equal(first, sums.release(batch, Noise.fixed(1)))
+    assert float((first - second).std()) == pytest.approx(math.sqrt(2) * sums.noise_std, rel=0.25)
