@@ -53,7 +53,8 @@ def drawn(sets: dict[str, list[dict[str, Any]]]) -> Figure:
         axes.grid(alpha=0.3)
         axes.legend(fontsize="x-small", loc="lower right")
     sheet.supxlabel(
-        "No public images but drawn digits; unit one image. Ours: delta 1e-5 (MNIST), 1e-6; peers: 1 / (n ln n).",
+        "No public images but drawn digits; unit one image. Ours: delta 1e-5 (MNIST), 1e-6. "
+        "Peers in DPImageBench's protocol, delta 1 / (n ln n), with their networks' weights.",
         fontsize="small",
     )
     return sheet

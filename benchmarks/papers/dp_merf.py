@@ -47,7 +47,7 @@ def main() -> None:
         2 / len(private.images), calibrate(price, options.epsilon, delta), Unit.IMAGE, Relation.REPLACE_ONE
     )
     directions = torch.randn(FEATURES // 2, 784) / LENGTH**0.5
-    released = mechanism(means(private.images.flatten(1), private.labels, directions), Noise())
+    released = mechanism(means(private.images.flatten(1), private.labels, directions), Noise.system())
     generator = trained(released, directions, len(private.images) // BATCH).eval()
     labels = torch.arange(options.num) % CLASSES
     with torch.no_grad():

@@ -1,7 +1,8 @@
 """The machine-readable mark of pictures: that they are artificial, and what made them.
 
 The term is IPTC's DigitalSourceType, in an XMP packet (ISO 16684-1) of one text chunk, right behind the head of a PNG;
-where a trained network drew, the implicit label of GB 45438-2025 stands beside it (TC260's property AIGC). The text
+where a trained network drew, the implicit label of GB 45438-2025 stands beside it (TC260's property AIGC, as other
+programs write it: the standard itself was not read). The text
 depends on nothing but the term, the version of idpgan and the hash of what drew the pictures, so that a reader of a
 release can say byte for byte what it has to be. A manifest of `idpgan.release.signature` may lie before it.
 
