@@ -142,10 +142,16 @@ def _fit(value: Any, hint: Any) -> Any:
         if not callable(value):
             raise _UnfitError
         return value
+    if origin is tuple and Ellipsis not in inner:
+        if not isinstance(value, tuple | list) or len(value) != len(inner):
+            raise _UnfitError
+        return tuple(map(_fit, value, inner))
     if isinstance(origin, type):
         if not isinstance(value, origin) or isinstance(value, str | bytes):
-            raise _UnfitError  # the function itself checks the content
-        return value
+            raise _UnfitError
+        if inner and typing.get_origin(inner[0]) is tuple and issubclass(origin, collections.abc.Sequence):
+            return [_fit(item, inner[0]) for item in value]
+        return value  # the function itself checks other content
     return _fit_type(value, hint)
 
 
@@ -213,6 +219,10 @@ def _words(hint: Any) -> str:
         return "one of " + ", ".join(map(repr, inner))
     if origin is collections.abc.Callable:
         return "a function"
+    if origin is tuple and Ellipsis not in inner:
+        return f"pairs of {' and '.join(map(_words, inner))}" if len(inner) == 2 else f"groups of {len(inner)}"
+    if isinstance(origin, type) and inner and typing.get_origin(inner[0]) is tuple:
+        return f"a {origin.__name__.lower()} of {_words(inner[0])}"
     if isinstance(origin, type):
         return f"a {origin.__name__.lower()}" + (
             f" with {_words(inner[0])} each" if inner and inner[0] in _WORDS else ""

@@ -153,14 +153,19 @@ def whole_folder(target: Path) -> Iterator[Path]:
         part = held.enter_context(locked_folder(lambda: _make_part_folder(target)))
         held.enter_context(naming(target))
         yield part
+        other = f"{target} was written by another process meanwhile, and stays. Choose another name."
         if _identity(target) != before:
-            raise InputError(f"{target} was written by another process meanwhile, and stays. Choose another name.")
+            raise InputError(other)
         old = part.with_suffix(".old")
         try:
             try:
                 if before is not None:
                     target.rename(old)
                 part.rename(target)
+            except OSError as error:
+                if _identity(target) == (None if old.exists() else before):  # nobody came in between
+                    raise
+                raise InputError(other) from error
             finally:  # after any failure, also a signal: the old folder goes back if there is no new one
                 if before is not None and not target.exists() and old.exists():
                     old.rename(target)

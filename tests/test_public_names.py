@@ -7,9 +7,13 @@ import pkgutil
 import typing
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 import idpgan
+from idpgan import attacks, continual, privacy
+from idpgan.errors import InputError
 
 NAMES = {
     "idpgan": (
@@ -138,3 +142,35 @@ def test_lazy_names_are_typed():
         if hasattr(package, "__all__"):
             defined = told_to_type_checkers(package) | {key for key in vars(package) if key in dir(package)}
             assert set(package.__all__) <= defined, name
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: privacy.default_delta(-1.5), "num_images = -1.5 must be a whole number"),
+        (lambda: privacy.default_delta(float("nan")), "num_images = nan"),
+        (lambda: privacy.default_delta(True), "num_images = True"),
+        (lambda: privacy.default_delta(0), "at least 1"),
+        (lambda: privacy.check_delta("x", 10), "must be a number"),
+        (lambda: privacy.check_delta(1e-5, 0), "at least 1"),
+        (lambda: continual.isotonic("abc"), "answers must be numbers"),
+        (lambda: continual.isotonic([1.0, float("nan")]), "finite"),
+        (lambda: continual.isotonic([]), "T >= 1"),
+        (lambda: continual.isotonic(5), "T >= 1"),
+        (lambda: attacks.train_attacker([None]), "known must be a sequence of pairs of a tensor"),
+        (lambda: attacks.train_attacker([(1, 2, 3)]), "known must be a sequence of pairs"),
+        (lambda: attacks.train_attacker(["ab"]), "known must be a sequence of pairs"),
+    ],
+)
+def test_numbers_and_pairs_that_are_none_are_refused_in_one_line(call, words):
+    with pytest.raises(InputError, match=words) as refused:
+        call()
+    assert "\n" not in str(refused.value)
+
+
+def test_numbers_and_pairs_are_taken_as_before():
+    assert privacy.default_delta(np.int64(20_000)) == 5e-6
+    privacy.check_delta(0, 10)
+    assert continual.isotonic(np.array([[3.0, 1.0]])).tolist() == [[2.0, 2.0]]
+    with pytest.raises(InputError, match="all labels are equal"):  # a list as a pair is a pair
+        attacks.train_attacker([[torch.rand(4, 1, 8, 8), torch.zeros(4, dtype=torch.int64)]])

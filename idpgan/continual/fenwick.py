@@ -32,6 +32,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from idpgan.checks import described
 from idpgan.errors import InputError
 from idpgan.lazy import torch
 from idpgan.privacy import Event, Noise, Relation, Unit
@@ -333,7 +334,12 @@ def isotonic(answers: Any, *, nonnegative: bool = True, weights: torch.Tensor | 
     """
     from scipy.optimize import isotonic_regression  # half a second to import
 
-    answers = torch.as_tensor(answers)
+    try:
+        answers = torch.as_tensor(answers)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"answers must be numbers, got {described(answers)}.") from error
+    if not answers.ndim or not answers.shape[-1] or answers.is_complex() or not bool(answers.isfinite().all()):
+        raise InputError(f"answers must be finite numbers (..., T) with T >= 1, got {described(answers)}.")
     series = answers.double().cpu().reshape(-1, answers.shape[-1]).numpy()
     weight = None if weights is None else weights.double().cpu().numpy()
     fitted = np.stack([isotonic_regression(counts, weights=weight).x for counts in series])

@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import glob
 import json
 import logging
 import math
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from idpgan import files
-from idpgan.data.image_files import LEDGER, walk
+from idpgan.data.image_files import LEDGER, ledgers_near, walk
 from idpgan.errors import InputError
 from idpgan.privacy import books, totals
 from idpgan.privacy.event import Event
@@ -365,16 +364,13 @@ def _knowing(
     One that cannot be read is passed over, unless it had a limit and its folder is gone: any other may be that folder.
     """
     found = dict(read or {})
-    for base in {base for root in roots for base in root.parents}:
-        for pattern in (f"*{LEDGER}", f"*/*{LEDGER}")[: 2 if base.name else 1]:
-            for name in glob.iglob(pattern, root_dir=base, include_hidden=True):  # what vanishes meanwhile is no error
-                path = _canonical(base / name)
-                with contextlib.suppress(OSError):
-                    try:
-                        found.setdefault(path, FolderLedger.read(path, None))
-                    except InputError as error:
-                        if books.is_marked(path) and not path.with_name(path.name.removesuffix(LEDGER)).exists():
-                            raise InputError(f"{error} If its folder is gone, and not renamed, move it away.") from None
+    for path in ledgers_near({base for root in roots for base in root.parents}) - set(found):
+        with contextlib.suppress(OSError):
+            try:
+                found[path] = FolderLedger.read(path, None)
+            except InputError as error:
+                if books.is_marked(path) and not path.with_name(path.name.removesuffix(LEDGER)).exists():
+                    raise InputError(f"{error} If its folder is gone, and not renamed, move it away.") from None
     knowing = defaultdict[tuple[int, int], list[FolderLedger]](list)
     for path, ledger in found.items():
         with contextlib.suppress(OSError):

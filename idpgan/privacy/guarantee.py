@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Self
 
+from idpgan.checks import fit, whole
 from idpgan.errors import InputError
 
 _LARGEST = 1e308  # that is read
@@ -99,13 +100,17 @@ def _warn_once(epsilon: float) -> None:
 
 
 def default_delta(num_images: int) -> float:
-    """Return ``min(1e-5, 1 / (10 N))``; N is public."""
-    return min(1e-5, 1 / (10 * num_images))
+    """Return ``min(1e-5, 1 / (10 N))``; N is public.
+
+    Raises:
+        InputError: If N is no whole number from 1 on.
+    """
+    return min(1e-5, 1 / (10 * whole(num_images, "num_images", 1)))
 
 
 def check_delta(delta: float, num_images: int, where: str = "privacy.delta") -> None:
     """Raise `InputError` for a delta >= 1/N: publishing one random image as it is would satisfy such a guarantee."""
-    if not 0 <= delta < 1 / num_images:
+    if not 0 <= fit(delta, float, where) < 1 / whole(num_images, "num_images", 1):
         raise InputError(
             f"{where} = {delta:g} must be at least 0 and below 1/N = {1 / num_images:g} for {num_images} images, "
             "because with delta >= 1/N publishing one random image as it is would already satisfy the guarantee. "

@@ -1,10 +1,13 @@
 """Two commands at once with one place for what they write: one wins, and the other takes nothing and leaves nothing."""
 
+import errno
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -175,6 +178,37 @@ def test_what_another_process_writes_is_not_replaced_and_what_it_fills_is_not_re
         assert filled.exists()
     write("new")  # negative control: alone it replaces
     assert (tmp_path / "out" / "a").read_text() == "new"
+
+
+@pytest.mark.parametrize(("is_there", "number"), [(False, 1), (True, 1), (True, 2)])
+def test_what_comes_between_the_look_and_the_renames_is_one_line(tmp_path, monkeypatch, is_there, number):
+    target, rename, calls = tmp_path / "out", Path.rename, []
+    if is_there:
+        target.mkdir()
+
+    def late(self, new):
+        calls.append(self)
+        if len(calls) == number:
+            shutil.rmtree(target, ignore_errors=True)  # the other process puts the old folder aside
+            if number == 1 + is_there:  # and its own in place
+                target.mkdir()
+                (target / "a").write_text("theirs")
+        return rename(self, new)
+
+    monkeypatch.setattr(Path, "rename", late)
+    with pytest.raises(InputError, match="another process"), files.whole_folder(target) as folder:
+        (folder / "a").write_text("mine")
+    assert not target.exists() or (target / "a").read_text() == "theirs"
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_disk_that_refuses_a_rename_is_not_called_another_process(tmp_path, monkeypatch):
+    def full(self, new):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(OSError, match="No space left"), files.whole_folder(tmp_path / "out"):
+        pass
 
 
 @pytest.mark.parametrize("is_there", [False, True])
