@@ -223,7 +223,11 @@ def _people(members: Groups | None, others: Groups | None, num: int) -> tuple[Pe
         )
     people = People(sides[0], 0), People(sides[1], 1)
     if min(side.num for side in people) < 2:
-        raise InputError("At least 2 people are needed on each side: one of each chooses the threshold.")
+        raise InputError(
+            "At least 2 people are needed on each side, one of whom chooses the threshold, and there are "
+            f"{people[0].num} and {people[1].num}. Take images of more people, or in a new run a larger "
+            "data.holdout_share."
+        )
     return people
 
 

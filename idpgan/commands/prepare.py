@@ -291,6 +291,12 @@ def prepare_photos(source: Path, out: Path, options: PrepareOptions, progress: P
     refuse_place(out, str(out), [source])
     with face_finder() if options.align else nullcontext() as find:
         planned = plan(source, options.folders, options.label_table, options.faces)
+        for photo in planned.photos:
+            if (first := photo.file_name.partition("/")[0]).casefold() in (METADATA, PREPARED, SHEET):
+                raise DataError(
+                    f"{photo.source} would become {photo.file_name}, and {first} is a name of what is written beside "
+                    "the photos. Rename it."
+                )
         shape = (1 if options.grey else 3, *options.sides)
         files.check_writable(out, len(planned.photos) * math.prod(shape))
         with files.new_folder(out) as part:

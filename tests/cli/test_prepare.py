@@ -220,6 +220,30 @@ def test_what_does_not_fit_is_one_line_and_nothing_is_written(run, tmp_path, mon
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.parametrize(
+    ("place", "align"),
+    [("metadata.csv/0.png", None), ("Prepared.json/0.png", None), ("prepared.jpg", None), ("prepared.png", "eyes")],
+)
+def test_photos_with_names_of_what_is_written_beside_them_are_one_line(run, tmp_path, place, align):
+    """A folder metadata.csv ended in a raw error; the sheet of aligned photos replaced prepared.png."""
+    write(tmp_path / "photos", 2, 2)
+    (tmp_path / "photos" / place).parent.mkdir(exist_ok=True)
+    photo(9).save(tmp_path / "photos" / place)
+    options = ["--size", "8", "--folders", "none", *(["--align", align] if align else [])]
+    code, out, err = run("prepare", str(tmp_path / "photos"), str(tmp_path / "out"), *options)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert "is a name of what is written beside the photos. Rename it." in err
+    assert not (tmp_path / "out").exists()
+
+
+def test_such_names_below_the_top_are_the_photos_own(run, tmp_path):
+    write(tmp_path / "photos", 2, 2)
+    photo(9).save(tmp_path / "photos" / "p00" / "prepared.png")
+    assert run("prepare", str(tmp_path / "photos"), str(tmp_path / "out"), "--size", "8", "--folders", "person")[0] == 0
+    assert (tmp_path / "out" / "p00" / "prepared.png").exists()
+
+
 def test_a_file_is_named_once_in_a_line(run, tmp_path):
     source = write(tmp_path / "photos", people=1)
     (source / "gone.png").symlink_to(tmp_path / "nowhere.png")

@@ -119,8 +119,9 @@ def made(tmp_path_factory, small_run):
 
 def everything(folder):
     """Return size and time of all files; locks, which are empty, come and go."""
-    files = (path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
-    return {path: (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
+    paths = (os.path.join(place, name) for place, _, names in os.walk(folder) for name in names)
+    files = ((path, os.stat(path)) for path in paths)  # a third of the test's time with pathlib
+    return {path: (status.st_size, status.st_mtime_ns) for path, status in files if status.st_size}
 
 
 HEAVY = [("attack {} --attack nearest-sample", "run")]
