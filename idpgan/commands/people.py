@@ -31,6 +31,7 @@ class PeopleOptions:
     size: int = option(48, "Side in px, 32 to 128.")
     color: bool = option(False, "Colors; else grey.")
     seed: int = option(0, "The same seed draws the same people.")
+    landmarks: bool = option(False, "Also landmarks.csv and masks.npz: where the parts of each face lie.")
     device: str = option("cpu", "Where to compute: cpu, cuda or cuda:1.")
     no_mark: bool = option(False, "Do not say in the pictures that they are artificial.")
     sign: Certificate = None
@@ -105,7 +106,29 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
         names = _write_images(part, images, mark, progress)
         files.write_text_atomic(part / METADATA, _table(names, traits))
         files.write_text_atomic(part / PAPERS_FILE, text)
+        if options.landmarks:
+            _write_places(part, names, *portraits.place(traits, options.size, options.seed))
     return record
+
+
+def _write_places(folder: Path, names: list[str], points: Tensor, masks: Tensor) -> None:
+    """Write landmarks.csv, which `publish --method gp-gan` reads, and masks.npz, which also names points and values."""
+    import numpy as np
+
+    from idpgan.data.metadata import FILE_NAME, LANDMARKS
+    from idpgan.portraits import PARTS, POINTS
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([FILE_NAME, *(f"{axis}{point}" for point in range(1, len(POINTS) + 1) for axis in "xy")])
+    for name, values in zip(names, points.flatten(1).tolist(), strict=True):
+        writer.writerow([name, *(f"{value:.2f}" for value in values)])
+    files.write_text_atomic(folder / LANDMARKS, text.getvalue())
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer, masks=masks.numpy(), file_name=np.array(names), parts=np.array(PARTS), points=np.array(POINTS)
+    )
+    files.write_bytes_atomic(folder / "masks.npz", buffer.getvalue())
 
 
 def _write_images(folder: Path, images: Tensor, mark: Mark | None, progress: Progress) -> list[str]:

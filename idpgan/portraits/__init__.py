@@ -1,12 +1,14 @@
 """Portraits of people who do not exist, drawn from traits; this room knows no private image and no privacy."""
 
 from idpgan.portraits.folder import read
+from idpgan.portraits.landmarks import PARTS, POINTS
 from idpgan.portraits.mesh import PAPERS, is_installed, read_head
-from idpgan.portraits.render import SIZES, draw, sample
+from idpgan.portraits.render import SIZES, draw, place, sample
 from idpgan.portraits.traits import COLUMNS, YES_OR_NO, Traits, near
 
 # fmt: off
 __all__ = [
-    "COLUMNS", "PAPERS", "SIZES", "YES_OR_NO", "Traits", "draw", "is_installed", "near", "read", "read_head", "sample",
+    "COLUMNS", "PAPERS", "PARTS", "POINTS", "SIZES", "YES_OR_NO", "Traits", "draw", "is_installed", "near", "place",
+    "read", "read_head", "sample",
 ]
 # fmt: on

@@ -14,6 +14,7 @@ from idpgan.data.faces import grain_noise
 from idpgan.data.images import to_uint8
 from idpgan.device import zeros
 from idpgan.errors import DataError
+from idpgan.portraits.landmarks import masks_of, points_of
 from idpgan.portraits.mesh import Head, read_head
 from idpgan.portraits.paint import developed, paint
 from idpgan.portraits.shape import pose, shape_weights
@@ -24,6 +25,7 @@ SIZES = (32, 128)  # px: least and largest side
 _FINER = 2  # pixels that are drawn for each one of the picture, in both directions
 _PIXELS = 1 << 17  # drawn pixels of a batch, so that its fields stay near a core
 _PIXELS_GPU = 1 << 23
+_PLACED = 64  # portraits of a batch whose parts are placed
 
 
 def sample(num: int, seed: int = 0, *, head: Head | None = None) -> Traits:
@@ -77,6 +79,25 @@ def draw(
         images[part] = to_uint8((drawn + here["grain"][:, None, None, None] * noise).mul_(2).sub_(1))
         progress("draw people", min(start + batch, num), num)
     return images
+
+
+def place(traits: Traits, size: int = 48, seed: int = 0, *, head: Head | None = None) -> tuple[Tensor, Tensor]:
+    """Return where the parts of these portraits lie; arguments and errors as `draw`.
+
+    Returns:
+        `landmarks.POINTS`, float32 (N, K, 2), x and y in px from the left upper corner; and the number in
+        `landmarks.PARTS` of what each pixel shows, uint8 (N, size, size).
+    """
+    head, num = head or read_head(), len(traits[COLUMNS[0]])
+    numbers, _ = _numbers(num, seed, head)
+    found = []
+    for start in range(0, num, _PLACED):
+        here = {name: traits[name][start : start + _PLACED].cpu() for name in COLUMNS}
+        local = numbers[start : start + _PLACED, NUMBERS:]
+        posed = pose(head, here, shape_weights(head, here, local), size)
+        found.append((points_of(head, posed), masks_of(head, posed, size)))
+    points, masks = zip(*found, strict=True)
+    return torch.cat(points), torch.cat(masks)
 
 
 def _numbers(num: int, seed: int, head: Head) -> tuple[Tensor, int]:
