@@ -143,9 +143,10 @@ def _fit(value: Any, hint: Any) -> Any:
             raise _UnfitError
         return value
     if origin is tuple and Ellipsis not in inner:
-        if not isinstance(value, tuple | list) or len(value) != len(inner):
+        items: Any = value
+        if not isinstance(value, tuple | list) or len(items) != len(inner):
             raise _UnfitError
-        return tuple(map(_fit, value, inner))
+        return tuple(map(_fit, items, inner))
     if isinstance(origin, type):
         if not isinstance(value, origin) or isinstance(value, str | bytes):
             raise _UnfitError
