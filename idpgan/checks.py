@@ -143,15 +143,14 @@ def _fit(value: Any, hint: Any) -> Any:
             raise _UnfitError
         return value
     if origin is tuple and Ellipsis not in inner:
-        items: Any = value
-        if not isinstance(value, tuple | list) or len(items) != len(inner):
+        if not isinstance(value, tuple | list) or len(value) != len(inner):
             raise _UnfitError
-        return tuple(map(_fit, items, inner))
+        return tuple(map(_fit, value, inner))
     if isinstance(origin, type):
         if not isinstance(value, origin) or isinstance(value, str | bytes):
             raise _UnfitError
         if inner and typing.get_origin(inner[0]) is tuple and issubclass(origin, collections.abc.Sequence):
-            return [_fit(item, inner[0]) for item in value]
+            return [_fit(item, inner[0]) for item in typing.cast(Any, value)]
         return value  # the function itself checks other content
     return _fit_type(value, hint)
 
