@@ -114,6 +114,7 @@ def cells() -> Iterator[Cell]:
             yield Cell("idp-gan-aggregate", Request(epsilon, law=law, unit=unit, relation=relation))
         for unit, relation in itertools.product((Unit.IMAGE, Unit.PERSON), relations):
             yield Cell("gaussian", Request(epsilon, unit=unit, relation=relation))
+            yield Cell("traits", Request(epsilon, unit=unit, relation=relation))
             yield Cell("evolution", Request(epsilon, unit=unit, relation=relation))
         for number, variant in enumerate(VARIANTS):
             rate, count = PLANS[number % len(PLANS)]

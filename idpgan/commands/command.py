@@ -41,7 +41,7 @@ Device = Annotated[
 Certificate = Annotated[
     Path | None,
     typer.Option(
-        "--sign", metavar="CERT.pem", help="Sign what pictures say of themselves, with --key (idpgan[marks])."
+        "--sign", metavar="CERT.pem", help="Sign what pictures say of themselves, with --key (idpgan\\[marks])."
     ),
 ]
 PrivateKey = Annotated[Path | None, typer.Option("--key", metavar="KEY.pem", help="Private key of the certificate.")]
