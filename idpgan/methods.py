@@ -74,7 +74,7 @@ _TRAINED = (  # name, family, code, units, relation, sound, claimed, proven, rea
      "one release of noisy first and second moments of bounded vectors; sampling from them costs nothing"),
     ("traits", "generator", "synthesis.traits",
      ("image", "person", "photo"), "zero-out-one or replace-one", True, "privacy.epsilon", "privacy.epsilon",
-     "one release of noisy sums of bounded vectors of traits; portraits drawn by them cost nothing"),
+     "one release of noisy sums of bounded vectors; portraits that are drawn by them cost nothing"),
     ("diffusion", "generator", "synthesis.diffusion",
      ("image",), "zero-out-one", True, "privacy.epsilon", "privacy.epsilon",
      "one release of noisy moments, then DP-SGD on a denoiser that starts at them; both are charged to one ledger"),

@@ -1,20 +1,18 @@
-r"""Traits: portraits of nobody, drawn by what one noisy sum a class says of the private photos' traits.
+r"""Traits: portraits of nobody, with the traits that one noisy sum a class of the private photos asks for.
 
-Simulated moments (McFadden 1989; Pakes and Pollard 1989), released once: a network that was trained on portraits alone
-reads every private photo; the only private read is the sum of ``v(x)`` (`models.trait_reader`: a count, 42 traits and
-their squares, norm at most 1) over the photos of each class, plus rounded Gaussian noise on everything at once
-(`privacy.sums.CellSums`, where the rest of the proof is). The network is wrong on photos, so what it reads is not
-believed but matched, which is post-processing:
+Simulated moments (McFadden 1989), released once. The only private read is the sum of ``v(x)`` (a count, and 150 numbers
+of how edges lie in x, norm at most 1: `models.orientations`) over the photos of each class, plus rounded Gaussian noise
+on everything at once (`privacy.sums.CellSums`, where the rest of the proof is). What follows is post-processing:
 
-- Portraits get weights ``exp(lambda . s)``, the nearest to even ones whose mean of s, read by the same network, comes
-  near the released one: with m its mean and K the class's portraits, lambda minimizes the convex
+- Portraits get weights ``exp(lambda . s)``, the nearest to even ones whose mean of s comes near the released one m.
+  With K the class's portraits, lambda minimizes the convex
 
       log(mean over K of exp(lambda . s)) - lambda . m + ridge / 2 |lambda|^2.
 
   The ridge is the known variance of the noise and a constant for what photos show and no portrait can: without it a few
   portraits would carry all weight.
-- Portraits near parents that are drawn by these weights are drawn anew, and are all that the release holds: a picture
-  is clean whatever epsilon is, and has nothing of the noise in any pixel.
+- Portraits with traits near those of parents, which are drawn by these weights, are drawn anew, and are
+  all that the release holds: a picture is clean whatever epsilon is, and has nothing of the noise in any pixel.
 """
 
 from __future__ import annotations
@@ -39,15 +37,14 @@ from idpgan.errors import ConfigError
 from idpgan.models.checkpoint import build_generator
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import torch_seed
+from idpgan.models.orientations import OrientationStatistics
 from idpgan.models.pictures import PicturesGenerator
-from idpgan.models.trait_reader import TraitStatistics
 from idpgan.portraits import Traits
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
 from idpgan.private import released_once
 from idpgan.private.released_once import ReleasedOnce
-from idpgan.progress import counted
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis import product, sums_audit
 from idpgan.synthesis.moments import private_moments
@@ -55,9 +52,10 @@ from idpgan.training.config import DELTA_ABOVE_ZERO, ReleaseConfig, settings
 from idpgan.training.method import ReleasedSums
 from idpgan.training.plan import RunPlan, Signal
 
-_OUTSIDE = 0.3  # ridge for what no portrait can show; near 0 twenty portraits carry all weight, at 1 nothing is gained
+_OUTSIDE = 1.0  # ridge for what photos show and no portrait can; near 0 some sixty portraits carry all weight
+_NEWTON, _FLAT = 100, 1e-12  # steps of Newton's method at most; decrease of the dual at which it ends
 _STEP = 0.06  # of the numbers behind the traits of a portrait that is drawn anew near another
-_READER, _PARENTS, _DRAWN = 31, 32, 33  # streams of training.seed
+_PARENTS, _DRAWN = 31, 32  # streams of training.seed
 _MAP = "map."  # of the names of what is released
 
 
@@ -88,7 +86,7 @@ class Plan(RunPlan):
     def sums(self) -> CellSums:
         """The release, with the least noise that keeps to [privacy]."""
         terms = released_once.terms(self.config.privacy)
-        return CellSums.calibrated(self.rows, TraitStatistics.dimensions, "gaussian", **terms)
+        return CellSums.calibrated(self.rows, OrientationStatistics.dimensions, "gaussian", **terms)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -102,12 +100,12 @@ class Plan(RunPlan):
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what was released, and where its noise came from."""
-        return f"one release of noisy sums of traits; noise: {sources[0].name}"
+        return f"one release of noisy sums of orientations; noise: {sources[0].name}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
-        """Name the portraits, and what was learned from them."""
-        learned = "the portraits, and the network that reads traits, its center, scale and radius, learned from them"
-        return (f"{learned} before any private image", *released_once.capped(self.config))
+        """Name the portraits, and what they fix."""
+        fixed = "the portraits, and the vector of an image: its basis, center, scale and radius are theirs"
+        return (f"{fixed}, fixed before any private image", *released_once.capped(self.config))
 
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold or draw."""
@@ -140,11 +138,9 @@ class Method(ReleasedOnce):
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
     """
 
-    took = "6 minutes on one core for 7,000 faces of 48 x 48"
-
     plan: Plan
     generator: PicturesGenerator
-    statistics: TraitStatistics | None = None
+    statistics: OrientationStatistics | None = None
     _is_drawn = False
 
     def _set_up(self, split: Split) -> None:
@@ -156,33 +152,32 @@ class Method(ReleasedOnce):
         self._root = self._run.data.public_root
 
     def prepare(self) -> None:
-        """Learn what is learned from portraits, then pay for the release and make it."""
+        """Fix what compares photos with portraits, then pay for the release and make it."""
         if self.ledger.released_digest is None:
             images, traits = self._read_portraits()
             rows_of(traits, self._run.data, self.generator.classes)  # refuses classes that no portrait shows
-            seed = torch_seed(self._run.training.seed, _READER)
-            self.statistics = TraitStatistics.learn(
-                images, traits, seed=seed, device=self.device, progress=self.progress
-            )
+            self.statistics = OrientationStatistics.learn(images).to(self.device)
         super().prepare()
 
     def _release(self) -> dict[str, Tensor]:
         """Sum the vectors of the private images."""
         private, cap = self._take_private(), released_once.cap_of(self._run.privacy)
         if self.statistics is None:
-            raise RuntimeError("what reads the images is learned before they are read.")
-        vectors = private_moments(private, self.statistics, conditional=bool(self.generator.num_classes), cap=cap)
-        vectors = counted(vectors, self.progress, "traits of images", len(private), lambda part: len(part[0]))
-        sums = self.plan.sums.release(vectors, self.noise)
+            raise RuntimeError("what maps the images is fixed before they are read.")
+        vectors = functools.partial(
+            private_moments, private, self.statistics, conditional=bool(self.generator.num_classes), cap=cap
+        )
+        fixed, num = list(self.statistics.state_dict().values()), len(private)
+        sums = self.kept.released(self.plan.sums, vectors, num, self.noise, fixed=fixed, progress=self.progress)
         return {"sums": sums} | {_MAP + name: value for name, value in self.statistics.state_dict().items()}
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
         super()._take_released(released)
         if released:
             learned = {name.removeprefix(_MAP): value for name, value in released.items() if name.startswith(_MAP)}
-            self.statistics = TraitStatistics(self.generator.image_shape[0])
+            self.statistics = OrientationStatistics()
             self.statistics.load_state_dict(learned)
-            self.statistics.to(self.device).eval().requires_grad_(False)
+            self.statistics.to(self.device)
 
     def _read_portraits(self) -> tuple[Tensor, Traits]:
         """Return the portraits of data.public_root and their traits."""
@@ -201,27 +196,25 @@ class Method(ReleasedOnce):
             self._is_drawn = True
         return product.artifact(self.generator, self._run, config)
 
-    def _draw(self, statistics: TraitStatistics) -> None:
+    def _draw(self, statistics: OrientationStatistics) -> None:
         """Put portraits into the generator, those of each class near parents that are weighted by its released mean."""
-        (images, traits), num = self._read_portraits(), self._run.model.codes
+        (images, traits), num, seed = self._read_portraits(), self._run.model.codes, self._run.training.seed
         mean, noise = statistics.means(self._released["sums"], self.plan.sums.noise_std)
         s, members = statistics.statistics(images), rows_of(traits, self._run.data, self.generator.classes)
-        rng = torch.Generator().manual_seed(torch_seed(self._run.training.seed, _PARENTS))
+        rng = torch.Generator().manual_seed(torch_seed(seed, _PARENTS))
         parents = []
         for row, own in enumerate(members):
             weights = tilted(s[own], mean[row], float(noise[row]) ** 2 + _OUTSIDE)
             parents.append(own[torch.multinomial(weights, num, replacement=True, generator=rng)])
         chosen = {name: column[torch.cat(parents)] for name, column in traits.items()}
         channels, side, _ = self.generator.image_shape
-        drawn = portraits.draw(
-            portraits.near(chosen, _STEP, rng), side, channels, torch_seed(self._run.training.seed, _DRAWN),
-            device=self.device, progress=self.progress,
-        )  # fmt: skip
-        self.generator.pictures.copy_(drawn.view(self.generator.pictures.shape))
+        near, drawn = portraits.near(chosen, _STEP, rng), torch_seed(seed, _DRAWN)
+        images = portraits.draw(near, side, channels, drawn, device=self.device, progress=self.progress)
+        self.generator.pictures.copy_(images.view(self.generator.pictures.shape))
 
     @property
     def released_sums(self) -> ReleasedSums | None:
-        """The sums of traits, one row a class; None where none were released."""
+        """The sums of orientations, one row a class; None where none were released."""
         statistics = self.statistics
         if "sums" not in self._released or statistics is None:
             return None
@@ -278,18 +271,24 @@ def tilted(s: Tensor, mean: Tensor, ridge: float) -> Tensor:
         mean: (k,).
         ridge: Above 0: the dual is strictly convex, and what cannot be reached is not chased.
     """
-    dual = torch.zeros_like(mean).requires_grad_(True)
-    optimizer = torch.optim.LBFGS([dual], max_iter=500, line_search_fn="strong_wolfe", tolerance_grad=1e-9)
+    dual = torch.zeros_like(mean)
 
-    def loss() -> Tensor:
-        optimizer.zero_grad()
-        value = torch.logsumexp(s @ dual, 0) - dual @ mean + ridge / 2 * dual @ dual
-        value.backward()
-        return value
+    def value(dual: Tensor) -> float:
+        return float(torch.logsumexp(s @ dual, 0) - dual @ mean + ridge / 2 * dual @ dual)
 
-    with torch.enable_grad():
-        optimizer.step(loss)
-    return torch.softmax(s @ dual.detach(), 0)
+    for _ in range(_NEWTON):
+        weights = torch.softmax(s @ dual, 0)
+        average = weights @ s
+        slope, centered = average - mean + ridge * dual, s - average
+        curvature = centered.T @ (centered * weights[:, None]) + ridge * torch.eye(len(mean)).to(s)
+        step, length = torch.linalg.solve(curvature, slope), 1.0
+        if float(slope @ step) < _FLAT:
+            break
+        known = value(dual)
+        while length > _FLAT and value(dual - length * step) > known - 1e-4 * length * float(slope @ step):
+            length /= 2
+        dual = dual - length * step
+    return torch.softmax(s @ dual, 0)
 
 
 # The audit: the sums of a small release, or those of a run -----------------------------------------------------------
@@ -297,7 +296,7 @@ def tilted(s: Tensor, mean: Tensor, ridge: float) -> Tensor:
 
 def _audit(request: Request) -> AuditCase:
     terms = sums_audit.terms_of(request)
-    released = CellSums.calibrated(sums_audit.CLASSES, TraitStatistics.dimensions, "gaussian", **terms)
+    released = CellSums.calibrated(sums_audit.CLASSES, OrientationStatistics.dimensions, "gaussian", **terms)
     return sums_audit.sums_case("traits", released, request)
 
 

@@ -16,7 +16,7 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
 from idpgan.kinds import verify
-from idpgan.models.trait_reader import READ, TraitStatistics
+from idpgan.models.orientations import OrientationStatistics
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.run import RunFolder
@@ -26,7 +26,7 @@ from idpgan.training.config import build_config, load_method
 from tests.neighbors.watched import watched
 from tests.portraits.made_head import made_head
 
-SIDE, POOL, PRIVATE = 32, 120, 40
+SIDE, POOL, PRIVATE = 32, 320, 40
 RELATIONS = {"emptied": "zero-out-one", "replaced": "replace-one"}
 
 
@@ -34,7 +34,6 @@ RELATIONS = {"emptied": "zero-out-one", "replaced": "replace-one"}
 def _head():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("idpgan.portraits.render.read_head", made_head)
-        patch.setattr("idpgan.models.trait_reader._LEAST_READ", -1.0)  # a few portraits of a ball teach little
         yield
 
 
@@ -60,7 +59,7 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="module")
 def learned(folders):
     images, traits = portraits.read(folders[0], (1, SIDE, SIDE))
-    return TraitStatistics.learn(images, traits, seed=0), images, traits
+    return OrientationStatistics.learn(images), images, traits
 
 
 def config(folders, **sections):
@@ -93,7 +92,7 @@ def test_no_image_has_a_vector_longer_than_1_and_some_nearly_reach_it(learned):
                      -torch.ones(1, 1, SIDE, SIDE), to_float(images)])  # fmt: skip
     odd[1::7] = odd[1::7].sign()
     vectors = statistics(odd)
-    assert vectors.shape == (len(odd), TraitStatistics.dimensions)
+    assert vectors.shape == (len(odd), OrientationStatistics.dimensions)
     assert vectors.dtype == torch.float64
     lengths = vectors.norm(dim=1)
     assert 0.999 < float(lengths.max()) <= 1 + 1e-12
@@ -106,7 +105,7 @@ def test_one_record_moves_the_sums_by_at_most_what_is_charged(learned, unit, rel
     """Brute force: each record is zeroed out, or becomes an outlier of another class; one nearly reaches the bound."""
     statistics, images, _ = learned
     most = 2 if unit is Unit.PERSON else 1
-    sums = CellSums(2, TraitStatistics.dimensions, "gaussian", 1.0, unit, relation, most_per_unit=most)
+    sums = CellSums(2, OrientationStatistics.dimensions, "gaussian", 1.0, unit, relation, most_per_unit=most)
     rng = torch.Generator().manual_seed(5)
     pictures = torch.cat([images[:6], (torch.rand(2, 1, SIDE, SIDE, generator=rng) < 0.5).to(torch.uint8) * 255])
     people, labels = torch.arange(8) // 2, torch.tensor([0, 1, 0, 1, 0, 0, 1, 1])
@@ -131,18 +130,24 @@ def test_one_record_moves_the_sums_by_at_most_what_is_charged(learned, unit, rel
     assert 0.6 * sums.distance < max(moved) <= sums.distance
 
 
-def test_what_is_learned_is_the_same_for_a_seed_and_of_the_portraits_alone(learned):
-    statistics, images, traits = learned
-    again = TraitStatistics.learn(images, traits, seed=0)
-    for name, value in statistics.state_dict().items():
-        assert torch.equal(value, again.state_dict()[name])
-    assert not torch.equal(TraitStatistics.learn(images, traits, seed=1).radius, statistics.radius)
+def test_what_is_learned_is_of_the_portraits_alone_and_too_few_are_refused(learned):
+    statistics, images, _ = learned
+    again = OrientationStatistics.learn(images)
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in statistics.state_dict().items())
+    mean = statistics.statistics(images).mean(0)  # of the standard deviations of portraits
+    assert float(mean.norm()) < 0.5
+    with pytest.raises(InputError, match="299 portraits are too few"):
+        OrientationStatistics.learn(images[:299])
 
 
-def test_portraits_that_teach_nothing_are_refused(learned, monkeypatch):
-    monkeypatch.setattr("idpgan.models.trait_reader._LEAST_READ", 0.99)
-    with pytest.raises(InputError, match="no trait can be read after training on 120 portraits"):
-        TraitStatistics.learn(learned[1], learned[2], seed=0)
+def test_edges_and_not_the_light_make_the_vector(learned):
+    statistics, images, _ = learned
+    pictures = to_float(images[:20])
+    vectors, darker = statistics(pictures), statistics(0.7 * pictures - 0.2)
+    turned = statistics(pictures.transpose(2, 3))
+    assert float((vectors - darker).norm(dim=1).mean()) < 0.2 * float((vectors - turned).norm(dim=1).mean())
+    larger = torch.nn.functional.interpolate(pictures, (96, 96), mode="bilinear").expand(-1, 3, -1, -1)
+    assert float((vectors - statistics(larger)).norm(dim=1).mean()) < 0.5 * float((vectors - turned).norm(dim=1).mean())
 
 
 def test_means_are_read_back_from_sums_and_no_noise_makes_them_longer_than_the_radius(learned):
@@ -151,7 +156,7 @@ def test_means_are_read_back_from_sums_and_no_noise_makes_them_longer_than_the_r
     mean, noise = statistics.means(sums, 2.0)
     torch.testing.assert_close(mean[0], statistics.statistics(images).mean(0), rtol=1e-6, atol=1e-8)
     assert float(noise) == pytest.approx(2.0 * float(statistics.radius) / math.sqrt(0.95) / POOL)
-    drowned, _ = statistics.means(1e6 * torch.ones_like(sums) * torch.tensor([1e-9, *[1.0] * 2 * len(READ)]), 1e6)
+    drowned, _ = statistics.means(1e6 * torch.ones_like(sums) * torch.tensor([1e-9, *[1.0] * 150]), 1e6)
     assert float(drowned.norm()) <= float(statistics.radius) * (1 + 1e-12)
 
 
@@ -211,7 +216,7 @@ def test_looks_attributes_and_no_classes_choose_portraits(learned):
     with pytest.raises(ConfigError, match=r"'' is no look of portraits.*Say in data\.public_labels"):
         rows_of(traits, DataConfig(**data, classes=["a", "b"]), ("a", "b"))
     nobody = traits | {"bald": torch.zeros(POOL)}
-    with pytest.raises(ConfigError, match="none of the 120 portraits is 'bald'"):
+    with pytest.raises(ConfigError, match="none of the 320 portraits is 'bald'"):
         rows_of(nobody, DataConfig(**data, classes=["a"], public_labels={"a": "bald"}), ("a",))
 
 
@@ -228,7 +233,7 @@ def test_a_run_releases_portraits_that_load_draw_and_verify(finished, monkeypatc
     found = verify(finished.run.release)
     assert found.problems == ()
     assert 0.99 * 3 < found.report.proven.epsilon <= 3
-    assert "one release of noisy sums of traits" in found.report.reason
+    assert "one release of noisy sums of orientations" in found.report.reason
     generator = idpgan.load_generator(finished.run.release)
     assert generator.classes == ("calm", "happy")
     drawn = generator.sample(8, seed=1)
@@ -300,7 +305,7 @@ def test_a_folder_without_traits_is_refused(folders, tmp_path):
 
 
 def test_noise_of_a_fixed_seed_gives_the_same_sums(folders, learned):
-    sums = CellSums.calibrated(1, TraitStatistics.dimensions, "gaussian", epsilon=1.0, delta=1e-5,
+    sums = CellSums.calibrated(1, OrientationStatistics.dimensions, "gaussian", epsilon=1.0, delta=1e-5,
                                unit=Unit.IMAGE, relation=Relation.ZERO_OUT)  # fmt: skip
     batch = [(learned[0](to_float(learned[1][:10])), torch.zeros(10, dtype=torch.int64), None)]
     first, second = (sums.release(batch, Noise.fixed(seed)) for seed in (1, 2))
