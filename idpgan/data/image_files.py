@@ -22,7 +22,7 @@ import struct
 import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -474,19 +474,3 @@ def _warn_of_equal(paths: Sequence[Path], images: Images) -> None:
 def in_words(shape: tuple[int, ...]) -> str:
     """Return (C, H, W) in words: 48 x 48 RGB."""
     return f"{shape[2]} x {shape[1]} {MODES[shape[0]]}"
-
-
-def ledgers_near(bases: Iterable[Path]) -> set[Path]:
-    """Return the ledgers in folders and, below the root of the file system, in those that lie in them.
-
-    What vanishes meanwhile, or is another user's, is passed over. Those folders may hold millions of images.
-    """
-    found = set[Path]()
-    for base in bases:
-        places = [base]
-        with contextlib.suppress(OSError), os.scandir(base) as entries:
-            places += [base / entry.name for entry in entries if base.name and not entry.is_file(follow_symlinks=False)]
-        for place in places:
-            with contextlib.suppress(OSError):
-                found |= {place.resolve() / name for name in os.listdir(place) if name.endswith(LEDGER)}
-    return found

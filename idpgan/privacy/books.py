@@ -8,11 +8,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from idpgan.data.image_files import LEDGER
 from idpgan.errors import InputError
 from idpgan.files import file_lock, move_durably, parse_json, parts_of, sha256_file
 from idpgan.privacy.accounting import compose_epsilon
@@ -228,6 +230,22 @@ def is_marked(path: Path) -> bool:
     """Whether that file says that the ledger had a limit."""
     mark = lock_of(path)
     return mark.is_file() and mark.stat().st_size > 0
+
+
+def ledgers_near(bases: Iterable[Path]) -> set[Path]:
+    """Return the ledgers in folders and, below the root of the file system, in those that lie in them.
+
+    What vanishes meanwhile, or is another user's, is passed over. Those folders may hold millions of images.
+    """
+    found = set[Path]()
+    for base in bases:
+        places = [base]
+        with contextlib.suppress(OSError), os.scandir(base) as entries:
+            places += [base / entry.name for entry in entries if base.name and not entry.is_file(follow_symlinks=False)]
+        for place in places:
+            with contextlib.suppress(OSError):
+                found |= {place.resolve() / name for name in os.listdir(place) if name.endswith(LEDGER)}
+    return found
 
 
 @contextlib.contextmanager

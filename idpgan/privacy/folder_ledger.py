@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from idpgan import files
-from idpgan.data.image_files import LEDGER, ledgers_near, walk
+from idpgan.data.image_files import LEDGER, walk
 from idpgan.errors import InputError
 from idpgan.privacy import books, totals
 from idpgan.privacy.event import Event
@@ -364,7 +364,7 @@ def _knowing(
     One that cannot be read is passed over, unless it had a limit and its folder is gone: any other may be that folder.
     """
     found = dict(read or {})
-    for path in ledgers_near({base for root in roots for base in root.parents}) - set(found):
+    for path in books.ledgers_near({base for root in roots for base in root.parents}) - set(found):
         with contextlib.suppress(OSError):
             try:
                 found[path] = FolderLedger.read(path, None)

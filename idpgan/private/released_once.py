@@ -69,6 +69,15 @@ def terms(privacy: Any) -> dict[str, Any]:
     return {"epsilon": privacy.epsilon, "delta": privacy.delta, **adjacency}
 
 
+def refuse_other_generator(config: Any, generator: str) -> None:
+    """Refuse any generator but the one that the release fills."""
+    if config.model.generator != generator:
+        raise ConfigError(
+            f"model.generator = {config.model.generator}, but method {config.method.name} trains no network: set "
+            f'model.generator = "{generator}".'
+        )
+
+
 def refuse_shared_people(config: Any) -> None:
     """Refuse unit person unless everybody has all images in one part: one public image voids the guarantee."""
     unit = config.privacy.unit

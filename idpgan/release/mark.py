@@ -24,7 +24,7 @@ from PIL import Image
 
 from idpgan.files import CONFIG, WEIGHTS
 from idpgan.lazy import torch
-from idpgan.release.signature import TERMS, unsigned
+from idpgan.release.signature import AFTER_HEAD, TERMS, unsigned
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 PICTURE = ".png"  # the end of the name of a file that carries the mark
 KEY = "mark"  # in manifests
-_AFTER_HEAD = 33  # bytes of a PNG's signature and of its head, IHDR, which comes first
 _PACKET = """<?xpacket begin="\ufeff" id="W5M0MpCehiHzreSzNTczkc9d"?>
 <x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">
 <rdf:Description rdf:about=""
@@ -122,7 +121,7 @@ class Mark:
 
     def on(self, png: bytes) -> bytes:
         """Return the PNG with the mark, and signed where there is a signer."""
-        marked = png[:_AFTER_HEAD] + self.chunk + png[_AFTER_HEAD:]
+        marked = png[:AFTER_HEAD] + self.chunk + png[AFTER_HEAD:]
         return marked if self.signer is None else self.signer.on(marked, self.source, self.version)
 
     def off(self, png: bytes) -> bytes:
@@ -132,8 +131,8 @@ class Mark:
         """
         png = unsigned(png)
         for chunk in (self.chunk, self._chunk(labeled=False)):
-            if png[_AFTER_HEAD : _AFTER_HEAD + len(chunk)] == chunk:
-                return png[:_AFTER_HEAD] + png[_AFTER_HEAD + len(chunk) :]
+            if png[AFTER_HEAD : AFTER_HEAD + len(chunk)] == chunk:
+                return png[:AFTER_HEAD] + png[AFTER_HEAD + len(chunk) :]
         return png
 
     def to_json(self) -> dict[str, Any]:

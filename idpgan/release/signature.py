@@ -22,7 +22,7 @@ from idpgan.errors import InputError
 from idpgan.files import printable, read_plain
 
 TERMS = "http://cv.iptc.org/newscodes/digitalsourcetype/"  # of IPTC
-_AFTER_HEAD = 33  # bytes of a PNG's signature and of its head: there the library puts its chunk
+AFTER_HEAD = 33  # bytes of a PNG's signature and of its head, IHDR, which comes first: there the library puts its chunk
 _CHUNK = b"caBX"
 _MOST_BYTES = 1 << 16  # of a certificate chain or a key
 _MOST_WORDS = 80  # characters of a name that are shown
@@ -126,13 +126,13 @@ def unsigned(picture: bytes) -> bytes:
     """Return a PNG without its manifest; as it is, where it has none behind its head."""
     if not is_signed(picture):
         return picture
-    (length,) = struct.unpack_from(">I", picture, _AFTER_HEAD)
-    return picture[:_AFTER_HEAD] + picture[_AFTER_HEAD + 12 + length :]
+    (length,) = struct.unpack_from(">I", picture, AFTER_HEAD)
+    return picture[:AFTER_HEAD] + picture[AFTER_HEAD + 12 + length :]
 
 
 def is_signed(picture: bytes) -> bool:
     """Whether a PNG has a manifest behind its head."""
-    return picture[_AFTER_HEAD + 4 : _AFTER_HEAD + 8] == _CHUNK
+    return picture[AFTER_HEAD + 4 : AFTER_HEAD + 8] == _CHUNK
 
 
 def _library() -> Any:

@@ -176,18 +176,7 @@ class Method(ReleasedOnce):
         )
         fixed, num = list(self.features.state_dict().values()), len(private)
         noisy = self.kept.released(release.sums, vectors, num, self.noise, fixed=fixed, progress=self.progress)
-        released = {"sums": noisy}
-        if release.teacher is not None:
-            weight = fit_teacher(
-                release.teacher,
-                private,
-                cap,
-                device=self.device,
-                noise=self.noise,
-                kept=self.kept,
-                progress=self.progress,
-            )
-            released[TEACHER] = weight.cpu()
+        released = {"sums": noisy} | fit_teacher(release.teacher, private, cap, self)
         return released | {f"{_FEATURES}{name}": tensor for name, tensor in self.features.state_dict().items()}
 
     # The feature map --------------------------------------------------------------------------------------------

@@ -76,11 +76,7 @@ _AUDITED_CANDIDATES, _AUDITED_STEPS = 200, 8  # where no run says how many
 def _check_simulator(config: Any) -> None:
     """Refuse another generator."""
     released_once.refuse_shared_people(config)
-    if config.model.generator != "population":
-        raise ConfigError(
-            f"model.generator = {config.model.generator}, but method evolution trains no network: set "
-            'model.generator = "population".'
-        )
+    released_once.refuse_other_generator(config, "population")
 
 
 Settings = settings(

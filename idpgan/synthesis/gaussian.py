@@ -24,7 +24,6 @@ from idpgan.config import key
 from idpgan.data.images import Images
 from idpgan.data.load import Split
 from idpgan.device import check_memory
-from idpgan.errors import ConfigError
 from idpgan.models import checkpoint
 from idpgan.models.config import ModelConfig
 from idpgan.models.gaussian import GaussianGenerator
@@ -44,11 +43,7 @@ from idpgan.training.plan import RunPlan, Signal
 
 
 def _check_generator(config: Any) -> None:
-    if config.model.generator != "gaussian":
-        raise ConfigError(
-            f"model.generator = {config.model.generator}, but method gaussian trains no network: set "
-            'model.generator = "gaussian".'
-        )
+    released_once.refuse_other_generator(config, "gaussian")
 
 
 Settings = settings(
@@ -191,18 +186,7 @@ class Method(ReleasedOnce):
             released["covariance"] = self.moments.covariance
         if self.moments.template is not None:
             released["template"] = self.moments.template
-        if release.teacher is not None:
-            weight = fit_teacher(
-                release.teacher,
-                private,
-                cap,
-                device=self.device,
-                noise=self.noise,
-                kept=self.kept,
-                progress=self.progress,
-            )
-            released[TEACHER] = weight.cpu()
-        return released
+        return released | fit_teacher(release.teacher, private, cap, self)
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
         """Make the generator of what was released."""

@@ -38,12 +38,12 @@ from idpgan.data.load import Split
 from idpgan.models.config import Purpose
 from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.private_classifier import LinearScattering
-from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
+from idpgan.privacy import Event, Ledger, Relation, Unit
 from idpgan.privacy.dpsgd import DPSGDPlan
 from idpgan.private.released_once import shares as shares_of
 from idpgan.progress import Progress, counted, renamed, silent
 from idpgan.training.config import MOST_STEPS, section_of
-from idpgan.training.kept_features import NOT_KEPT, KeptFeatures
+from idpgan.training.method import Method as Run
 
 _NO_LIMIT = 1e6
 _BALANCED_ON, _ROUNDS = 2000, 100  # images, and steps of an iteration that halves the error in each
@@ -138,24 +138,18 @@ class TeacherSteps:
         return self.plan(1).event.repeated(self.steps)
 
 
-def fit_teacher(
-    teaching: TeacherSteps,
-    private: Images,
-    cap: int | None,
-    *,
-    device: torch.device,
-    noise: Noise,
-    kept: KeptFeatures = NOT_KEPT,
-    progress: Progress = silent,
-) -> Tensor:
-    """Train the teacher and return its weights (K, D); the release that this is part of pays `TeacherSteps.event`.
+def fit_teacher(teaching: TeacherSteps | None, private: Images, cap: int | None, run: Run) -> dict[str, Tensor]:
+    """Train the teacher and return its weights (K, D) by name, none where there is none.
+
+    The release that this is part of pays `TeacherSteps.event`.
 
     Args:
         private: Labeled; all of them are read at every step.
         cap: Images of one person that count, for unit person; None for unit image.
-        noise: Source of coins and noise.
-        kept: Of the run.
+        run: The method whose release it is: its device, its source of coins and noise, what it keeps and tells.
     """
+    if teaching is None:
+        return {}
     counting, shares = shares_of(private, cap)
     private, shares = private.select(counting), None if shares is None else shares[counting]
     plan, nobody, steps = teaching.plan(len(private)), private.select(torch.arange(0)), teaching.steps
@@ -165,15 +159,15 @@ def fit_teacher(
         _SETTINGS(method=_SECTION, privacy=privacy, training={"steps": steps, "batch_size": batch_size}),
         Split(nobody, private, nobody, nobody),
         ledger=Ledger(plan.unit, Relation.ZERO_OUT),
-        device=device,
-        noise=noise,
+        device=run.device,
+        noise=run.noise,
         shares=shares,
     )
-    method.dpsgd, method.kept, method.progress = plan, kept, renamed(progress, "features for the teacher")
+    method.dpsgd, method.kept, method.progress = plan, run.kept, renamed(run.progress, "features for the teacher")
     for step in range(1, steps + 1):
         method.step(step)
-        progress("teacher steps", step, steps)
-    return method.product.weight.detach()
+        run.progress("teacher steps", step, steps)
+    return {TEACHER: method.product.weight.detach().cpu()}
 
 
 def balanced(teacher: LinearScattering, generator: Generator, progress: Progress = silent) -> LinearScattering:

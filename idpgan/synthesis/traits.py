@@ -61,11 +61,7 @@ _MAP = "map."  # of the names of what is released
 
 def _check_generator(config: Any) -> None:
     released_once.refuse_shared_people(config)
-    if config.model.generator != "pictures":
-        raise ConfigError(
-            f"model.generator = {config.model.generator}, but method traits trains no network: set "
-            'model.generator = "pictures".'
-        )
+    released_once.refuse_other_generator(config, "pictures")
 
 
 Settings = settings(
