@@ -4,15 +4,18 @@ Nothing of a method is known here: the mechanisms themselves are watched. Only w
 equal states; what follows it depends on what was released.
 """
 
+import dataclasses
+
 import pytest
 
 from idpgan import publish
 from idpgan.data.images import to_unit
 from idpgan.data.load import load
 from idpgan.privacy import Noise
+from idpgan.privacy.sums import CellSums
 from tests.data.layouts import declared
 from tests.neighbors.folders import Change, PartChange, method_of, neighbor, private_names, record
-from tests.neighbors.watched import watched
+from tests.neighbors.watched import unpaid, watched
 
 HOW = {"zero-out-one": "emptied", "replace-one": "replaced"}
 SMALL = {"width": 4, "latent_dim": 4}
@@ -78,6 +81,7 @@ def test_methods_of_people(folders, tmp_path, monkeypatch, ratio, name, unit, re
     change = Change(record(data, person=unit == "person"), HOW[relation])
     (left, one), (right, other) = (reads_of(monkeypatch, d, table) for d in (data, neighbor(data, tmp_path, change)))
     assert one.ledger.events == other.ledger.events
+    assert not unpaid(left, one.plan.events)
     assert 0.3 < ratio(name, unit, largest(zip(left, right, strict=True)), 1) <= 1
 
 
@@ -109,6 +113,19 @@ def test_publishers(folders, tmp_path, monkeypatch, ratio, name, unit):
     assert events[0] == events[1]
     first = list(zip(*reads, strict=True))[:1]
     assert 0.1 < ratio(name, unit, largest(first, events[0][0].count), 1) <= 1
+
+
+def test_noise_that_is_a_tenth_too_small_is_not_paid(folders, monkeypatch):
+    """The control: a method draws from other sums than those that it charges."""
+    release = CellSums.release
+    table = {**OF_PEOPLE["gaussian"], "method": {"name": "gaussian"}, "privacy": BUDGET}
+
+    def smaller(sums, *arguments, **options):
+        return release(dataclasses.replace(sums, noise_multiplier=0.9 * sums.noise_multiplier), *arguments, **options)
+
+    monkeypatch.setattr(CellSums, "release", smaller)
+    seen, method = reads_of(monkeypatch, folders["image"], table)
+    assert unpaid(seen, method.ledger.events)
 
 
 def test_what_is_watched_can_be_too_far_apart(folders, tmp_path, monkeypatch):

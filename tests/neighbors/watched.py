@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from idpgan.privacy import DPSGDPlan
+from idpgan.privacy import DPSGDPlan, Event
 from idpgan.privacy import mechanisms as known
 
 RESPONSE = 0  # the "norm" of a randomized response: so many labels changed
@@ -22,18 +22,28 @@ ORDERS = {
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """One exact answer before its noise, and the norm by which neighbors' answers may differ at most."""
+    """One exact answer before its noise, the norm by which answers of neighbors may differ, and the price of the noise.
+
+    A noisy step has no price of its own here.
+    """
 
     kind: str
     answer: torch.Tensor
     sensitivity: float
     order: float
+    event: Event | None = None
 
     def moved(self, other):
         """How far a neighbor's answer lies away, in this norm."""
         assert (self.kind, self.sensitivity, self.order) == (other.kind, other.sensitivity, other.order)
         difference = (self.answer - other.answer).double().flatten()
         return torch.linalg.vector_norm(difference, ord=self.order).item()
+
+
+def unpaid(reads, events):
+    """Return the reads with less noise than was charged, or of another kind: a price that no charge names."""
+    charged = [dataclasses.replace(event, count=1) for event in events]
+    return [read for read in reads if read.event and dataclasses.replace(read.event, count=1) not in charged]
 
 
 @contextlib.contextmanager
@@ -45,7 +55,7 @@ def watched(monkeypatch):
         def reading(mechanism, answer, noise, *rest):
             order = ORDERS[type(mechanism)]
             sensitivity = 1.0 if order == RESPONSE else float(mechanism.sensitivity)
-            seen.append(Read(type(mechanism).__name__, answer.clone(), sensitivity, order))
+            seen.append(Read(type(mechanism).__name__, answer.clone(), sensitivity, order, mechanism.event))
             return call(mechanism, answer, noise, *rest)
 
         return reading

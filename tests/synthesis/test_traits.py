@@ -23,7 +23,7 @@ from idpgan.run import RunFolder
 from idpgan.synthesis.moments import private_moments
 from idpgan.synthesis.traits import rows_of, tilted
 from idpgan.training.config import build_config, load_method
-from tests.neighbors.watched import watched
+from tests.neighbors.watched import unpaid, watched
 from tests.portraits.made_head import made_head
 
 SIDE, POOL, PRIVATE = 32, 320, 40
@@ -178,6 +178,8 @@ def test_folders_that_differ_in_one_photo_differ_in_what_gets_noise_by_at_most_t
     assert events == others
     moved = [one.moved(other) / one.sensitivity for one, other in zip(left, right, strict=True)]
     assert 0 < max(moved) <= 1
+    assert len(left) == 1
+    assert not unpaid(left, events)
 
 
 # The tilt ------------------------------------------------------------------------------------------------------------
