@@ -45,6 +45,15 @@ def orientations(images: Tensor) -> Tensor:
     return (cells / (functional.avg_pool2d(energy, 3, 1) + _LEAST_ENERGY).sqrt()).clamp(max=_CUT).flatten(1)
 
 
+def refuse_few(num: int) -> None:
+    """Raise `InputError` where so many portraits do not fix the directions."""
+    if num < _FEWEST:
+        raise InputError(
+            f"{num:,} portraits are too few to compare photos with, and {_FEWEST} the least. Draw more: idpgan people "
+            "PORTRAITS --num 12000."
+        )
+
+
 class OrientationStatistics(nn.Module):
     r"""The vector s(x) of an image x, and v(x), which is summed: functions of x and of constants of portraits alone.
 
@@ -79,11 +88,7 @@ class OrientationStatistics(nn.Module):
         Raises:
             InputError: If there are too few.
         """
-        if len(images) < _FEWEST:
-            raise InputError(
-                f"{len(images)} portraits are too few to compare photos with, and {_FEWEST} the least. Draw more: "
-                "idpgan people PORTRAITS --num 12000."
-            )
+        refuse_few(len(images))
         made = cls()
         histograms = torch.cat([orientations(to_float(part)).double() for part in images.split(_AT_ONCE)])
         made.center.copy_(histograms.mean(0))

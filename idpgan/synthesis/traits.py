@@ -37,7 +37,7 @@ from idpgan.errors import ConfigError
 from idpgan.models.checkpoint import build_generator
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import torch_seed
-from idpgan.models.orientations import OrientationStatistics
+from idpgan.models.orientations import OrientationStatistics, refuse_few
 from idpgan.models.pictures import PicturesGenerator
 from idpgan.portraits import Traits
 from idpgan.privacy import Event
@@ -117,6 +117,7 @@ class Plan(RunPlan):
                 f"method traits draws squares of {least} to {most} px, and the images are {height} x {width}. Bring "
                 "them to one (idpgan prepare PHOTOS NEW --size 48 --align eyes)."
             )
+        refuse_few(self.shape.sizes.public)
         portraits.sample(1)  # refuses where nothing can be drawn
         needed = model.codes * self.rows * math.prod(self.shape.image_shape)
         check_memory(2 * needed, f"model.codes = {model.codes:,}", "Lower it.")

@@ -297,6 +297,17 @@ def test_what_cannot_be_is_refused_in_a_line(folders, tmp_path, section, keys, w
     assert not list((tmp_path / "run").rglob("ledger.json"))
 
 
+def test_few_portraits_are_refused_before_anything_is_written(folders, tmp_path):
+    shutil.copytree(folders[0], tmp_path / "few")
+    table = (tmp_path / "few" / "metadata.csv").read_text().splitlines()
+    for line in table[100:]:
+        (tmp_path / "few" / line.partition(",")[0]).unlink()
+    (tmp_path / "few" / "metadata.csv").write_text("\n".join(table[:100]) + "\n")
+    with pytest.raises(InputError, match="99 portraits are too few"):
+        trainer.start(config((tmp_path / "few", folders[1])), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_folder_without_traits_is_refused(folders, tmp_path):
     (tmp_path / "portraits").mkdir()
     rows = list(csv.reader((folders[0] / "metadata.csv").read_text().splitlines()))
