@@ -14,10 +14,13 @@ whole numbers of grid steps, which keeps every fraction exact in 64 bits.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import decimal
 import functools
 import itertools
 import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +29,7 @@ from idpgan.lazy import torch
 from idpgan.privacy.noise import Noise
 
 MAX_SCALE = 1 << 50  # largest scale, in grid steps
-_BATCH = 1 << 15  # fits the cache
+_BATCH = 1 << 18  # numbers; of fewer, threads wait for each other
 _BITS = 62  # random bits drawn first to find a cell
 _GUIDE_BITS = 14  # leading bits of `_BITS`, which nearly always decide
 _CELLS = 64  # cells per standard deviation or Laplace scale
@@ -34,6 +37,30 @@ _CELLS = 64  # cells per standard deviation or Laplace scale
 
 def _integers(below: int, count: int, noise: Noise) -> np.ndarray:
     return noise.integers(below, (count,)).numpy()
+
+
+def _filled(count: int, noise: Noise, some: Callable[[int, Noise], np.ndarray]) -> np.ndarray:
+    """Return int64 (count,) of ``some(missing, source)``, which draws at most so many numbers, a block after the other.
+
+    Of several blocks each has a part of the stream (`Noise.parts`), from which it draws again what it rejects. So every
+    number is a function of key and place, and threads draw the blocks, as many as torch computes on.
+    """
+    result = np.empty(count, dtype=np.int64)
+    blocks = [result[start : start + _BATCH] for start in range(0, count, _BATCH)]
+
+    def fill(block: np.ndarray, source: Noise) -> None:
+        done = 0
+        while done < len(block):
+            kept = some(len(block) - done, source)
+            block[done : done + len(kept)] = kept
+            done += len(kept)
+
+    sources = [noise] if len(blocks) < 2 else noise.parts(len(blocks))
+    threads = min(len(blocks), torch.get_num_threads())
+    with ThreadPoolExecutor(threads, "idpgan-noise") if threads > 1 else contextlib.nullcontext() as pool:
+        for _ in (pool.map if pool else map)(fill, blocks, sources):
+            pass  # what fails in a thread fails here
+    return result
 
 
 # Cells by inversion ---------------------------------------------------------------------------------------------------
@@ -122,21 +149,19 @@ def discrete_laplace(scale: int, count: int, noise: Noise) -> torch.Tensor:
     """
     if not 1 <= scale <= MAX_SCALE:
         raise ValueError(f"discrete Laplace scale = {scale} grid steps must lie in 1 .. 2^50; choose a coarser grid.")
-    result, done = np.empty(count, dtype=np.int64), 0
     cells = _GeometricCells(-(-scale // _CELLS), scale)
-    while done < count:
-        missing = min(count - done, _BATCH)
+
+    def some(missing: int, source: Noise) -> np.ndarray:
         drawn = missing + missing // 64 + 8  # of a wide scale, 0.992 are kept; of a narrow one, at least 0.68
-        place = _integers(cells.width, drawn, noise)
-        coins = _integers(2 * scale, drawn, noise)
-        magnitude = place + cells.width * _drawn_cells(cells, drawn, noise)
+        place = _integers(cells.width, drawn, source)
+        coins = _integers(2 * scale, drawn, source)
+        magnitude = place + cells.width * _drawn_cells(cells, drawn, source)
         sign = 1 - 2 * (coins & 1)
-        keeps = _fraction_survives(place, scale, coins >> 1, noise)
+        keeps = _fraction_survives(place, scale, coins >> 1, source)
         keeps &= (magnitude > 0) | (sign > 0)
-        kept = (sign * magnitude)[keeps][:missing]
-        result[done : done + len(kept)] = kept
-        done += len(kept)
-    return torch.from_numpy(result)
+        return (sign * magnitude)[keeps][:missing]
+
+    return torch.from_numpy(_filled(count, noise, some))
 
 
 def _fraction_survives(numerator: np.ndarray, denominator: int, choice: np.ndarray, noise: Noise) -> np.ndarray:
@@ -229,16 +254,14 @@ def rounded_gaussian(scale: int, count: int, noise: Noise) -> torch.Tensor:
 def _rounded_gaussian(scale: int, count: int, noise: Noise, spare_bits: int) -> np.ndarray:
     """See `rounded_gaussian`; a digit has base ``2 scale 2^spare_bits`` (few spare bits make ties frequent)."""
     base = 2 * scale << spare_bits
-    result, done = np.empty(count, dtype=np.int64), 0
-    while done < count:
-        missing = min(count - done, _BATCH)
+
+    def some(missing: int, source: Noise) -> np.ndarray:
         drawn = missing + missing // 100 + 8  # 0.994 of them are kept
-        cell, x = _drawn_cells(_NormalCells(), drawn, noise), _Uniforms(drawn, base, noise)
-        coins = _integers(4 * _CELLS**2, drawn, noise)
-        keeps = _place_survives(x, cell, coins >> 1, base, noise)
+        cell, x = _drawn_cells(_NormalCells(), drawn, source), _Uniforms(drawn, base, source)
+        coins = _integers(4 * _CELLS**2, drawn, source)
+        keeps = _place_survives(x, cell, coins >> 1, base, source)
         # scale (k + x) / 64 = (2 scale k + 2 scale x) / 128, to the nearest whole number.
         magnitude = ((x.digit(0) >> spare_bits) + 2 * scale * cell + _CELLS) // (2 * _CELLS)
-        kept = ((1 - 2 * (coins & 1)) * magnitude)[keeps][:missing]
-        result[done : done + len(kept)] = kept
-        done += len(kept)
-    return result
+        return ((1 - 2 * (coins & 1)) * magnitude)[keeps][:missing]
+
+    return _filled(count, noise, some)

@@ -436,7 +436,7 @@ class DPSGDPlan:
         def added(total: Tensor) -> Tensor:
             if not bool((total.abs() <= 2.0**53).all() & (total == total.trunc()).all()):  # NaN fails it too
                 raise ValueError("a sum of DP-SGD is not whole grid steps below 2^53: nothing is released.")
-            return (total + sent(self.grid_noise(len(total), noise).double(), total.device)) * self.step
+            return (total + sent(self.grid_noise(len(total), noise), total.device).double()) * self.step
 
         self._set_gradients(weights, sums, added)
         for name, weight in weights.items():

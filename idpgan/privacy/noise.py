@@ -37,6 +37,8 @@ from idpgan.lazy import torch
 from idpgan.privacy.event import MOST
 
 _BLOCK_BYTES = 16  # AES block = two 64-bit words
+_ZEROS = memoryview(bytes(1 << 20))  # encrypted, they are the stream
+_PART = 1 << 32  # blocks of a part of the stream: 64 GiB, for which nothing asks
 _RATCHET = b"idpgan noise ratchet"
 Sampler = Callable[[int, int, "Noise"], "torch.Tensor"]  # (scale, count, source), as `idpgan.privacy.discrete` has them
 
@@ -99,8 +101,8 @@ class Noise:
         key = hashlib.sha256(f"idpgan fixed noise {seed}".encode()).digest()
         return Noise(key, private=False)
 
-    def _start(self, key: bytes | None, blocks: int = 0) -> None:
-        self._key, self._blocks, self.erased = key, blocks, key is None
+    def _start(self, key: bytes | None, blocks: int = 0, end: int | None = None) -> None:
+        self._key, self._blocks, self._end, self.erased = key, blocks, end, key is None
         self._stream: CipherContext | None = None  # created at the first draw: between most ratchets nothing is drawn
         self._ahead: tuple[object, Noise, Future[torch.Tensor]] | None = None
 
@@ -113,8 +115,28 @@ class Noise:
             self._stream = Cipher(algorithms.AES(self._key), counter).encryptor()
         blocks = _blocks_of(count)
         self._blocks += blocks
-        stream = self._stream.update(bytes(blocks * _BLOCK_BYTES))
-        return np.frombuffer(stream, dtype=np.uint64, count=count)
+        if self._end is not None and self._blocks > self._end:
+            raise RuntimeError("a part of a stream of noise is used up; the next numbers would be those of another.")
+        size = blocks * _BLOCK_BYTES
+        drawn = np.empty(size + _BLOCK_BYTES, dtype=np.uint8)  # the cipher asks for room for one block more
+        for start in range(0, size, len(_ZEROS)):
+            self._stream.update_into(_ZEROS[: size - start], drawn[start:].data)
+        return drawn[: 8 * count].view(np.uint64)
+
+    def parts(self, count: int) -> list[Noise]:
+        """Return sources that draw from the next ``count`` parts of the stream, 2^32 blocks each, in threads or not.
+
+        The parts are disjoint, and this source goes on after the last one: no word is ever drawn twice.
+        """
+        starts = [self._blocks + number * _PART for number in range(count)]
+        self._start(self._key, self._blocks + count * _PART)
+        return [self._at(start, start + _PART) for start in starts]
+
+    def _at(self, blocks: int, end: int | None = None) -> Noise:
+        """Return a source under the same key at another place."""
+        other = type(self)(b"", private=self.private)
+        other._start(self._key, blocks, end)
+        return other
 
     @contextlib.contextmanager
     def ahead(self, after: Iterable[int], sampler: Sampler, scale: int, count: int) -> Iterator[None]:
@@ -123,8 +145,7 @@ class Noise:
         Nothing private decides when it begins, and no number changes. What fails in the thread fails in `draw`. The
         block ends when the thread does: a step that fails leaves nothing behind that draws.
         """
-        thread = type(self)(b"", private=self.private)
-        thread._start(self._key, self._blocks + sum(map(_blocks_of, after)))
+        thread = self._at(self._blocks + sum(map(_blocks_of, after)))
         place = self._key, thread._blocks, sampler, scale, count
         with ThreadPoolExecutor(1, "idpgan-noise") as pool:
             self._ahead = place, thread, pool.submit(sampler, scale, count, thread)
@@ -157,7 +178,6 @@ class Noise:
             return torch.from_numpy((words & np.uint64(below - 1)).view(np.int64)).reshape(tuple(shape))
         limit = np.uint64((1 << 64) // below * below - 1)  # the last value before a partial copy of the range begins
         (rejected,) = np.nonzero(words > limit)
-        words = words.copy() if len(rejected) else words
         while len(rejected):
             words[rejected] = self.words(len(rejected))
             rejected = rejected[words[rejected] > limit]

@@ -1,3 +1,4 @@
+import json
 import os
 import threading
 
@@ -7,9 +8,10 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy.stats import chisquare, kstest, norm, uniform
 
+from idpgan.device import computing_on
 from idpgan.errors import InputError
-from idpgan.privacy import Noise
-from idpgan.privacy.discrete import rounded_gaussian
+from idpgan.privacy import Noise, discrete
+from idpgan.privacy.discrete import discrete_laplace, rounded_gaussian
 
 
 def test_the_stream_is_aes_256_ctr():
@@ -201,3 +203,68 @@ def test_a_step_that_fails_leaves_no_thread_behind():
     with pytest.raises(KeyError), Noise.fixed(3).ahead([], *AHEAD):
         raise KeyError
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("idpgan-noise")]
+
+
+# Parts of the stream, for threads -------------------------------------------------------------------------------------
+
+
+def test_parts_are_disjoint_places_of_one_stream_and_it_goes_on_after_them():
+    key = bytes(range(32))
+    noise = Noise(key, private=False)
+    noise.words(3)  # takes two blocks
+    parts = noise.parts(3)
+    for source, start in (*zip(parts, [2, 2 + 2**32, 2 + 2**33], strict=True), (noise, 2 + 3 * 2**32)):
+        counter = modes.CTR(start.to_bytes(16, "big"))
+        assert source.words(4).tobytes() == Cipher(algorithms.AES(key), counter).encryptor().update(bytes(32))
+
+
+def test_a_part_that_is_used_up_draws_nothing():
+    (part,) = Noise.fixed(1).parts(1)
+    part._blocks += 2**32 - 2
+    part.words(4)
+    with pytest.raises(RuntimeError, match="used up"):
+        part.words(1)
+
+
+@pytest.mark.parametrize("sampler", [rounded_gaussian, discrete_laplace])
+def test_any_number_of_threads_draws_the_same_numbers(sampler, monkeypatch):
+    monkeypatch.setattr(discrete, "_BATCH", 1000)
+    found = {}
+    for threads in (1, 2, 3, 8, 16):
+        noise = Noise.fixed(3)
+        with computing_on(threads):
+            found[threads] = sampler(1 << 20, 16_400, noise), noise.state()
+    numbers, state = found[1]
+    assert all(torch.equal(numbers, other) and state == at for other, at in found.values())
+    assert len(numbers.unique()) > 16_000  # no block comes twice
+    noise = Noise.fixed(3)
+    again = [
+        sampler(1 << 20, len(part), source) for part, source in zip(numbers.split(1000), noise.parts(17), strict=True)
+    ]
+    assert torch.equal(torch.cat(again), numbers)  # a shard can be drawn by itself
+
+
+def test_threads_draw_what_was_drawn_before_a_kill(monkeypatch):
+    monkeypatch.setattr(discrete, "_BATCH", 1000)
+    noise = Noise.fixed(3)
+    noise.uniform((5,))
+    state = noise.state()
+    with computing_on(4):
+        numbers = rounded_gaussian(1 << 20, 5000, noise)
+    noise = Noise.fixed(9)
+    noise.load_state(json.loads(json.dumps(state)))  # as a run's folder keeps it
+    assert torch.equal(rounded_gaussian(1 << 20, 5000, noise), numbers)
+
+
+def test_what_fails_in_one_of_the_threads_fails_the_draw(monkeypatch):
+    monkeypatch.setattr(discrete, "_BATCH", 1000)
+    whole = Noise.integers
+
+    def failing(self, below, shape):
+        if self._blocks >> 32 == 2:
+            raise OSError("no bits")
+        return whole(self, below, shape)
+
+    monkeypatch.setattr(Noise, "integers", failing)
+    with computing_on(3), pytest.raises(OSError, match="no bits"):
+        rounded_gaussian(1 << 20, 5000, Noise.fixed(3))
