@@ -19,9 +19,9 @@ stand for the clip norm C. Let D' hold the null record where D holds record i; f
    there; both are tested, bit by bit, over our layers, on processors of several kinds and with 1 to 16 threads, and
    the second on random records before each run. *On a GPU neither is tested.*
 2. *Norm.* What record i adds is a row of whole numbers of L2 norm at most R, R a power of two up to S, by
-   `contributions`, and each stands for S / R steps. A gradient becomes W numbers g of float32 first, and their norm n
-   is measured: pieces of 128 in float32, off by at most a share of 131 / 2^25, the pieces in float64, W 2^-53; numbers
-   below 2^-63, whose squares float32 loses, have a norm below sqrt(W) 2^-63. The factor
+   `layer_gradients.cut`, and each stands for S / R steps. A gradient becomes W numbers g of float32 first, and their
+   norm n is measured: pieces of 128 in float32, off by at most a share of 131 / 2^25, the pieces in float64, W 2^-53;
+   numbers below 2^-63, whose squares float32 loses, have a norm below sqrt(W) 2^-63. The factor
    ``f = min(1, C (1 - 1e-5) / n) R / C`` is rounded to float32, 2^-23, a product ``f g`` too, 2^-24, and the
    conversion to integers makes no number larger. For W below 2^35 and C from 1e-6 on, the norm of the row is at most
    R (1 - 1e-5) (1 + 8.2e-6) < R. A number of g that is not finite, or whose square is not, makes the row zero. Of G

@@ -10,9 +10,11 @@ point: that sum is not a sum of one number per record, and no proof about single
 from __future__ import annotations
 
 import functools
+import importlib.util
 import math
+import os
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +57,7 @@ def clip_and_add(
     total: Mapping[str, Tensor],
     groups: ClipGroups | None = None,
 ) -> Tensor:
-    """Add the `contributions` of B records to ``total``, float64 and in steps of the grid, and return their norms (B,).
+    """Add what B records contribute (`cut`) to ``total``, float64, in steps of the grid, and return their norms (B,).
 
     The sum is exact, in any order, while no partial sum exceeds 2^53: rows are added as integers of 32 bits, which hold
     the sum of B rows, and these sums in float64.
@@ -66,15 +68,19 @@ def clip_and_add(
         clip_norm: C.
         grid: Step of the grid as a share of C, a power of two.
         total: By weight.
-        groups: As of `contributions`.
+        groups: As of `scaled`.
     """
     lengths = [torch.zeros(0, dtype=torch.float64, device=counted.device)]
     packs = packed(gradients) if groups is None else gradients
     sums = [torch.zeros(pack.numbers, dtype=torch.int32, device=counted.device) for pack in packs.values()]
     steps = min(1 / grid, 2.0 ** (_SUM_BITS - (len(counted) - 1).bit_length()))
-    for records, rows, norm in contributions(packs, counted, clip_norm, steps, groups):
-        for part, pack, own in zip(rows, packs.values(), sums, strict=True):
-            pack.add(part, records, own)
+    add_scaled = fused(counted.device)
+    for records, rows, factors, norm in scaled(packs, counted, clip_norm, steps, groups):
+        for part, factor, pack, own in zip(rows, factors, packs.values(), sums, strict=True):
+            if add_scaled is not None and pack.whole:
+                add_scaled(part, factor, own)
+            else:
+                pack.add(cut(part, factor), records, own)
         lengths.append(norm)
     for own, (name, pack) in zip(sums, packs.items(), strict=True):
         for weight, part in pack.unpacked(name, own):
@@ -95,22 +101,44 @@ def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
     return (clip_norm * (1 - SLACK) / norms).clamp(max=1.0)
 
 
-def contributions(
+def fused(device: torch.device) -> Callable[[Tensor, Tensor, Tensor], None] | None:
+    """Return the kernel that cuts and adds rows in one pass, where it gives the sums of `cut`; else None."""
+    if not (is_gpu(device) or os.environ.get("TRITON_INTERPRET") == "1") or importlib.util.find_spec("triton") is None:
+        return None
+    from idpgan.privacy import clip_kernel
+
+    return clip_kernel.add_scaled if clip_kernel.holds(device) else None
+
+
+def cut(rows: Tensor, factors: Tensor) -> Tensor:
+    """Return ``trunc(f_i g_i)``, int32, in the memory of the rows g_i: zero where f_i is, whatever the row holds.
+
+    With factors as `scaled` gives them these are the contributions: whole numbers, rows of L2 norm at most ``steps``,
+    by operations that IEEE 754 defines for single numbers.
+    """
+    void = factors == 0
+    if is_gpu(rows.device) or bool(void.any()):  # a GPU would wait for the answer
+        rows.masked_fill_(void[:, None], 0.0)
+    return rows.view(torch.int32).copy_(rows.mul_(factors[:, None]))  # toward zero
+
+
+def scaled(
     gradients: Mapping[str, LayerGradient],
     counted: Tensor,
     clip_norm: float,
     steps: float,
     groups: ClipGroups | None = None,
-) -> Iterator[tuple[slice, list[Tensor], Tensor]]:
-    """Yield ``trunc(f_i g_i)``, ``f_i = min(1, C (1 - SLACK) / ||g_i||) steps / C``: rows of L2 norm at most ``steps``.
+) -> Iterator[tuple[slice, list[Tensor], list[Tensor], Tensor]]:
+    """Yield gradients g_i and ``f_i = min(1, C (1 - SLACK) / ||g_i||) steps / C``, which `cut` multiplies.
 
-    g_i is record i's gradient in all weights together. The rows are whole numbers. But for the norm, they are computed
-    by operations that IEEE 754 defines for single numbers. With G groups each is clipped so to its own bound, in the
-    place of C, and to ``steps / sqrt(G)``.
+    g_i is record i's gradient in all weights together. With G groups each is clipped so to its own bound, in the place
+    of C, and to ``steps / sqrt(G)``.
 
     Yields:
-        Some records, their rows, (k, width) int32 for each weight, and their norms (k,) before clipping, float64, not
-        finite where the row is zero; with groups the largest of theirs, each as a multiple of its bound, times C.
+        Some records, their rows, (k, width) float32 for each weight, f_i, float32 (k,), for each weight, zero for a
+        record that does not count, and their norms (k,) before clipping, float64, not finite where the record does not
+        count or its gradient is not finite; with groups the largest of theirs, each as a multiple of its bound, times
+        C.
     """
     places = [[*range(len(gradients))]] if groups is None else groups.places(gradients)
     bounds = (clip_norm,) if groups is None else groups.bounds
@@ -120,18 +148,15 @@ def contributions(
         lengths = [norms([rows[place] for place in own], counts) for own in places]
         norm = lengths[0]
         if groups is not None:
-            scaled = [length * (clip_norm / bound) for length, bound in zip(lengths, bounds, strict=True)]
-            norm = torch.stack(scaled).amax(0)
-        finite = norm < torch.inf  # NaN is not
-        if is_gpu(counted.device) or not bool(finite.all()):  # a GPU would wait for the answer
-            rows = [part.masked_fill_(~finite[:, None], 0.0) for part in rows]
-        whole = [part.view(torch.int32) for part in rows]  # in the same memory
+            together = [length * (clip_norm / bound) for length, bound in zip(lengths, bounds, strict=True)]
+            norm = torch.stack(together).amax(0)
+        factors = [counts.new_empty(0)] * len(rows)
         for own, length, bound in zip(places, lengths, bounds, strict=True):
-            factors = clip_factors(length, bound) * (share / bound)
-            factor = torch.where(finite & counts, factors, 0.0).float()[:, None]
+            factor = clip_factors(length, bound) * (share / bound)
+            factor = torch.where((norm < torch.inf) & counts, factor, 0.0).float()  # NaN is not below
             for place in own:
-                whole[place].copy_(rows[place].mul_(factor))  # toward zero
-        yield records, whole, torch.where(counts, norm, torch.nan)
+                factors[place] = factor
+        yield records, rows, factors, torch.where(counts, norm, torch.nan)
 
 
 def blocks(gradients: Mapping[str, LayerGradient], num: int) -> Iterator[tuple[slice, list[Tensor]]]:

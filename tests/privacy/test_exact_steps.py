@@ -86,18 +86,19 @@ def tiles_of(loss, weights, records, plan=PLAN, most=5):
 
 def contributions(loss, weights, records, index, tiles, null=None, plan=PLAN):
     """Return what every drawn record adds to a step's sum by itself, {position: whole numbers (P,)}."""
-    rows, inner = [], layer_gradients.contributions
+    rows, inner = [], layer_gradients.scaled
 
     def watched(*arguments):
-        for some, parts, norms in inner(*arguments):
-            rows.extend(torch.cat(parts, 1).double())
-            yield some, parts, norms
+        for some, parts, factors, norms in inner(*arguments):
+            whole = map(layer_gradients.cut, map(torch.clone, parts), factors)
+            rows.extend(torch.cat([*whole], 1).double())
+            yield some, parts, factors, norms
 
     device = records[0].device
     null = torch.zeros(NUM, dtype=torch.bool, device=device) if null is None else null.to(device)
     places = tiles.places(index.to(device))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(layer_gradients, "contributions", watched)
+        patch.setattr(layer_gradients, "scaled", watched)
         batches = (([part[i] for part in records], null[i] | (i < 0)) for i in places)
         plan.clipped_sum(loss, weights, batches, tiles)
     chunks = [part for p in places for part in p.split(tiles.chunk)]

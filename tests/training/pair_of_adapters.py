@@ -61,16 +61,17 @@ def steps(ranks: Ranks, precision: Precision = "float32", way: Way = "capture") 
         return found.square().sum()
 
     def rows_of(images: torch.Tensor, null: torch.Tensor) -> tuple[Rows, dict[str, torch.Tensor]]:
-        found, inner = list[torch.Tensor](), layer_gradients.contributions
+        found, inner = list[torch.Tensor](), layer_gradients.scaled
 
         def watched(*arguments: Any) -> Any:
-            for some, parts, norms in inner(*arguments):
-                found.extend(torch.cat(parts, 1).double())
-                yield some, parts, norms
+            for some, parts, factors, norms in inner(*arguments):
+                whole = map(layer_gradients.cut, map(torch.clone, parts), factors)
+                found.extend(torch.cat([*whole], 1).double())
+                yield some, parts, factors, norms
 
         places = plan.sample(NUM, Noise.fixed(1), tiles)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(layer_gradients, "contributions", watched)
+            patch.setattr(layer_gradients, "scaled", watched)
             sums = plan.clipped_sum(loss, weights, (([images[i]], null[i] | (i < 0)) for i in places), tiles).sums
         slots = [int(i) for place in places if not bool((null[place] | (place < 0)).all()) for i in place]
         return {i: row for i, row in zip(slots, found, strict=True) if i >= 0}, sums
