@@ -39,7 +39,7 @@ from idpgan.models.gaussian import GaussianGenerator, RefinedGenerator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.initialize import without_weights
 from idpgan.models.own import NETWORK, GeneratorOutline, OwnCritic, OwnGenerator, outline_of, outlined
-from idpgan.models.pictures import PicturesGenerator
+from idpgan.models.pictures import Asked, PicturesGenerator
 from idpgan.models.pipelines import PipelineGenerator, PipelineOutline
 from idpgan.models.private_classifier import described_classifier
 from idpgan.models.simulators import DRAWN, GeneratorSimulator, PhotoSimulator, PopulationGenerator, Simulator
@@ -163,6 +163,17 @@ class _Proposer(Section):
     proposer: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
 
 
+class _Asked(Section):
+    """The entry "asked" of described pictures: one for each class."""
+
+    asked: tuple[Asked, ...]
+
+    def of(self, rows: int) -> tuple[Asked, ...]:
+        if len(self.asked) != rows:
+            raise InputError(f"generator.asked has {len(self.asked)} parts, and not one for each of {rows} classes.")
+        return self.asked
+
+
 def save_generator(
     path: str | os.PathLike[str],
     generator: Generator,
@@ -209,6 +220,8 @@ def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict
         described["tensors"] = outline_of({name.removeprefix(NETWORK): one for name, one in own.items()})
     if isinstance(generator, PopulationGenerator) and is_own_code(generator.config.simulator):
         described["proposer"] = generator.proposer
+    if isinstance(generator, PicturesGenerator) and generator.asked:
+        described["asked"] = [one.model_dump(mode="json") for one in generator.asked]
     if (teacher := generator.teacher) is not None:
         named = {"network": teacher.network, "options": teacher.options()}
         described["teacher"] = {**named, "candidates": generator.candidates}
@@ -343,6 +356,8 @@ def build_described(described: Any, path: Path) -> Generator:
         generator.classes = tuple(classes)
         if isinstance(generator, PopulationGenerator) and is_own_code(config.simulator):
             generator.proposer = build(_Proposer, {"proposer": described.get("proposer")}, "generator").proposer
+        if isinstance(generator, PicturesGenerator) and "asked" in described:
+            generator.asked = build(_Asked, {"asked": described["asked"]}, "generator").of(max(len(classes), 1))
         if "teacher" not in described:
             return generator
         wanted = build(_Teacher, described["teacher"], "generator.teacher")

@@ -119,9 +119,14 @@ class OrientationStatistics(nn.Module):
             sums: Of v, with noise, (rows, `dimensions`) float64.
             noise_std: Of the noise on each number of them.
         """
-        counts = (sums[:, :1] / math.sqrt(self.COUNT_SHARE)).clamp(min=1)
+        counts = self.counts(sums, noise_std)[0].clamp(min=1)[:, None]
         scale = self.radius.cpu() / (math.sqrt(1 - self.COUNT_SHARE) * counts)
         return self._shortened(sums[:, 1:] * scale), noise_std * scale
+
+    def counts(self, sums: Tensor, noise_std: float) -> tuple[Tensor, float]:
+        """Return how many images the sums say that each row has, (rows,), and the noise on that."""
+        share = math.sqrt(self.COUNT_SHARE)
+        return sums[:, 0] / share, noise_std / share
 
     def _of(self, images: Tensor) -> Tensor:
         """Return s of images (B, C, H, W) in [-1, 1], float64."""

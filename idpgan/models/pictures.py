@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
+from idpgan.config import Section
 from idpgan.data.images import to_float
 from idpgan.models.config import ModelConfig
 from idpgan.models.generator import Generator
 from idpgan.models.simulators import uniform_of
+
+_Word = Annotated[str, Field(pattern=r"^[a-z_]{1,20}$")]
+_Three = Annotated[list[float], Field(min_length=3, max_length=3)]
+
+
+class Asked(Section):
+    """In words, what a release asked the pictures of a class to be like.
+
+    Attributes:
+        images: How many images the class has, by the release.
+        images_std: Standard deviation of the noise on that.
+        traits: Trait of the pictures -> its mean before, and after, and the standard deviation of the noise on the
+            latter.
+    """
+
+    images: float
+    images_std: float
+    traits: dict[_Word, _Three] = Field(max_length=8)
 
 
 class PicturesGenerator(Generator):
@@ -26,7 +47,10 @@ class PicturesGenerator(Generator):
 
     Attributes:
         pictures: uint8 (max(num_classes, 1), codes, C, H, W); black before they are set.
+        asked: Of each class, or of all images; none before they are set.
     """
+
+    asked: tuple[Asked, ...] = ()
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, *, seed: int = 0) -> None:
         super().__init__(config, image_shape, num_classes, latent_dim=1)

@@ -38,7 +38,7 @@ from idpgan.models.checkpoint import build_generator
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import torch_seed
 from idpgan.models.orientations import OrientationStatistics, refuse_few
-from idpgan.models.pictures import PicturesGenerator
+from idpgan.models.pictures import Asked, PicturesGenerator
 from idpgan.portraits import Traits
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
@@ -56,6 +56,7 @@ _OUTSIDE = 1.0  # ridge for what photos show and no portrait can; near 0 some si
 _NEWTON, _FLAT = 100, 1e-12  # steps of Newton's method at most; decrease of the dual at which it ends
 _STEP = 0.06  # of the numbers behind the traits of a portrait that is drawn anew near another
 _PARENTS, _DRAWN = 31, 32  # streams of training.seed
+_TOLD, _CLEAR, _MOST = 2.0, 3.0, 6  # standard errors, of noise and of weights on few portraits, of a trait named
 _MAP = "map."  # of the names of what is released
 
 
@@ -196,18 +197,23 @@ class Method(ReleasedOnce):
     def _draw(self, statistics: OrientationStatistics) -> None:
         """Put portraits into the generator, those of each class near parents that are weighted by its released mean."""
         (images, traits), num, seed = self._read_portraits(), self._run.model.codes, self._run.training.seed
-        mean, noise = statistics.means(self._released["sums"], self.plan.sums.noise_std)
+        sums, std = self._released["sums"], self.plan.sums.noise_std
+        (mean, noise), (counts, off) = statistics.means(sums, std), statistics.counts(sums, std)
         s, members = statistics.statistics(images), rows_of(traits, self._run.data, self.generator.classes)
         rng = torch.Generator().manual_seed(torch_seed(seed, _PARENTS))
-        parents = []
+        parents, told = [], []
         for row, own in enumerate(members):
-            weights = tilted(s[own], mean[row], float(noise[row]) ** 2 + _OUTSIDE)
+            ridge = float(noise[row]) ** 2 + _OUTSIDE
+            weights = tilted(s[own], mean[row], ridge)
             parents.append(own[torch.multinomial(weights, num, replacement=True, generator=rng)])
+            moved = moves({name: column[own] for name, column in traits.items()}, s[own], weights, ridge, noise[row])
+            told.append(Asked(images=float(counts[row].round()), images_std=round(off, 1), traits=moved))
         chosen = {name: column[torch.cat(parents)] for name, column in traits.items()}
         channels, side, _ = self.generator.image_shape
         near, drawn = portraits.near(chosen, _STEP, rng), torch_seed(seed, _DRAWN)
         images = portraits.draw(near, side, channels, drawn, device=self.device, progress=self.progress)
         self.generator.pictures.copy_(images.view(self.generator.pictures.shape))
+        self.generator.asked = tuple(told)
 
     @property
     def released_sums(self) -> ReleasedSums | None:
@@ -286,6 +292,32 @@ def tilted(s: Tensor, mean: Tensor, ridge: float) -> Tensor:
             length /= 2
         dual = dual - length * step
     return torch.softmax(s @ dual, 0)
+
+
+def moves(traits: Traits, s: Tensor, weights: Tensor, ridge: float, noise: Tensor) -> dict[str, list[float]]:
+    r"""Return the traits that weights move most: name -> mean before and after, and the noise on the latter.
+
+    Noise e on the released mean moves a weighted mean of a trait t, to first order, by
+    ``cov(t, s) (cov(s) + ridge)^-1 e``, with covariances under the weights. A trait is named that moves by more than
+    twice the standard deviation of that, and by more than three times what weights like these would move a trait that
+    has nothing to do with s, ``sd(t) |weights|``; six at most.
+
+    Args:
+        traits: Of N portraits.
+        s: (N, k) float64.
+        weights: (N,), of `tilted` with this ridge.
+        noise: Standard deviation on each number of the mean, 1 number.
+    """
+    columns = torch.stack(list(traits.values()), 1).double()
+    before, after, spread = columns.mean(0), weights @ columns, columns.std(0).clamp(min=1e-6)
+    centered = s - weights @ s
+    curvature = (centered * weights[:, None]).T @ centered + ridge * torch.eye(s.shape[1]).to(s)
+    slopes = torch.linalg.solve(curvature, (centered * weights[:, None]).T @ (columns - after))
+    stds, moved = float(noise) * slopes.norm(dim=0), (after - before).abs()
+    clear = (moved > _TOLD * stds) & (moved > _CLEAR * weights.norm() * spread)
+    order = [i for i in (moved / spread).argsort(descending=True).tolist() if clear[i]][:_MOST]
+    names = list(traits)
+    return {names[i]: [round(float(one[i]), 3) for one in (before, after, stds)] for i in order}
 
 
 # The audit: the sums of a small release, or those of a run -----------------------------------------------------------

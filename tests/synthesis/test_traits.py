@@ -1,6 +1,7 @@
 """Traits: the norm of what is summed, neighbors, the tilt, and a run from folders to a release of portraits."""
 
 import csv
+import json
 import math
 import shutil
 
@@ -16,12 +17,13 @@ from idpgan.data.images import Images, to_float
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
 from idpgan.kinds import verify
+from idpgan.models.checkpoint import build_described
 from idpgan.models.orientations import OrientationStatistics
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.run import RunFolder
 from idpgan.synthesis.moments import private_moments
-from idpgan.synthesis.traits import rows_of, tilted
+from idpgan.synthesis.traits import moves, rows_of, tilted
 from idpgan.training.config import build_config, load_method
 from tests.neighbors.watched import unpaid, watched
 from tests.portraits.made_head import made_head
@@ -200,6 +202,29 @@ def test_weights_bring_the_mean_where_it_was_released_and_no_further_than_the_ri
     torch.testing.assert_close(even, torch.full_like(even, 1 / 4000), rtol=1e-6, atol=0)
 
 
+def test_the_traits_that_weights_move_are_named_with_the_noise_that_repeated_releases_show():
+    rng = torch.Generator().manual_seed(7)
+    s = torch.randn(3000, 4, generator=rng, dtype=torch.float64)
+    traits = {
+        "open": s[:, 0].float(),
+        "turned": (s[:, 1] + torch.randn(3000, generator=rng)).float(),
+        "still": torch.ones(3000),
+    }
+    traits["other"] = torch.randn(3000, generator=rng)
+    mean, noise, ridge = torch.tensor([0.8, -0.6, 0.0, 0.0], dtype=torch.float64), torch.tensor([0.05]), 0.5
+    told = moves(traits, s, tilted(s, mean, ridge), ridge, noise)
+    assert list(told) == ["open", "turned"]
+    again = torch.stack([
+        tilted(s, mean + 0.05 * torch.randn(4, generator=rng, dtype=torch.float64), ridge) @ s[:, 0] for _ in range(200)
+    ])  # fmt: skip
+    before, after, std = told["open"]
+    assert before == pytest.approx(float(s[:, 0].mean()), abs=1e-3)
+    assert after == pytest.approx(float(again.mean()), abs=0.01)
+    assert std == pytest.approx(float(again.std()), rel=0.2)
+    drowned = moves(traits, s, tilted(s, mean, ridge), ridge, torch.tensor([5.0]))
+    assert drowned == {}
+
+
 # Which portraits serve a class ---------------------------------------------------------------------------------------
 
 
@@ -242,6 +267,31 @@ def test_a_run_releases_portraits_that_load_draw_and_verify(finished, monkeypatc
     held = to_float(generator.pictures.flatten(0, 1)).flatten(1)
     assert all(bool((image.flatten() == held).all(1).any()) for image in drawn)
     assert len(held.unique(dim=0)) > 6
+
+
+def test_the_card_says_in_words_what_was_asked_and_another_number_is_noticed(finished, tmp_path):
+    card = (finished.run.release / "README.md").read_text()
+    asked = json.loads((finished.run.release / "config.json").read_text())["generator"]["asked"]
+    assert len(asked) == 2
+    for name, one in zip(("calm", "happy"), asked, strict=True):
+        assert f"- {one['images']:,.0f} ± {one['images_std']:g} images of {name}: " in card
+        assert all(
+            f"`{trait}` from {numbers[0]:g} to {numbers[1]:g} ± " in card for trait, numbers in one["traits"].items()
+        )
+    generator = idpgan.load_generator(finished.run.release)
+    assert generator.asked[1].images == asked[1]["images"]
+    copy = shutil.copytree(finished.run.release, tmp_path / "copy")
+    (copy / "README.md").write_text(card.replace("images of calm", "images of happy"))
+    assert verify(copy).beside
+    forged = json.loads((copy / "config.json").read_text())
+    for odd in (
+        [asked[0]],
+        [asked[0], asked[1] | {"traits": {"[link](x)": [0.0, 1.0, 0.1]}}],
+        [asked[0] | {"images": None}] * 2,
+    ):
+        forged["generator"]["asked"] = odd
+        with pytest.raises(InputError, match="asked"):
+            build_described(forged["generator"], copy / "config.json")
 
 
 def test_a_finished_run_pays_and_changes_nothing_when_it_is_resumed(finished, tmp_path):

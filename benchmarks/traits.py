@@ -1,0 +1,152 @@
+"""What portraits drawn by method `traits` teach, beside portraits alone and beside a law with portraits moved onto it.
+
+python benchmarks/traits.py --data-root FACES --portraits FOLDER --out CELLS [--rows ROW ...] [--sets 0 1] [--seeds 0 1]
+
+FACES is a folder that `idpgan prepare --align eyes` made, with the columns person and expression; FOLDER is one of
+`idpgan people`, of the same size. People are split as in `people.py`: six eighths are private, one chooses settings,
+one judges. Each CNN is scored on both, and the scores on the last are written to sealed.jsonl, to be read once.
+
+Rows: "even" (the floor: portraits drawn near even parents, as method traits draws, and no private image is read),
+"traits:EPSILON" (configs/faces-aligned-traits.toml), "law:EPSILON" (what `idpgan init` proposes beside portraits:
+registered, a teacher, half of the images drawn by the law and half portraits moved onto it),
+"both:EPSILON" (of one budget: traits with 5 % of it, squared, and their portraits moved onto the law of the rest),
+"moved:EPSILON" (the same, moved portraits alone), "real".
+6,000 images of each row teach; pictures of a release are taken as they lie in it. What is there is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import people
+import torch
+from torch import Tensor
+
+from idpgan import portraits
+from idpgan.data.images import Images
+from idpgan.data.load import Split
+from idpgan.models.initialize import torch_seed
+from idpgan.privacy.tradeoff import gaussian_epsilon, gaussian_mu
+from idpgan.trainer import train_on
+from idpgan.training.config import build_config
+
+DELTA, SHARE = 1e-5, 0.05  # the share of traits where a law has the rest, of mu squared
+STEP = 0.06  # of synthesis.traits
+
+
+def released(epsilon: float, seed: int, private: Images, root: Path) -> Images:
+    """Return the pictures of a release of method traits, `people.NUM` in all."""
+    declared = {"name": "folder", "root": ".", "num_images": len(private), "image_size": private.image_shape[1]}
+    declared |= {"channels": private.image_shape[0], "classes": [*people.CLASSES], "label": ["expression"]}
+    declared |= {"public_root": str(root), "public_disjoint": True}
+    declared |= {"public_labels": {"neutral": "not smiling", "happiness": "smiling"}}
+    table = {
+        "data": declared,
+        "model": {"generator": "pictures", "codes": people.NUM // 2},
+        "method": {"name": "traits"},
+        "privacy": {"epsilon": epsilon, "delta": DELTA},
+        "training": {"seed": seed},
+    }
+    pool = alone(root, private)
+    nobody, private = private.select(torch.arange(0)), dataclasses.replace(private, identities=None)
+    method = train_on(build_config(table, "the row"), Split(pool, private, nobody, nobody))
+    return mixed(method.artifact(method.plan.config.release).generator.pictures, seed)
+
+
+def mixed(pictures: Tensor, seed: int) -> Images:
+    """Return pictures (2, N, C, H, W) as images in an order by chance."""
+    order = torch.randperm(2 * len(pictures[0]), generator=torch.Generator().manual_seed(seed))
+    labels = torch.arange(2).repeat_interleave(len(pictures[0]))
+    return Images(pictures.flatten(0, 1)[order], labels[order], people.CLASSES)
+
+
+def alone(root: Path, private: Images) -> Images:
+    """Return all portraits of the folder, in an order by chance."""
+    images, traits = portraits.read(root, private.image_shape)
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(0))
+    return Images(images[order], traits["smiling"].long()[order], people.CLASSES)
+
+
+def even(seed: int, private: Images, root: Path) -> Images:
+    """Return portraits near others that are chosen evenly: the floor."""
+    _, traits = portraits.read(root, private.image_shape)
+    rng = torch.Generator().manual_seed(torch_seed(seed, 91))
+    own = [torch.nonzero(traits["smiling"] == row)[:, 0] for row in range(2)]
+    parents = torch.cat([rows[torch.randint(len(rows), (people.NUM // 2,), generator=rng)] for rows in own])
+    near = portraits.near({name: column[parents] for name, column in traits.items()}, STEP, rng)
+    drawn = portraits.draw(near, private.image_shape[1], private.image_shape[0], torch_seed(seed, 92))
+    return mixed(drawn.view(2, -1, *private.image_shape), seed)
+
+
+def images_of(row: str, seed: int, private: Images, root: Path, out: Path) -> Images:
+    """Return what a row teaches by; a set that was drawn is kept."""
+    kept = out / f"{row.replace(':', '-')}-{seed}.npz"
+    if kept.is_file():
+        found = np.load(kept)
+        return Images(torch.tensor(found["images"]), torch.tensor(found["labels"]), people.CLASSES)
+    what, _, given = row.partition(":")
+    if what == "real":
+        images = people.mixed_up(private, people.NUM)
+    elif what == "even":
+        images = even(seed, private, root)
+    elif what == "traits":
+        images = released(float(given), seed, private, root)
+    else:
+        epsilon, public = float(given), alone(root, private)
+        if what != "law":
+            mu = gaussian_mu(epsilon, DELTA)
+            epsilon = round(gaussian_epsilon(mu * (1 - SHARE) ** 0.5, DELTA), 6)
+            public = images_of(f"traits:{gaussian_epsilon(mu * SHARE**0.5, DELTA):.6g}", seed, private, root, out)
+        how = "moved" if what == "moved" else "half"
+        images, _ = people.drawn(f"taught:{epsilon}:{how}", seed, private, public, out / "laws")
+    np.savez(kept, images=images.images.numpy(), labels=images.labels.numpy())
+    return images
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-root", type=Path, required=True)
+    parser.add_argument("--portraits", type=Path, required=True)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--rows", nargs="+", default=["even", "traits:10", "law:10", "traits:1", "law:1", "traits:0.2"])
+    parser.add_argument("--sets", nargs="+", type=int, default=[0])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1], help="of judges")
+    asked = parser.parse_args()
+    (asked.out / "laws").mkdir(parents=True, exist_ok=True)
+    photos = people.faces(asked.data_root)
+    private = people.of_group(photos, *sorted(set(range(people.GROUPS)) - {people.CHOOSE, people.JUDGE}))
+    chosen = {"choose": people.CHOOSE, "judge": people.JUDGE}
+    groups = {name: people.of_group(photos, group) for name, group in chosen.items()}
+    pixels, labels = (torch.cat([getattr(part, name) for part in groups.values()]) for name in ("images", "labels"))
+    both = Images(pixels, labels, people.CLASSES)
+    files = {name: asked.out / ("cells.jsonl" if name == "choose" else "sealed.jsonl") for name in groups}
+    print(
+        f"{len(private):,} private; " + ", ".join(f"{len(part):,} {name}" for name, part in groups.items()), flush=True
+    )
+    for number in asked.sets:
+        for row in asked.rows:
+            for seed in asked.seeds:
+                cell = {"row": row, "set": number, "seed": seed}
+                file = files["choose"]
+                done = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+                if any(cell.items() <= other.items() for other in done):
+                    continue
+                started, images = time.process_time(), images_of(row, number, private, asked.portraits, asked.out)
+                drawn, right = time.process_time(), people.told(images.select(torch.arange(people.NUM)), both, seed)
+                scores = right.split([len(part) for part in groups.values()])
+                took = {"drawn_s": round(drawn - started), "judged_s": round(time.process_time() - drawn)}
+                for name, score in zip(groups, scores, strict=True):
+                    with files[name].open("a") as lines:
+                        lines.write(
+                            json.dumps(cell | {"cnn": round(100 * float(score.float().mean()), 2)} | took) + "\n"
+                        )
+                print(json.dumps(cell | {"cnn": round(100 * float(scores[0].float().mean()), 2)} | took), flush=True)
+
+
+if __name__ == "__main__":
+    main()
