@@ -128,7 +128,7 @@ def train_and_judge(measured: Parts, method: str, epsilon: str, options: argpars
     trained = (run / "release" / "privacy.json").exists() or measured.add(
         f"{name}: train", [*idpgan("train"), *train, *root]
     )
-    judge = ["--only", "utility", "--classifier", "cnn", "--seeds", "1", "--device", options.device, *root]
+    judge = ["--full", "--only", "utility", "--classifier", "cnn", "--seeds", "1", "--device", options.device, *root]
     judge += ["--num", "100"] if options.quick else ["--num", "60000"]
     if trained:
         measured.add(f"{name}: judge", [*idpgan("evaluate"), str(run), *judge, "--json"])

@@ -64,6 +64,8 @@ def read_evaluation(path: Path) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     if document.get("format") != EVALUATION:
         raise SystemExit(f"{path} is not an evaluation: it does not say '{EVALUATION}'. Name a run's evaluation.json.")
+    if document.get("quick"):
+        raise SystemExit(f"{path} is a quick evaluation, and rows are by the whole protocol: --full.")
     return document
 
 

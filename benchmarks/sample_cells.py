@@ -230,6 +230,7 @@ def trained(cell: Cell, run: Path, arguments: argparse.Namespace) -> dict[str, A
         run,
         EvaluateOptions(
             data_root=arguments.data_root,
+            full=True,
             num=arguments.samples,
             seeds=arguments.judges,
             classifiers=tuple(arguments.classifiers),

@@ -119,7 +119,7 @@ def fitted_classifier(
         images.images,
         cast(Tensor, images.labels),
         config=config.model_copy(update={"epochs": epochs}),
-        on_epoch=lambda epoch: progress(what, epoch.number, epochs),
+        on_step=lambda done, total: progress(what, done, total),
     )
     return model
 

@@ -160,8 +160,7 @@ def measure_dpimagebench(
 
     def fit(name: str, seed: int) -> tuple[nn.Module, TrainedModel]:
         model = build_residual(networks[name], images.image_shape, len(images.classes), seed=seed).to(device)
-        what = f"dpimagebench: {name}, seed {seed}, epochs"
-        progress(what, 0, settings.epochs)
+        what = f"dpimagebench: {name}, seed {seed}, steps"
         with own_random_state(truth.device):  # dropout draws from torch's state
             torch.manual_seed(torch_seed(seed, _DROPOUT))
             return model, fit_classifier(
@@ -169,7 +168,7 @@ def measure_dpimagebench(
                 images.images,
                 cast(Tensor, images.labels),
                 config=settings.fit_config(seed),
-                on_epoch=lambda epoch: progress(what, epoch.number, settings.epochs),
+                on_step=lambda done, total: progress(what, done, total),
             )
 
     configs = {seed: settings.fit_config(seed).model_dump(mode="json") for seed in seeds}

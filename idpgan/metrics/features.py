@@ -221,7 +221,7 @@ def fit_named(
 ) -> tuple[Classifier, TrainedModel]:
     """Build the classifier of that name on a device and fit it to at least 3 labeled images.
 
-    ``progress`` is told ``what``, epochs done and epochs in all.
+    ``progress`` is told ``what``, steps done and steps in all.
 
     Raises:
         InputError: If the images are unlabeled or too few, or the fit diverges.
@@ -230,14 +230,12 @@ def fit_named(
         raise InputError(f"{what}: these images have no labels, and a classifier cannot be trained without them.")
     model = build_classifier(name, images.image_shape, len(images.classes), seed=seed).to(device)
     config = recipe(name, len(images), seed)
-    name = f"{what}, epochs"
-    progress(name, 0, config.epochs)
     return model, fit_classifier(
         model,
         images.images,
         images.labels,
         config=config,
-        on_epoch=lambda epoch: progress(name, epoch.number, config.epochs),
+        on_step=lambda done, total: progress(f"{what}, steps", done, total),
     )
 
 

@@ -20,7 +20,7 @@ from idpgan.progress import Progress, silent
 
 PROTOCOL = "inception-score/1"
 PRIVATE_NOTE = (
-    "computed with a classifier of all real training images, private ones included: "
+    "computed with a classifier of real training images, private ones included: "
     "for the curator only, covered by no epsilon, never to be put into release/"
 )
 FEW_IMAGES = 2048  # below, the score depends on the number of images more than on what they show

@@ -35,7 +35,7 @@ def fit_embedding(network: EmbeddingNet, public: Images, *, steps: int, seed: in
         public.labels,
         config=config,
         augment=augment,
-        on_epoch=lambda epoch: progress("public features, epochs", epoch.number, epochs),
+        on_step=lambda done, total: progress("public features, steps", done, total),
     )
 
 

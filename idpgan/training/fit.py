@@ -88,7 +88,7 @@ def fit_classifier(
     config: FitConfig | None = None,
     held_back: tuple[Tensor, Tensor] | None = None,
     augment: Augment | None = None,
-    on_epoch: Callable[[Epoch], None] | None = None,
+    on_step: Callable[[int, int], None] = lambda done, total: None,
 ) -> TrainedModel:
     """Fit a model to labeled images by cross-entropy, and keep the epoch that does best on held-back images.
 
@@ -102,6 +102,7 @@ def fit_classifier(
         labels: (N,) int64 in [0, K).
         held_back: Images and labels of a separate validation part; None takes ``config.held_back_share`` of `images`.
         augment: Changes a float batch of the training part, with its own generator on the device of the model.
+        on_step: Is told how many steps are done, and how many there are in all.
 
     Raises:
         InputError: If images and labels do not fit together or the model, are not finite, or are fewer than two.
@@ -122,7 +123,8 @@ def fit_classifier(
         order = order[torch.randperm(len(order), generator=rng).to(order.device)]
         losses = []  # 0-d, on the device
         model.train()
-        for index in order.tensor_split(num_batches):  # sizes differ by at most 1: no tiny last batch, none dropped
+        parts = order.tensor_split(num_batches)  # sizes differ by at most 1: no tiny last batch, none dropped
+        for step, index in enumerate(parts, 1):
             batch = _network_input(images[index], model)  # (B, ...)
             batch = batch if augment is None else augment(batch, augment_rng)
             loss = cross_entropy(model(batch), labels[index].to(batch.device, non_blocking=True))
@@ -133,12 +135,11 @@ def fit_classifier(
             if average is not None:
                 average.update(model)
             losses.append(loss.detach())
+            on_step((number - 1) * num_batches + step, config.epochs * num_batches)
         epoch = _judge(number, torch.stack(losses).mean(), judged, held_back)
         if epoch.rank > best.rank:
             best, weights = epoch, {name: tensor.detach().clone() for name, tensor in judged.state_dict().items()}
         history.append(epoch)
-        if on_epoch is not None:
-            on_epoch(epoch)
     model.load_state_dict(weights)
     return TrainedModel(model.eval(), tuple(history), best)
 

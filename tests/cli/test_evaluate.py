@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import typer
 from PIL import Image
-from scipy.stats import norm
+from scipy.stats import binomtest, norm
 from sklearn.datasets import load_digits
 
 from idpgan.commands import main
@@ -76,8 +76,8 @@ def npz(tmp_path, images):
 
 def test_all_of_it_as_json(run, npz, images):
     options = ("--data", "digits", "data.public_share=0.2", "data.confirm_public=true", "--ceiling", "--floor")
-    told = json.loads(run(npz, *options, "--seeds", 1, "--splits", 5, "--json"))
-    assert told["kind"] == "npz"
+    told = json.loads(run(npz, *options, "--full", "--seeds", 1, "--splits", 5, "--json"))
+    assert (told["kind"], told["quick"]) == ("npz", False)
     assert told["num_images"] == len(images["labels"])
     for name, num_images in (("utility", len(images["labels"])), ("ceiling", 1008), ("floor", 287)):
         assert told[name]["num_images"] == num_images
@@ -87,6 +87,7 @@ def test_all_of_it_as_json(run, npz, images):
     assert 1 < told["inception"]["mean"] <= 10
     assert len(told["inception"]["classifier_sha256"]) == 64
     assert "curator only" in told["notes"][0]
+    assert not any("quick" in note for note in told["notes"])
     assert told["data"]["public_share"] == 0.2
     assert told["fidelity"]["fid"] >= 0
     assert (told["fidelity"]["part"], told["fidelity"]["num_real"], told["fidelity"]["network"]) == (
@@ -98,11 +99,42 @@ def test_all_of_it_as_json(run, npz, images):
 
 
 def test_a_table_for_people(run, npz):
-    text = run(npz, "--data", "digits", "--seeds", 1, "--splits", 5, "--no-progress")
+    text = run(npz, "--data", "digits", "--full", "--seeds", 1, "--splits", 5, "--no-progress")
     scores = ("cnn", "resnet", "logistic", "these images", "majority", "inception score", "FID")
     for word in (*scores, "sha256", "curator only", "359 real test images"):
         assert word in text
     assert "ceiling" not in text
+
+
+def test_the_default_is_quick_and_says_so_with_its_interval(run, npz, images, monkeypatch):
+    monkeypatch.setattr("idpgan.metrics.quick.IMAGES", 200)
+    told = json.loads(run(npz, "--data", "digits", "--ceiling", "--json"))
+    utility = told["utility"]
+    assert (told["quick"], told["num_images"], utility["num_images"], told["ceiling"]["num_images"]) == (
+        True,
+        *3 * [200],
+    )
+    assert ([score["name"] for score in utility["scores"]], utility["seeds"]) == (["cnn"], [0])
+    assert utility["num_test"] == told["fidelity"]["num_real"] == 359  # all of those that judge
+    right = round(utility["scores"][0]["mean"] * 359)
+    low, high = binomtest(right, 359).proportion_ci(0.95, "exact")
+    assert told["notes"][-1] == (
+        "quick: 200 images of a kind at most; --full takes all, three classifiers and three fits of each: "
+        f"cnn {right / 359:.1%}, 95% interval {low:.1%} to {high:.1%}"
+    )
+    assert told["notes"][-1] in run(npz, "--data", "digits", "--ceiling").replace("\n", " ")
+    asked = ("--only", "utility", "--seeds", 2, "--classifier", "logistic")
+    again = json.loads(run(npz, "--data", "digits", *asked, "--json"))
+    assert (again["utility"]["seeds"], again["utility"]["scores"][0]["name"]) == ([0, 1], "logistic")
+    full = json.loads(run(npz, "--data", "digits", "--full", "--only", "fidelity", "--json"))
+    assert full["num_images"] == len(images["labels"])
+
+
+def test_a_quick_evaluation_draws_no_more_than_it_takes_but_what_is_asked_for(run, finished_run, monkeypatch):
+    monkeypatch.setattr("idpgan.metrics.quick.IMAGES", 50)
+    options = (finished_run / "release", "--data", "digits", "--only", "inception", "--splits", 1, "--json")
+    assert json.loads(run(*options))["num_images"] == 50
+    assert json.loads(run(*options, "--num", 70))["num_images"] == 70
 
 
 def test_a_run_is_measured_against_its_own_data_and_keeps_the_result(run, finished_run, tmp_path):
@@ -274,7 +306,6 @@ def test_the_result_can_be_kept_but_not_in_a_release(run, npz, finished_run, tmp
         (["--data", "digits", "--features", "inception-v3"], "nothing is downloaded"),
         (["--data", "digits", "--weights", "w.pth"], "go together"),
         (["--data", "digits", "--protocol", "dpbench"], "--protocol dpbench is unknown. Known: idpgan, dpimagebench"),
-        (["--data", "digits", "--full"], "--full is for --protocol dpimagebench"),
         (["--data", "digits", "--protocol", "dpimagebench", "--ceiling"], "--ceiling is not for --protocol dpimage"),
         (["--data", "digits", "--protocol", "dpimagebench", "--classifier", "cnn"], "--classifier is not for"),
         (["--config", "/nowhere.toml"], "nowhere"),

@@ -109,12 +109,12 @@ def test_known_results_come_from_the_cache(digits, tmp_path, monkeypatch):
             measure_utility(images, test, cache=Cache(tmp_path), **LOGISTIC)
 
 
-def test_progress_goes_from_0_to_all_epochs(digits):
+def test_progress_hears_of_every_step_of_a_fit(digits):
     heard = []
     measure_utility(digits.holdout, digits.test, progress=lambda *told: heard.append(told), what="floor", **LOGISTIC)
     what, done, total = zip(*heard, strict=True)
-    assert set(what) == {"floor: logistic, seed 0, epochs"}
-    assert list(done) == list(range(total[0] + 1))
+    assert set(what) == {"floor: logistic, seed 0, steps"}
+    assert list(done) == list(range(1, total[0] + 1))
 
 
 @pytest.mark.parametrize(

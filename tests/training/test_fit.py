@@ -66,10 +66,10 @@ def test_shuffled_labels_teach_nothing():
 @pytest.mark.trained
 def test_the_best_held_back_epoch_is_kept():
     images, labels = blobs(num=90)
-    held_back, heard = blobs(num=60, seed=1), []
+    held_back, steps = blobs(num=60, seed=1), [0]
     fitted = fit_classifier(  # later images are turned inside out: what was learned is lost again
         linear(), images, labels, config=FAST.model_copy(update={"epochs": 8, "batch_size": 8}), held_back=held_back,
-        augment=lambda batch, rng: batch if len(heard) < 2 else -batch, on_epoch=heard.append,
+        augment=lambda batch, rng: batch if steps[-1] < 24 else -batch, on_step=lambda done, total: steps.append(done),
     )  # fmt: skip
     assert fitted.best == max(fitted.history, key=lambda epoch: (epoch.held_back_accuracy, -epoch.held_back_loss))
     assert accuracy(fitted.model, *held_back) == fitted.best.held_back_accuracy
@@ -180,10 +180,12 @@ def test_the_host_waits_once_an_epoch_and_never_in_a_step(monkeypatch):
     assert counts[0] > 0  # else nothing was counted
 
 
-def test_progress_hears_of_every_epoch():
-    heard = []
-    fitted = fit_classifier(linear(), *blobs(), config=FAST, on_epoch=heard.append)
-    assert tuple(heard) == fitted.history
+def test_progress_hears_of_every_step():
+    """So that the time left is known after the second one, however long an epoch takes."""
+    heard, config = [], FitConfig(epochs=2, batch_size=10)
+    fit_classifier(linear(), *blobs(num=40), config=config, on_step=lambda *said: heard.append(said))
+    assert heard == [(done, len(heard)) for done in range(1, len(heard) + 1)]
+    assert len(heard) == 8  # a tenth of 40 is held back
 
 
 @settings(max_examples=25, deadline=None)
