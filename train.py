@@ -2,7 +2,7 @@
 
 import sys
 
-from idpgan.commands import main
+from idpgan.__main__ import main
 
 if __name__ == "__main__":
     main(["train", *sys.argv[1:]])

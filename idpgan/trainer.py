@@ -27,7 +27,7 @@ from safetensors import SafetensorError
 from idpgan.config import apply_overrides, dump_toml, load_table
 from idpgan.data.config import DataConfig, folders_of
 from idpgan.data.load import DataShape, Split, known_shape, load
-from idpgan.device import resolve_device
+from idpgan.device import computing_on, resolve_device
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import append_line, check_writable
 from idpgan.models.generator import Generator
@@ -150,7 +150,8 @@ def start(
     ledger = Ledger.of(planned.price, config.identity())
     with send_config(ranks, dump_toml(config)):  # refusals come before the folder exists
         split, method = _load_and_build(config, ledger, ranks, planned, split)
-    environment = describe_environment(str(resolve_device(config.training.device))) | {"processes": ranks.size}
+    environment = describe_environment(str(resolve_device(config.training.device)))
+    environment |= {"processes": ranks.size, "step_threads": planned.step_threads}
     toml = dump_toml(config)
     books = json.dumps(ledger.to_json(), indent=1) + "\n"
     if out is None:
@@ -284,17 +285,19 @@ def _fingerprint(config: RunConfig, split: Split) -> dict[str, str]:
 def _steps(split: Split, method: Method, run: RunFolder, ledger: Ledger, progress: Progress, **more: Any) -> Outcome:
     """Take the steps of a method in a folder."""
     planned: RunPlan = method.plan
-    config, fingerprint = planned.config, _fingerprint(planned.config, split)
-    return train(
-        method,
-        config=config.training,
-        ledger=ledger,
-        run=run,
-        fingerprint=fingerprint,
-        delta=planned.delta,
-        progress=progress,
-        **more,
-    )
+    config, fingerprint, threads = planned.config, _fingerprint(planned.config, split), torch.get_num_threads()
+    with computing_on(planned.step_threads):
+        return train(
+            method,
+            config=config.training,
+            ledger=ledger,
+            run=run,
+            fingerprint=fingerprint,
+            delta=planned.delta,
+            progress=progress,
+            prepare_threads=threads,
+            **more,
+        )
 
 
 def _train_and_release(

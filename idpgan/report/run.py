@@ -413,7 +413,7 @@ def _environment(known: Known) -> page.Content:
     settings = {"settings": known.run.config.read_text("utf-8", "replace")}
     try:
         written = parse_json(read_plain(known.run.environment, page.MOST_BYTES))
-        versions, commit, threads = written["versions"], written["git"], written["threads"]
+        versions, commit, threads = written["versions"], written["git"], written.get("step_threads", written["threads"])
         facts = [
             ("Versions", ", ".join([f"Python {written['python']}", *(f"{name} {v}" for name, v in versions.items())])),
             ("System", " ".join(map(str, written["platform"].values()))),

@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from idpgan.device import set_threads
+from idpgan.device import computing_on, set_threads
 from idpgan.errors import InputError
 from idpgan.files import pasted
 from idpgan.privacy.event import Event
@@ -60,6 +60,7 @@ def train(
     progress: Progress = silent,
     ranks: Ranks = ALONE,
     resumable: bool = False,
+    prepare_threads: int | None = None,
 ) -> Outcome:
     """Train until all steps are done, the budget is spent or a signal comes; continues a run that has a saved state.
 
@@ -72,6 +73,7 @@ def train(
         progress: Told of every step; its note at each tick is the epsilon charged so far.
         ranks: The processes that share the steps, seen by rank 0; the others `run_worker`.
         resumable: Whether features of private images are kept in the run's state until it ends.
+        prepare_threads: Of torch in `Method.prepare`; None = as many as in the steps: those that it computes on now.
 
     Raises:
         DivergedError: If a statistic or a weight is not finite or beyond 1e8 at a tick.
@@ -83,8 +85,10 @@ def train(
     # Setup: continue from the saved state, or do the one-time private reads; the ledger keeps them with their charge.
     store = StateStore(run, fingerprint, ledger, ranks.size, method.computation)
     recorder = stats.Recorder(run.stats, config.batch_size)
-    kept = method.kept = KeptFeatures(run.features, store.bound) if resumable else NOT_KEPT
-    upkeep = _Upkeep(method, config, ledger, store, recorder, delta, Leader(ranks), kept)
+    wide = prepare_threads or torch.get_num_threads()
+    with computing_on(wide):  # the bits of features depend on it
+        kept = method.kept = KeptFeatures(run.features, store.bound) if resumable else NOT_KEPT
+    upkeep = _Upkeep(method, config, ledger, store, recorder, delta, Leader(ranks), kept, wide)
     signals = distributed.StopSignals(at_once=True)
     try:
         with signals:
@@ -171,6 +175,7 @@ class _Upkeep:
     delta: float
     leader: Leader
     kept: KeptFeatures
+    prepare_threads: int
     saved_step: int = 0
 
     def resume_or_prepare(self, progress: Progress) -> int:
@@ -179,7 +184,8 @@ class _Upkeep:
         if saved is None:
             lost = self.ledger.state_digest is not None or self.ledger.position > self.ledger.released_position
             self.recorder.truncate(0)
-            self.method.prepare()
+            with computing_on(self.prepare_threads):
+                self.method.prepare()
             self.method.settle(False)
             if lost:  # steps were taken and the state is lost: all of them are repeated with fresh noise
                 self.ledger.repeat(self.ledger.released_position, self.method.paid_ahead(0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -26,6 +27,7 @@ from idpgan.privacy.precision import check_precision
 from idpgan.privacy.totals import Part, joint_events, total
 from idpgan.training.config import RunConfig
 
+_LARGE_STEP = 1 << 20  # numbers in the feature maps of a batch beside the images; benchmarks/busy.py
 _LEAST = 1.0  # below this figure the noise on a class is longer than the longest sum of its records
 
 
@@ -184,6 +186,16 @@ class RunPlan:
     def raw_read(self) -> Event:
         """The charge for a step that reads raw images without noise."""
         return Event.non_private(self.row.reason, Unit.IMAGE, Relation.REPLACE_ONE)
+
+    @property
+    def step_threads(self) -> int:
+        """Threads of torch in the steps: one where these are small, so that none waits for another at each operation.
+
+        It follows from sizes alone, so a resumed run takes as many. A user's ``OMP_NUM_THREADS`` stands.
+        """
+        threads, (_, height, width) = torch.get_num_threads(), self.shape.image_shape
+        numbers = self.config.training.batch_size * height * width * self.config.model.width
+        return threads if os.environ.get("OMP_NUM_THREADS") or numbers >= _LARGE_STEP else 1
 
     @property
     def signal(self) -> Signal | None:

@@ -214,14 +214,15 @@ def machine_fingerprint() -> dict[str, str]:
 
     Sums are added in an order that depends on the number of threads and on the kernels that the libraries choose for
     the processor. The same noise on a sum that differs in its last bits is two releases, not one. Where the number of
-    threads follows the machine's load, no two processes are equal.
+    threads follows the machine's load, no two processes are equal. One thread never asks how many cores there are.
     """
+    cores = str(sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count())
     return {
         "torch": str(torch.__version__),
         "build": hashlib.sha256(torch.__config__.show().encode()).hexdigest(),
         "threads": str(torch.get_num_threads()),
         "teams": secrets.token_hex(8) if teams_vary() else "as asked for",
-        "cores": str(sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
+        "cores": "any" if torch.get_num_threads() == 1 and not teams_vary() else cores,
         "libc": " ".join(platform.libc_ver()),
         "capability": torch.backends.cpu.get_cpu_capability(),
         "processor": _processor(),

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from idpgan.device import computing_on
 from idpgan.errors import InputError
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit
 from idpgan.training.state import SavedState, StateStore, machine_fingerprint, nonfinite, run_fingerprint
@@ -133,9 +134,13 @@ def test_an_older_state_another_machine_and_a_gpu_are_not_repeated_exactly(run, 
     assert not store_of(run).load().exact
     run.state.write_bytes(newest)
     if hasattr(os, "sched_getaffinity"):
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "sched_getaffinity", lambda _: {99})
-            assert not store_of(run).load().exact
+        for threads, exact in ((2, False), (1, True)):  # one thread computes the same on a machine of any width
+            with monkeypatch.context() as patch, computing_on(threads):
+                store_of(run).save(saved(step=2))
+                assert store_of(run).load().exact
+                patch.setattr(os, "sched_getaffinity", lambda _: {99})
+                assert store_of(run).load().exact == exact
+        store_of(run).save(saved(step=2))
     for name in ("MKL_CBWR", "OMP_THREAD_LIMIT", "GOMP_CPU_AFFINITY", "GLIBC_TUNABLES", "OMP_DYNAMIC"):
         monkeypatch.setenv(name, "true")
         assert not store_of(run).load().exact
