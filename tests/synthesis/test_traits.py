@@ -19,6 +19,7 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.kinds import verify
 from idpgan.models.checkpoint import build_described
 from idpgan.models.orientations import OrientationStatistics
+from idpgan.origin import with_releases
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.run import RunFolder
@@ -292,6 +293,25 @@ def test_the_card_says_in_words_what_was_asked_and_another_number_is_noticed(fin
         forged["generator"]["asked"] = odd
         with pytest.raises(InputError, match="asked"):
             build_described(forged["generator"], copy / "config.json")
+
+
+def test_portraits_of_a_release_are_moved_onto_a_law_and_the_total_counts_both(folders, finished, tmp_path):
+    """What traits cannot draw is moved: a release of gaussian on top, whose total is proven of both together."""
+    table = config(folders).model_dump(mode="json", exclude_unset=True)
+    data = {key: value for key, value in table["data"].items() if not key.startswith("public_root")}
+    data |= {"public_generator": str(finished.run.path), "public_disjoint": False, "public_labels": None}
+    on_top = table | {
+        "data": {key: value for key, value in data.items() if value is not None},
+        "model": {"generator": "gaussian", "latent_dim": 10, "simulator": "generator", "moved": 25},
+        "method": {"name": "gaussian"},
+        "privacy": {"epsilon": 4.0, "delta": 1e-3},
+    }
+    made = trainer.start(build_config(with_releases(on_top), "a test"), tmp_path / "run")
+    found = verify(made.run.release)
+    assert found.problems == ()
+    assert found.report.proven.epsilon <= 4 < found.report.total.epsilon <= 7
+    pictures = idpgan.load_generator(made.run.release).sample(6, seed=1)
+    assert pictures.shape == (6, 1, SIDE, SIDE)
 
 
 def test_a_finished_run_pays_and_changes_nothing_when_it_is_resumed(finished, tmp_path):
