@@ -397,22 +397,20 @@ class DPSGDPlan:
         return total, norms
 
     def statistics(self, losses: Tensor, norms: Tensor) -> dict[str, Tensor]:
-        """Average over the records of a step that counted, for the curator; empty if none counted.
+        """Average over the records of a step that counted, for the curator; no host waits.
 
         Args:
             losses: (B,).
             norms: (B,) before clipping; not finite where the record counted as zero.
+
+        Returns:
+            Each statistic as (value, 1), or zeros if no record counted: see `idpgan.training.stats.Recorder`.
         """
-        losses, norms = torch.stack([losses.detach().double(), norms]).cpu()  # the host waits once
+        losses, norms = losses.detach().double(), norms.double()
         counted = norms.isfinite() & losses.isfinite()
-        if not bool(counted.any()):
-            return {}
-        losses, norms = losses[counted], norms[counted]
-        return {
-            "loss": losses.mean(),
-            "gradient_norm": norms.mean(),
-            "clipped_share": (norms > self.clip_norm).double().mean(),
-        }
+        values = {"loss": losses, "gradient_norm": norms, "clipped_share": (norms > self.clip_norm).double()}
+        num, some = counted.sum().clamp(min=1), counted.any().double()
+        return {name: torch.stack([torch.where(counted, v, 0.0).sum() / num, some]) for name, v in values.items()}
 
     def noisy_step(self, optimizer: torch.optim.Optimizer, weights: Weights, sums: Weights, noise: Noise) -> None:
         """Set ``grad = (sum + N(0, (noise_multiplier clip_norm)^2)) / divisor``, and let the optimizer step.
@@ -427,16 +425,18 @@ class DPSGDPlan:
             noise: Drawn from on rank 0 alone.
 
         Raises:
-            ValueError: If the tensors do not fit together, or a sum is not whole or not below 2^53.
+            ValueError: If the tensors do not fit together, or a sum is not whole below 2^53 (on a GPU: NaN weights).
         """
         held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
         if list(weights) != list(sums) or held != {id(weight) for weight in weights.values()}:
             raise ValueError("weights, sums and the optimizer's parameters must be the same, in the same order.")
 
         def added(total: Tensor) -> Tensor:
-            if not bool((total.abs() <= 2.0**53).all() & (total == total.trunc()).all()):  # NaN fails it too
+            holds = (total.abs() <= 2.0**53).all() & (total == total.trunc()).all()  # NaN fails it too
+            if not is_gpu(total.device) and not bool(holds):  # a GPU would wait for the answer
                 raise ValueError("a sum of DP-SGD is not whole grid steps below 2^53: nothing is released.")
-            return (total + sent(self.grid_noise(len(total), noise), total.device).double()) * self.step
+            noisy = (total + sent(self.grid_noise(len(total), noise), total.device).double()) * self.step
+            return torch.where(holds, noisy, torch.nan)  # which ends a run at its next tick, before anything is saved
 
         self._set_gradients(weights, sums, added)
         for name, weight in weights.items():

@@ -146,7 +146,7 @@ class Recorder:
         self.batch_size = batch_size
         self.tick_step = 0
         self._sums: dict[str, Tensor] = {}  # float64, on the device
-        self._counts: dict[str, int] = {}
+        self._counts: dict[str, int | Tensor] = {}
         self._seconds_before = 0.0  # training time before the last resume
         self._tick_seconds = 0.0
         self._started = time.monotonic()
@@ -157,22 +157,25 @@ class Recorder:
         return self._seconds_before + time.monotonic() - self._started
 
     def add(self, stats: Stats) -> None:
-        """Add the statistics of one step, 0-d tensors; nothing waits for the device."""
+        """Add the statistics of one step, 0-d tensors; nothing waits for the device.
+
+        A statistic that a step may lack without the host's knowing is two numbers: (value, 1), or zeros.
+        """
         for name, value in stats.items():
-            if not isinstance(value, Tensor) or value.dim() != 0:
-                raise TypeError(f"statistic '{name}' must be a 0-d tensor, got {value!r}.")
-            if name in self._sums:  # a sum that was loaded lies on the CPU until it is used
-                self._sums[name] = self._sums[name].to(value.device) + value.detach()
-                self._counts[name] += 1
-            else:
-                self._sums[name] = value.detach().to(torch.float64, copy=True)
-                self._counts[name] = 1
+            if not isinstance(value, Tensor) or value.shape not in ((), (2,)):
+                raise TypeError(f"statistic '{name}' must be a 0-d tensor, or a value and its count, got {value!r}.")
+            added, count = value.detach().double().unbind() if value.dim() else (value.detach().double(), 1)
+            total, so_far = self._sums.get(name), self._counts.get(name, 0)
+            # a sum that was loaded lies on the CPU until it is used
+            self._sums[name] = added.clone() if total is None else total.to(value.device) + added
+            self._counts[name] = (so_far.to(value.device) if isinstance(so_far, Tensor) else so_far) + count
 
     def tick(self, step: int, *, epsilon: float, delta: float, generator: nn.Module) -> Tick:
         """Close the interval since the last tick: move the averages to the host and start anew. Writes nothing."""
         names = list(self._sums)
         first = max(self._sums.values(), key=lambda total: total.device.type != "cpu", default=torch.zeros(()))
-        sums = torch.stack([total.to(first.device) for total in self._sums.values()]).tolist() if names else []
+        parts = [*self._sums.values(), *map(torch.as_tensor, self._counts.values())]
+        sums = torch.stack([part.to(first) for part in parts]).view(2, -1).T.tolist() if names else []  # one wait
         seconds = self.seconds
         speed = (step - self.tick_step) / max(seconds - self._tick_seconds, 1e-9)
         tick = Tick(
@@ -182,7 +185,7 @@ class Recorder:
             seconds=seconds,
             steps_per_second=speed,
             images_per_second=speed * self.batch_size,
-            stats={name: total / self._counts[name] for name, total in zip(names, sums, strict=True)},
+            stats={name: total / count for name, (total, count) in zip(names, sums, strict=True) if count},
             generator=generator,
         )
         self._sums, self._counts = {}, {}

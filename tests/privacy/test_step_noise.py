@@ -65,3 +65,11 @@ def test_what_is_released_is_whole_and_the_sum_only_moves_it():
 def test_a_sum_that_is_not_whole_is_not_released(bad):
     with pytest.raises(ValueError, match="nothing is released"):
         step_of(torch.tensor([1.0, bad]).double())
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 0.5, 2.0**54])
+def test_a_gpu_does_not_wait_to_see_a_sum_that_is_not_whole_and_no_weight_outlives_it(bad, monkeypatch):
+    monkeypatch.setattr("idpgan.privacy.dpsgd.is_gpu", lambda device: True)
+    monkeypatch.setattr("idpgan.privacy.dpsgd.sent", lambda tensor, device: tensor)
+    assert step_of(torch.tensor([1.0, bad]).double()).isnan().all()
+    assert step_of(torch.tensor([1.0, 2.0]).double()).isfinite().all()

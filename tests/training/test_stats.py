@@ -102,6 +102,17 @@ def test_a_resumed_record_goes_on_with_its_averages_and_its_clock(tmp_path, monk
     assert second.seconds == 4
 
 
+def test_a_step_without_a_value_does_not_count(tmp_path):
+    recorder = Recorder(tmp_path / "stats.jsonl", 1)
+    recorder.add({"loss": torch.tensor([4.0, 1.0]), "never": torch.zeros(2), "always": torch.tensor(1.0)})
+    state = recorder.state()
+    resumed = Recorder(tmp_path / "stats.jsonl", 1)
+    resumed.load_state(state)
+    for value in ([0.0, 0.0], [2.0, 1.0]):
+        resumed.add({"loss": torch.tensor(value), "never": torch.zeros(2), "always": torch.tensor(4.0)})
+    assert tick(resumed, 3).stats == {"loss": 3.0, "always": 3.0}
+
+
 def test_truncation_keeps_the_bytes_of_what_stays_and_drops_half_a_line(tmp_path):
     path = tmp_path / "stats.jsonl"
     lines = [json.dumps({"step": step, "loss": 0.1 + step / 3}) + "\n" for step in (5, 10, 15)]
