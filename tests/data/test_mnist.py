@@ -172,3 +172,16 @@ def test_real_mnist():
     train = torch.cat([split.public.images, split.private.images, split.holdout.images]).double() / 255
     assert train.mean().item() == pytest.approx(0.1307, abs=5e-5)  # the constants of torchvision's examples
     assert train.std().item() == pytest.approx(0.3081, abs=5e-5)
+
+
+def test_images_are_padded_with_black_to_32_where_the_config_says_so(tmp_path):
+    config = write(tmp_path).model_copy(update={"image_size": 32})
+    assert describe(config).image_shape == (1, 32, 32)
+    images, test, _ = read(config)
+    plain, plain_test, _ = read(DataConfig(name="mnist", root=tmp_path, image_size=28))
+    for padded, unpadded in ((images.images, plain.images), (test.images, plain_test.images)):
+        assert torch.equal(padded[..., 2:30, 2:30], unpadded)
+        assert int(padded.long().sum()) == int(unpadded.long().sum())
+    with pytest.raises(DataError, match="image_size = 30, but the images of 'mnist' are 28 x 28") as e:
+        describe(config.model_copy(update={"image_size": 30}))
+    assert "\n" not in str(e.value)

@@ -1,4 +1,4 @@
-"""`mnist`: LeCun's digits, 28 x 28, in four IDX files; `fashion_mnist.py` is another set in files of these names.
+"""`mnist`: LeCun's digits, 28 x 28 or padded to 32 x 32, in four IDX files; so is the set of `fashion_mnist.py`.
 
 The files, gzipped or not, lie in the data root, in its folder of the source's name, or where torchvision puts them
 (``MNIST/raw``). If none is there, torchvision downloads them. The root may be read-only: files
@@ -31,7 +31,7 @@ from idpgan.device import check_memory
 from idpgan.errors import DataError
 from idpgan.host import Shared
 
-SIDE = 28  # px
+SIDE, PADDED = 28, 32  # px; padded with black to every side, as LeCun and, with him, Shokri and Shmatikov feed networks
 TRAIN = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte")
 TEST = ("t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
 DOWNLOAD_TIMEOUT = 30  # seconds without a response
@@ -52,15 +52,16 @@ class IdxFiles(NamedTuple):
 
     def find(self, config: DataConfig) -> DataSet:
         """Return the counts in the files' headers; before a download, which loading begins with, the published ones."""
+        side = PADDED if config.sides == (PADDED, PADDED) else SIDE  # others are refused as of any source
         root, files = config.data_root, self._located(config.data_root)
         train, test = 60_000, 10_000
         if files is not None:
             train, test = (_shape(files[part[0]], ndim=3)[0] for part in (TRAIN, TEST))
-        facts = PublicFacts(train, test, (1, SIDE, SIDE), self.classes)
-        return DataSet(facts, lambda progress: self._load(files or self._download(root)))
+        facts = PublicFacts(train, test, (1, side, side), self.classes)
+        return DataSet(facts, lambda progress: self._load(files or self._download(root), side))
 
-    def _load(self, files: Mapping[str, Path]) -> Read:
-        """Return the training and the test images, uint8 (N, 1, 28, 28).
+    def _load(self, files: Mapping[str, Path], side: int) -> Read:
+        """Return the training and the test images, uint8 (N, 1, side, side).
 
         Raises:
             DataError: If a file is truncated, not IDX, or of another shape, or if images and labels differ in number.
@@ -72,7 +73,9 @@ class IdxFiles(NamedTuple):
             images, labels = _read_idx(image_file, ndim=3), _read_idx(label_file, ndim=1).long()
             if len(images) != len(labels):
                 raise DataError(f"{image_file} holds {len(images)} images, but {label_file} {len(labels)} labels.")
-            part, wrong = labeled(images.unsqueeze(1), labels, self.classes, label_file)
+            around = [(side - SIDE) // 2] * 4
+            padded = torch.nn.functional.pad(images.unsqueeze(1), around)
+            part, wrong = labeled(padded, labels, self.classes, label_file)
             parts.append(part)
             refused += wrong
         warn_of_null(refused, sum(map(len, parts)))
