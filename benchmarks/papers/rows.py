@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import shlex
 import subprocess
 import sys
@@ -111,7 +112,7 @@ def run(rows: list[dict[str, Any]], seconds: float, jobs: int = 1) -> int:
     for row in rows:
         if row["command"]:
             commands.setdefault(row["command"], []).append(row["row"])
-    started, bad, took = time.monotonic(), 0, dict[str, float]()
+    started, busy, bad, took = time.monotonic(), cpu_seconds(), 0, dict[str, float]()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
 
         def shown(command: str) -> tuple[str, float]:
@@ -124,10 +125,19 @@ def run(rows: list[dict[str, Any]], seconds: float, jobs: int = 1) -> int:
             took[command] = lasted
             print(f"{said}, {lasted:.0f} s: rows {', '.join(map(str, commands[command]))}: {command}", flush=True)
     slowest = sorted(took, key=lambda command: -took[command])[:SLOWEST]
-    print(f"{len(commands) - bad} of {len(commands)} commands in {time.monotonic() - started:.0f} s, the slowest:")
+    print(
+        f"{len(commands) - bad} of {len(commands)} commands in {time.monotonic() - started:.0f} s by the clock, "
+        f"{cpu_seconds() - busy:.0f} s of processors; the slowest:"
+    )
     for command in slowest:
         print(f"{took[command]:5.0f} s  {command}")
     return bad
+
+
+def cpu_seconds() -> float:
+    """Return the processor seconds of all commands that have ended: what the clock says of an idle machine."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def said_of(arguments: list[str], left: float) -> str:

@@ -189,10 +189,10 @@ def score(likeness: Tensor) -> Tensor:
     r"""Return the paper's score of similarities in [0, 1], ``1 / (1 - likeness + c)``, c = 0.001.
 
     Sensitivity. The score lies in [1 / (1 + c), 1 / c] and both ends are reached, so it moves by at most
-    `SCORE_SENSITIVITY` = 1 / (c (1 + c)) = 999.001, and by 998.9 where one of 56 pixels goes from black to white beside
-    a black first window: that window was equal to the first and no longer is. The paper takes 1, "because deleting or
-    adding a record only affects one count". A draw that it calls epsilon is therefore 999 epsilon, by the exponential
-    mechanism's proof.
+    `SCORE_SENSITIVITY` = 1 / (c (1 + c)) = 999.001: by all of that where one of 56 pixels goes from black to white
+    beside a black first window, which the window was equal to. The paper takes 1, "because deleting or adding a record
+    only affects one count". A draw that it calls epsilon is therefore 999 epsilon, by the exponential mechanism's
+    proof.
     """
     return 1 / (1 - likeness + _SMALL_NUMBER)
 

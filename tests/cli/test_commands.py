@@ -322,19 +322,34 @@ def test_a_gpu_that_is_not_here_is_refused_before_anything_is_written(run, finis
     assert not out.exists()
 
 
-CHECKPOINTS = sorted((Path(__file__).parents[2] / "checkpoints").iterdir())
+ROOT = Path(__file__).parents[2]
+CHECKPOINTS = sorted(path for path in (ROOT / "checkpoints").iterdir() if path.is_dir())
+OF_0_1_0 = sorted((ROOT / "tests" / "release" / "checkpoints-0.1.0").iterdir())
+WITHOUT_PRIVACY = ("faces-idp-gan-published-eps1", "faces-wgan-gp")  # of drawn faces, who are nobody
 
 
-@pytest.mark.parametrize("release", CHECKPOINTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("release", [*CHECKPOINTS, *OF_0_1_0], ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_the_released_generators_that_come_with_the_package_verify(run, release):
     code, out, _ = run("verify", release, "--json")
     report = json.loads(out)["report"]
-    assert (code, report["private"], report["proven"]["unit"]) == (0, True, "image")
-    budget = float(release.name.rpartition("-eps")[2])
-    assert report["audited"]["epsilon"] < report["proven"]["epsilon"] <= budget
+    assert (code, report["private"]) == (0, release.name not in WITHOUT_PRIVACY)
+    if report["private"]:
+        assert report["proven"]["unit"] == "image"
+        budget = float(release.name.rpartition("-eps")[2])
+        assert report["audited"]["epsilon"] < report["proven"]["epsilon"] <= budget
+    else:
+        assert report["proven"] is None or report["proven"]["epsilon"] == "inf"
+        assert "NOT private" in (release / "README.md").read_text(encoding="utf-8")
+        assert json.loads((release / "config.json").read_text(encoding="utf-8"))["settings"]["data"]["name"] == "faces"
     generator = idpgan.load_generator(release)
     assert generator.sample(2, seed=1).shape == (2, *generator.image_shape)
     assert sum(file.stat().st_size for file in release.iterdir()) < 1_100_000
+
+
+def test_what_comes_with_the_package_is_of_one_late_version():
+    versions = {json.loads((path / "privacy.json").read_text(encoding="utf-8"))["idpgan"] for path in CHECKPOINTS}
+    assert {version.partition("+")[0] for version in versions} == {"0.4.0"}
+    assert {*WITHOUT_PRIVACY, "faces-dp-gan-eps10"} < {path.name for path in CHECKPOINTS}
 
 
 @pytest.mark.parametrize("place", ["state/ledger.json", "release/scores.json", "config.toml", "log.txt"])

@@ -218,7 +218,7 @@ def quick_benchmark(monkeypatch):
 
 
 def test_the_other_protocol_states_epsilon_at_its_own_delta(run, quick_benchmark):
-    release = Path(__file__).parents[2] / "checkpoints" / "digits-aggregate-eps10"
+    release = Path(__file__).parents[1] / "release" / "checkpoints-0.1.0" / "digits-aggregate-eps10"
     told = json.loads(run(release, "--protocol", "dpimagebench", "--num", 60, "--json"))
     assert [score["name"] for score in told["dpimagebench"]["scores"]] == ["resnet", "wrn", "resnext"]
     assert (told["dpimagebench"]["num_images"], told["dpimagebench"]["seeds"]) == (60, [0])
