@@ -23,6 +23,7 @@ from torch import Tensor
 
 from idpgan.device import by_device, is_gpu
 from idpgan.privacy.clip_groups import ClipGroups
+from idpgan.privacy.precision import products_dtype
 
 _SHORT_RUN = 16  # numbers of a patch that lie side by side; below, patches are copied place by place
 SLACK = 1e-5  # norms are clipped to C (1 - SLACK): rounding then never reaches C
@@ -336,7 +337,7 @@ class Outer(LayerGradient):
         super().__init__(weight)
         if len({call.groups for call in calls}) > 1:  # their parts do not fit together
             raise RuntimeError("a weight is in convolutions of unequal groups.")
-        self._calls, self._dtype = calls, weight.dtype
+        self._calls, self._dtype = calls, products_dtype(weight.dtype)
 
     def write_rows(self, records: slice, out: Tensor) -> None:
         """See `LayerGradient`."""

@@ -95,8 +95,21 @@ def products_in(precision: Precision) -> AbstractContextManager[Any]:
     return _InBfloat16() if precision == "bf16" else contextlib.nullcontext()
 
 
+def products_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return in which numbers a product of such factors is computed here: what is multiplied out later keeps to it."""
+    return torch.bfloat16 if dtype == torch.float32 and _inside.depth else dtype
+
+
 class _InBfloat16(TorchFunctionMode):
     """Rounds the float32 factors of products to bfloat16, also those of their gradients, and returns float32."""
+
+    def __enter__(self) -> Any:
+        _inside.depth += 1
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> Any:
+        _inside.depth -= 1
+        return super().__exit__(*error)
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -118,7 +131,13 @@ def attention_by(*kernels: SDPBackend) -> Iterator[None]:
         yield
 
 
-_lock, _kernels = threading.Lock(), threading.RLock()
+class _Depth(threading.local):
+    """How many blocks of bfloat16 a thread is in."""
+
+    depth = 0
+
+
+_lock, _kernels, _inside = threading.Lock(), threading.RLock(), _Depth()
 _blocks, _of_host = dict[object, tuple[int, str]](), list[Any]()  # open blocks of `gpu_products`; what was set before
 _PRODUCTS = {
     functional.linear,

@@ -7,7 +7,7 @@ from idpgan.config import load_table
 from idpgan.data.load import DataShape, Sizes
 from idpgan.errors import ConfigError
 from idpgan.privacy import DPSGDPlan
-from idpgan.privacy.precision import check_precision, full_precision
+from idpgan.privacy.precision import check_precision, full_precision, products_dtype
 from idpgan.training.config import build_config
 from idpgan.training.plan import plan_run
 from tests.privacy.clipped import clipped
@@ -64,6 +64,26 @@ def test_in_bfloat16_what_a_record_adds_hangs_on_no_other_record(name):
     along = torch.nn.functional.cosine_similarity(*rows)
     assert bool((along > 0.98).all())
     assert bool((along < 1 - 1e-9).all())  # else nothing was rounded
+
+
+def test_in_bfloat16_the_products_of_each_record_are_bfloat16_too():
+    loss, weights, records = network_loss("linear on rows")
+    seen = []
+
+    def watched(left, right, **arguments):
+        seen.append((left.dtype, right.dtype))
+        return multiplied(left, right, **arguments)
+
+    multiplied = torch.bmm
+    for precision, dtype in (("float32", torch.float32), ("bf16", torch.bfloat16)):
+        tiles = PLAN.tiles(loss, weights, [part[:1] for part in records], num=NUM, most=8, precision=precision)
+        seen.clear()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch, "bmm", watched)
+            contributions(loss, weights, records, INDEX, tiles)
+        assert seen
+        assert {*seen} == {(dtype, dtype)}
+    assert products_dtype(torch.float32) == torch.float32  # nothing stays behind
 
 
 def test_a_precision_that_is_not_there_is_refused():
