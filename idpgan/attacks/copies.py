@@ -27,6 +27,7 @@ from idpgan.progress import Progress, silent
 FALSE_ALARMS = 0.01  # share of the others that is taken for copies, at most
 LEAST_CORRELATION = 0.7  # of a copy
 CERTAIN, LEAST_CERTAIN = 0.9, 10  # correlation of copies that need no test; least synthetic images that are such ones
+APART = 0.4  # by so much above the best of the others, a smaller one is certain too, down to 0.8: scaling blurs a copy
 FLAT = 4.0  # grey levels of standard deviation, below which an image shows nothing that could be recognized
 ORIENTATIONS = tuple(
     mirror + turn
@@ -91,7 +92,7 @@ class Copies:
         One that is equal is one, where none of the others is. Changed ones fit better than any of the others does, and
         are ten synthetic images at least: what looks like a copy may be one that looks like a burst.
         """
-        threshold = max(CERTAIN, self.highest_of_others)
+        threshold = max(CERTAIN - 0.1, min(CERTAIN, self.highest_of_others + APART), self.highest_of_others)
         found = (self.correlations > threshold) | self.equal
         several = len(self.places[found].unique()) >= LEAST_CERTAIN
         if bool(self.equal_of_others.any()) or not (several or bool(self.equal.any())):

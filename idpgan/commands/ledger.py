@@ -201,7 +201,8 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
         InputError: If a folder is missing, or a ledger cannot be used.
         DataError: If the folder cannot be listed.
     """
-    from idpgan.privacy.folder_ledger import FolderLedger, chains, ledger_of, moved, places_of, total
+    from idpgan.data.image_files import places_of
+    from idpgan.privacy.folder_ledger import FolderLedger, chains, ledger_of, moved, total
     from idpgan.privacy.guarantee import Relation
 
     for path in (folder, *places):

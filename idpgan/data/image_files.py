@@ -12,6 +12,7 @@ Left out of every folder (`entries`, `walk`): names that begin with a dot, what 
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import itertools
 import logging
@@ -105,6 +106,16 @@ def walk(folder: Path, *, ledgers: bool = False) -> list[Path]:
         wanted = [name for name in filter(_is_visible, names) if name.endswith(LEDGER) == ledgers]
         files += [os.path.join(place, name) for name in wanted]
     return [Path(file) for file in sorted(files, key=os.path.split)]
+
+
+def places_of(root: Path) -> set[tuple[Path, Path]]:
+    """Return the folders below a folder that hold files, as they are named and as they lie, whatever links lead there.
+
+    Raises:
+        DataError: If the folder cannot be listed.
+    """
+    real = functools.cache(Path.resolve)
+    return {(path.parent, path.resolve().parent if path.is_symlink() else real(path.parent)) for path in walk(root)}
 
 
 def leftovers(root: Path, suffixes: Sequence[str] = EXTENSIONS) -> dict[str, int]:

@@ -459,7 +459,9 @@ def _limits(pixels: np.ndarray[Any, Any], given: Range, what: str, private: bool
         )
     if given == AUTO:
         finite = pixels[np.isfinite(pixels)]
-        low, high = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+        if not finite.size:
+            raise DataError(f"{what}: none of the numbers is finite, all are NaN or infinite. Give pixels.")
+        low, high = float(finite.min()), float(finite.max())
         if 0 <= low <= 0.05 and 0.5 < high <= 1:
             return RANGES["unit"]
         if -1 <= low <= -0.5 and high <= 1:

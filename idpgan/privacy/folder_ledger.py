@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from idpgan import files
-from idpgan.data.image_files import LEDGER, walk
+from idpgan.data.image_files import LEDGER, places_of, walk
 from idpgan.errors import InputError
 from idpgan.privacy import books, totals
 from idpgan.privacy.event import Event
@@ -294,16 +294,6 @@ def ledger_of(folder: Path) -> Path:
     return real.with_name(real.name + LEDGER)
 
 
-def places_of(root: Path) -> set[tuple[Path, Path]]:
-    """Return the folders below a folder that hold files, as they are named and as they lie, whatever links lead there.
-
-    Raises:
-        DataError: If the folder cannot be listed.
-    """
-    real = functools.cache(Path.resolve)
-    return {(path.parent, path.resolve().parent if path.is_symlink() else real(path.parent)) for path in walk(root)}
-
-
 def chains(
     folder: Path, own: FolderLedger, runs: Mapping[Path, Sequence[FolderLedger]] | None = None
 ) -> tuple[Chain, ...]:
@@ -385,17 +375,26 @@ def _knows(ledger: FolderLedger, folder: Path) -> bool:
     return any(number in ledger.known and ledger.path.stat().st_dev == disk for number, disk in _on_disk(folder))
 
 
+def _known_by(ledger: FolderLedger, place: Path) -> list[Path]:
+    """Return the real folders that a ledger knows, whatever their names: this one, those around it, or inside it."""
+    ways, home = [place, *place.parents], _home(ledger)
+    if home not in ways and not home.is_relative_to(place):
+        inside = {way for _, real in places_of(place) for way in (real, *real.parents) if way.is_relative_to(place)}
+        ways += sorted(inside - {place})
+    return [way for way in ways if _knows(ledger, way)]
+
+
 def moved(folder: Path, reached: Sequence[Chain]) -> Iterator[str]:
-    """Say which ledgers in the chains of a folder are of before it, or a folder around it, was renamed or moved.
+    """Say which ledgers in the chains of a folder are of before it, or one around or inside it, was renamed or moved.
 
     And say where the folder's own ledger, by its name, was begun for another folder.
     """
     place, own = folder.resolve(), reached[0][0]
     for ledger in {ledger.path: ledger for chain in reached for ledger in chain}.values():
-        for around in (place, *place.parents):
-            if _knows(ledger, around) and ledger.path != ledger_of(around):
+        for known in _known_by(ledger, place):
+            if ledger.path != ledger_of(known):
                 yield (
-                    f"{around} was {ledger.path.with_name(ledger.folder)}, whose ledger counts (charges: "
+                    f"{known} was {ledger.path.with_name(ledger.folder)}, whose ledger counts (charges: "
                     f"{len(ledger.publications)}{f', the limit {ledger.limit.guarantee}' if ledger.limit else ''}). If "
                     f"these are other images, move {ledger.path} away."
                 )
@@ -480,13 +479,17 @@ def _refuse_unseen(folder: Path, own: FolderLedger, limited: Sequence[FolderLedg
             f"the limit on {limited[0].path} counts what stands beside the folders, not {own.path}. Leave --ledger out."
         )
     for ledger in limited:
-        home = ledger.path.parent.resolve() / ledger.path.name.removesuffix(LEDGER)
-        former = any(_knows(ledger, way) for way in (place, *place.parents))
-        if not former and not place.is_relative_to(home) and not home.is_relative_to(place):
+        home = _home(ledger)
+        if not (place.is_relative_to(home) or home.is_relative_to(place) or _known_by(ledger, place)):
             raise LimitError(
                 f"{folder} leads by a link to images of {home}, whose limit would not see this charge. Name that "
                 "folder itself, or remove the link."
             )
+
+
+def _home(ledger: FolderLedger) -> Path:
+    """Return the folder that a ledger is beside, by its name."""
+    return ledger.path.parent.resolve() / ledger.path.name.removesuffix(LEDGER)
 
 
 def _canonical(path: Path) -> Path:

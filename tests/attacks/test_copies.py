@@ -154,7 +154,7 @@ def shots(scenes, seed):
     return rounded(images + 6 * torch.randn(images.shape, generator=torch.Generator().manual_seed(seed)))
 
 
-@pytest.mark.parametrize("change", ["mirrored, not turned", "cropped", "JPEG"])
+@pytest.mark.parametrize("change", ["mirrored, not turned", "cropped", "scaled", "JPEG"])
 def test_copies_of_members_are_said_where_images_hang_together_and_no_statistic_holds(change):
     """The list comes first, and fails a gate; the statistics are not made, and the note says what they ask for."""
     members, others = shots(MEMBERS[:15], 6), shots(OTHERS[:15], 7)

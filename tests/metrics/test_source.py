@@ -80,7 +80,7 @@ def test_an_ambiguous_range_is_refused_unless_it_is_declared(save, low, high):
 BAD = {
     "no images": ({"labels": np.zeros(6, int)}, "no array 'images'"),
     "empty": ({"images": pixels(0)}, "no images"),
-    "NaN": ({"images": np.full((6, *GREY), np.nan)}, "is not clear"),
+    "NaN": ({"images": np.full((6, *GREY), np.nan)}, "none of the numbers is finite"),
     "infinity": ({"images": np.where(pixels() > 250, np.inf, pixels() / 255)}, "6 of 6 images, .* not finite"),
     "float 0 to 255": ({"images": pixels() * 1.0}, r"\[0, 255\], and what is black .* \"bytes\" for \[0, 255\]"),
     "not clipped": ({"images": pixels() / 255 * 1.5 - 0.2}, "clip what lies outside"),

@@ -232,6 +232,30 @@ def test_a_limit_goes_with_its_folder_under_another_name(folders, caplog):
     pay(beside, row(9.0))
 
 
+@pytest.mark.parametrize("named", ["published", "published/photos", "published/s1/deeper"])
+def test_a_limit_goes_with_its_folder_into_a_published_one(folders, tmp_path, caplog, named):
+    """Failed before: the folder around it was refused for good, as if a link led there."""
+    faces, published = folders[0], tmp_path / "published"
+    (published / "s1").mkdir(parents=True)
+    (published / "s1" / "1.png").touch()
+    limit(faces)
+    pay(faces, row(1.0))
+    pay(published, row(0.5))
+    inside = faces.rename(tmp_path / named / ("x" if named == "published" else ""))
+    for place in (published, inside, inside / "s1"):
+        with pytest.raises(LimitError, match=r"faces\.ledger\.json.* spent is epsilon = 1.5, asked epsilon = 2 "):
+            pay(place, row(2.0))
+    pay(published, row(1.0))
+    assert f"{inside} was {faces}, whose ledger counts (charges: 1" in caplog.text
+    with pytest.raises(LimitError):
+        pay(inside, row(1.0))  # what was paid around it counts
+    pay(inside, row(0.5))
+    beside = tmp_path / "published" / "s2"
+    beside.mkdir()
+    (beside / "1.png").touch()
+    pay(beside, row(9.0))  # negative control: other images
+
+
 @pytest.mark.parametrize("unreadable", ["damaged", "of a later version"])
 def test_a_limit_that_cannot_be_read_is_not_passed_by_a_folder_that_may_have_its_name(folders, unreadable):
     """Failed before: the folder under another name was charged as if there had been no limit."""
