@@ -252,11 +252,18 @@ def _adapted(facts: Facts, base: Path, data: Mapping[str, object]) -> dict[str, 
     from idpgan.data.load import Split
     from idpgan.device import resolve_device
     from idpgan.models.pipeline_folder import is_pipeline
+    from idpgan.origin import of_generator
     from idpgan.synthesis import diffusion
     from idpgan.synthesis.starter import starter_for
     from idpgan.training.plan import plan_run
 
     pipeline = is_pipeline(base)
+    if not pipeline and (kind := of_generator(base)[0]["model"].get("generator", "dcgan")) != "diffusion":
+        raise InputError(
+            f"--base {base} is a release of {kind}, which has no denoiser to adapt. What it draws can be moved: "
+            f"idpgan train faces-aligned-gaussian data.public_generator={pasted(base)} model.simulator=generator "
+            "model.moved=2000."
+        )
     values: dict[str, object] = {
         "base": str(base),
         "trained": ["biases"],

@@ -16,6 +16,8 @@ from idpgan.errors import InputError
 from tests.data.layouts import save
 from tests.portraits.made_head import made_head
 
+FROZEN = Path(__file__).parents[1] / "release" / "frozen"
+
 
 def fill(root, size=(28, 28), names=("0.png",), mode="L", num=60):
     """Write images under names that a number is put into."""
@@ -158,6 +160,16 @@ def test_portraits_are_moved_where_they_are_named_and_the_commands_are_told(run,
     assert run("train", tmp_path / "config.toml", "--out", tmp_path / "run", "--no-progress")[0] == 0
     assert run("verify", tmp_path / "run")[0] == 0
     assert run("init", images, "--base", tmp_path / "none")[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("release", "kind"), [("config-digits-gaussian", "gaussian"), ("config-digits-dp-gan", "warp")]
+)
+def test_a_release_that_is_no_denoiser_is_named_with_what_it_serves_for(run, release, kind):
+    code, said, err = run("init", "digits", "--base", FROZEN / release)
+    assert (code, said, err.count("\n")) == (2, "", 1)
+    assert f"is a release of {kind}, which has no denoiser to adapt" in err
+    assert "model.simulator=generator" in err
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nothing"])
