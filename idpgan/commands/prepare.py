@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from idpgan.data.eyes import Finder
     from idpgan.data.photos import LabelTable, Photo, Planned
 
-SHEET = "prepared.png"
 MOST_FACES = 20  # of a photo
 _SHOWN = 10  # refused photos on the terminal; all of them are in prepared.json
 _PICTURES = 64  # of the contact sheet
@@ -203,6 +202,7 @@ def prepare(
 
 def _tell(done: Prepared, options: PrepareOptions) -> None:
     from idpgan.data.image_files import in_folders
+    from idpgan.data.metadata import SHEET
 
     channels, height, width = done.image_shape
     columns = ", ".join(("file_name", *done.columns))
@@ -215,7 +215,7 @@ def _tell(done: Prepared, options: PrepareOptions) -> None:
         print(
             f"Put in place: {eyes:,} by their eyes, {face:,} by the box of the face, whose eyes were not found. "
             f"No face was found in {middle + none:,}: {'the middle was cut out' if middle else 'null records'}. "
-            f"Look at {done.out / 'prepared.png'} (secret) before you go on."
+            f"Look at {done.out / SHEET} (secret) before you go on."
         )
     else:
         cut = "the middle of each was cut out" if options.crop == "center" else "each was squeezed as a whole"
@@ -283,7 +283,7 @@ def prepare_photos(source: Path, out: Path, options: PrepareOptions, progress: P
         FewFacesError: If most of the first 200 photos show no face, and ``not_found`` is not given.
     """
     from idpgan.data.eyes import face_finder
-    from idpgan.data.metadata import METADATA, PREPARED
+    from idpgan.data.metadata import METADATA, PREPARED, SHEET
     from idpgan.data.photos import metadata_csv, plan
     from idpgan.release.folder import refuse_place
 

@@ -32,7 +32,7 @@ from idpgan.errors import DataError, InputError
 from idpgan.files import parse_json, printable, read_plain
 
 METADATA = "metadata.csv"
-PREPARED = "prepared.json"  # beside it, where `idpgan prepare` made the folder
+PREPARED, SHEET = "prepared.json", "prepared.png"  # beside it, where `idpgan prepare` made the folder
 MANIFEST, SAMPLES = "manifest.json", "idpgan samples"  # likewise where `idpgan sample` did, and how its format begins
 JSON_LINES = ".jsonl"  # suffix of a table with a JSON object a line, as Hugging Face has them too
 PARTS = ("train", "test", "val", "valid", "validation")  # folders of a set that is split, which alone are no classes

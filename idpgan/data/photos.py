@@ -7,6 +7,7 @@ resized by Lanczos with antialiasing. Location, date and preview are dropped. DI
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
@@ -100,13 +101,18 @@ def plan(source: Path, folders: str | None = None, labels: LabelTable = NO_TABLE
     tables = metadata.tables_in(source) if labels.path is None else []
     labels = labels._replace(path=tables[0]) if tables else labels
     table = _table_of(source, folders, labels, tables)  # before the folder is walked, which may take long
-    files = [path for path in image_files.walk(source) if path not in (labels.path, *tables)]
+    again = table is not None and (table.path.parent / metadata.PREPARED).is_file()  # what was prepared before
+    beside = {labels.path, *tables, *([source / metadata.SHEET] if again else ())}
+    files = [path for path in image_files.walk(source) if path not in beside]
     bare = {path for path in files if path.suffix.lower() not in SUFFIXES and dicom.is_dicom(path)}
     bare = bare if any(map(dicom.begins, sorted(bare))) else set()  # one is enough: an emptied one keeps its position
     named = [path for path in files if path.suffix.lower() in SUFFIXES or path in bare]
     readable = {path.with_suffix("") for path in named if path.suffix.lower() not in RAW}
     twins = tuple(path for path in named if path.suffix.lower() in RAW and path.with_suffix("") in readable)
     photos = [path for path in named if path not in set(twins)]
+    if table is not None and again and not labels.skip_missing:  # its null records keep their positions
+        nulls = {table.path.parent / name for name in metadata.file_names(table)} - set(photos)
+        photos = sorted([*photos, *nulls], key=os.path.split)
     if not photos:
         raise DataError(f"{source} holds no photos ({' '.join(SUFFIXES)}). Name another folder.")
     names = [path.relative_to(source).as_posix() for path in photos]
@@ -335,6 +341,8 @@ def open_photo(path: Path, channels: int, least: int, view: dicom.View = dicom.A
     Raises:
         DataError: If the file cannot be used; the message is the rest of a sentence that begins with the file's name.
     """
+    if not path.exists():
+        raise DataError("is a null record of its folder")
     if path.suffix.lower() in RAW:  # some show a small preview to who reads them as TIFF
         raise DataError("is not a picture that can be read here; convert it to JPEG or PNG")
     if dicom.is_dicom(path):

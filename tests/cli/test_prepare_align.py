@@ -2,6 +2,7 @@
 
 import json
 from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from PIL import Image
 from idpgan.commands.prepare import PrepareOptions, prepare_photos
 from idpgan.data.eyes import Face
 from idpgan.data.faces import draw
+from idpgan.errors import DataError
 
 SIZE = 28
 
@@ -62,6 +64,22 @@ def test_every_photo_keeps_its_row_and_the_curator_sees_the_counts(run, tmp_path
     assert told["aligned"] == {"eyes": 3, "face": 2, "middle": 0, "none": 1}
     with Image.open(tmp_path / "out" / "prepared.png") as sheet:
         assert sheet.size == (8 * (SIZE + 2) - 2, SIZE)
+
+
+def test_a_prepared_folder_is_prepared_again_and_its_null_records_keep_their_rows(tmp_path, photos):
+    """Failed before: the sheet was taken for a photo, and a row without a file for a mistake in the table."""
+    first = prepare(photos, tmp_path / "first").out
+    again = PrepareOptions("16", grey=True)
+    done = prepare_photos(first, tmp_path / "again", again)
+    assert done.num_photos == 7
+    assert done.refused == (("3.png", "is a null record of its folder"), ("6.png", "is a null record of its folder"))
+    assert (done.out / "metadata.csv").read_text() == (first / "metadata.csv").read_text()
+    assert done.left_out == ("prepared.json",)
+    assert prepare_photos(first, tmp_path / "fewer", replace(again, skip_missing=True)).missing == ("3.png", "6.png")
+    (first / "prepared.json").unlink()  # negative control: of any other folder a row without a photo is a mistake
+    (first / "prepared.png").unlink()
+    with pytest.raises(DataError, match=r"names 3\.png; 6\.png, which are not photos"):
+        prepare_photos(first, tmp_path / "other", again)
 
 
 def test_a_public_flag_cuts_the_middle_instead(tmp_path, photos):
