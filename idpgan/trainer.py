@@ -145,8 +145,8 @@ def start(
         InputError: If config, data or folder cannot be used; nothing is written then.
     """
     planned = planned or plan(config, out, None if split is None else split.shape)
-    if planned.signal is not None and planned.signal.warning:
-        _LOG.warning("%s", planned.signal.warning)
+    if planned.signal is not None and (foretold := planned.signal.warning or planned.signal.foretold):
+        _LOG.warning("%s", foretold if planned.signal.warning else f"Expect {foretold}")
     ledger = Ledger.of(planned.price, config.identity())
     with send_config(ranks, dump_toml(config)):  # refusals come before the folder exists
         split, method = _load_and_build(config, ledger, ranks, planned, split)

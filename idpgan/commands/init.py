@@ -309,10 +309,11 @@ def _least(planned: RunPlan, facts: Facts) -> list[str]:
         return []
     least = math.ceil(facts.shape.num_private / signal.figure)
     of_class = f", {math.ceil(least / facts.num_classes):,} of each class" if facts.num_classes > 1 else ""
-    return [
+    few = (
         f"At epsilon {facts.epsilon:g}, unit {planned.unit}, fewer than {least:,} such images in all{of_class} give "
         "nothing but noise."
-    ]
+    )
+    return [f"{few} Expect {signal.foretold}" if signal.foretold else few]
 
 
 def _how_long(method: str) -> tuple[str, ...]:

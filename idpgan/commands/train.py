@@ -223,6 +223,7 @@ def _describe(planned: RunPlan) -> list[str]:
         lines.append(f"# Signal to noise: {signal.figure:.3g} at most (docs/reference/signal.md).")
         lines += [f"# {signal.advice}"] if signal.advice else []
         lines += [f"# Warning: {signal.warning}"] if signal.warning else []
+        lines += [f"# Expect {signal.foretold}"] if signal.foretold else []
     return lines
 
 

@@ -12,6 +12,7 @@ one photo shows, found faces and null records alike, stands in its own rows and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -27,6 +28,8 @@ from idpgan.training.config import CHOOSE_DELTA
 from idpgan.training.method import Method
 from idpgan.training.plan import RunPlan, Signal
 
+_SMALLEST = 256  # pixels of what is a picture
+_IN_PLACE = ("faces", "handwriting", "pen")  # ways of drawing what lies in one place of all images
 _RECORDS = {Unit.PERSON: "people", Unit.PHOTO: "photos"}
 
 
@@ -118,14 +121,25 @@ def capped(config: Any) -> list[str]:
     return [] if cap is None else [f"the cap of {cap} images of one {unit}"]
 
 
-def signal_of(plan: RunPlan, noise: float, source: str) -> Signal:
+def signal_of(plan: RunPlan, noise: float, source: str, std: float | None = None) -> Signal:
     """Return the signal-to-noise figure of a release, by the noise on a class.
+
+    Of second moments it also says how many numbers q of an image stand above the noise: with its variance shared evenly
+    among them, ``1 / q = sqrt(2 q R) s / N`` for R classes (`synthesis.starter`).
+
+    Args:
+        noise: Its expected length.
+        std: Its standard deviation on each number of a class, in records; None where no moments are released.
 
     A person's images weigh as much as one image, so with a cap of k there are at least N / k records.
     """
     cap = cap_of(plan.config.privacy)
-    records = plan.shape.num_private / (cap or 1) / plan.rows
-    return Signal(records, plan.rows, noise, source, "images" if cap is None else _RECORDS[plan.unit])
+    records, model = plan.shape.num_private / (cap or 1) / plan.rows, plan.config.model
+    pixels = math.prod(plan.shape.image_shape[1:])
+    numbers = (records * math.sqrt(plan.rows / 2) / std) ** (2 / 3) if std and pixels >= _SMALLEST else None
+    in_place = model.drawing in _IN_PLACE or model.moved > 0
+    record = "images" if cap is None else _RECORDS[plan.unit]
+    return Signal(records, plan.rows, noise, source, record, numbers=numbers, in_place=in_place)
 
 
 def shares(private: Images, cap: int | None) -> tuple[Tensor, Tensor | None]:

@@ -105,7 +105,8 @@ class Plan(RunPlan):
     @property
     def signal(self) -> Signal:
         """The figure of the sums."""
-        return released_once.signal_of(self, self.release.sums.noise_length, "the release")
+        sums = self.release.sums
+        return released_once.signal_of(self, sums.noise_length, "the release", sums.noise_std)
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what was released, and where its noise came from."""

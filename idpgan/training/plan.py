@@ -28,6 +28,7 @@ from idpgan.privacy.totals import Part, joint_events, total
 from idpgan.training.config import RunConfig
 
 _LARGE_STEP = 1 << 20  # numbers in the feature maps of a batch beside the images; benchmarks/busy.py
+_CLOUDS, _GHOSTS, _PICTURES = 60, 20, 60  # numbers above the noise, see `Signal.look`; docs/reference/signal.md
 _LEAST = 1.0  # below this figure the noise on a class is longer than the longest sum of its records
 
 
@@ -45,6 +46,8 @@ class Signal:
         source: What the noise is on: "the release" or "the DP-SGD steps".
         record: "images" or "people".
         advice: A sentence on how much should be trained; None where there is no choice.
+        numbers: How many numbers of an image stand above the noise, if they share its variance evenly; None = unknown.
+        in_place: Whether images show one thing in one place (faces with aligned eyes, strokes), or are moved pictures.
     """
 
     records: float
@@ -53,6 +56,37 @@ class Signal:
     source: str
     record: str = "images"
     advice: str | None = None
+    numbers: float | None = None
+    in_place: bool = False
+
+    @property
+    def foretold(self) -> str | None:
+        """Say that noise or blobs will come out, and what would give pictures; None if pictures, or unknown.
+
+        By public numbers alone, so the card says it too. The rule was frozen before it was judged, see `look`.
+        """
+        look = self.look
+        if look in (None, "pictures") or self.numbers is None:
+            return None
+        more = (_PICTURES / self.numbers) ** 1.5
+        if self.in_place:
+            ways = f"about {more:.2g} times as many {self.record} give pictures, or a larger epsilon"
+        else:
+            ways = "pictures take public ones of the same kind (data.public_root)"
+            ways = f"about {more:.2g} times as many {self.record} give blobs; {ways}" if look == "noise" else ways
+        what = "color clouds and noise" if look == "noise" else "blobs, of which few show what they are"
+        return f"{what}: about {self.numbers:,.0f} numbers of an image stand above the noise; {ways}."
+
+    @property
+    def look(self) -> Literal["noise", "blobs", "pictures"] | None:
+        """What images will look like: a rule of `numbers` alone, judged by benchmarks/foretold.py; None = unknown."""
+        if self.figure < _LEAST:
+            return "noise"
+        if self.numbers is None:
+            return None
+        if self.in_place:
+            return "noise" if self.numbers < _GHOSTS else "blobs" if self.numbers < _PICTURES else "pictures"
+        return "noise" if self.numbers < _CLOUDS else "blobs"
 
     @property
     def figure(self) -> float:
@@ -90,6 +124,7 @@ class Signal:
             "noise": self.noise,
             "source": self.source,
             "warning": self.warning,
+            "foretold": self.foretold,
         }
 
 
