@@ -125,16 +125,18 @@ def of_kind(kind: str, num: int) -> tuple[Tensor, Tensor]:
 
 
 def run(kind: str, num: int, epsilon: float) -> tuple[Tensor, dict[str, object]]:
-    """Train what `init` proposes; return some images of each class, and what was foretold before a look at one."""
+    """Train what `init` proposes, without a teacher; return some images of each class, and what was foretold."""
     images, labels = of_kind(kind, num)
     names = tuple(str(number) for number in range(int(labels.max()) + 1))
     private = Images(images, labels, names)
-    split = Split(
-        private.select(torch.arange(0)), private, private.select(torch.arange(0)), private.select(torch.arange(0))
-    )
+    nobody = private.select(torch.arange(0))
+    split = Split(nobody, private, nobody, nobody)
     shape = DataShape(Sizes(0, num, 0, 0), tuple(images.shape[1:]), names)
     facts = Facts(shape, None, kind == "digits", kind == "faces", epsilon, digits=kind == "digits")
     table = starter_for(facts).table
+    table["method"].pop("teacher_share", None)  # a teacher chooses among images, and takes minutes
+    for name in ("teacher_steps", "teacher_batch_size", "candidates"):
+        table["method"].pop(name, None)
     config = build_config({**table, "data": {"name": "digits", **table.get("data", {})}}, "the benchmark")
     signal, began = plan_run(config, shape).signal, time.monotonic()
     method = trainer.train_on(config, split)

@@ -51,6 +51,27 @@ def test_what_is_advised_is_enough():
     assert signal("gaussian", fewer).warning is not None
 
 
+def test_what_images_will_look_like_follows_from_public_numbers_alone(capsys):
+    def of_photos(num, epsilon, *settings):
+        shape = DataShape(Sizes(0, num, 0, 0), (1, 48, 48), ("a", "b"))
+        return signal("gaussian", shape, f"privacy.epsilon={epsilon}", "privacy.delta=1e-6", *settings)
+
+    def in_place(num, epsilon):
+        return of_photos(num, epsilon, "model.drawing=faces")
+
+    looks = [
+        (each(num, epsilon).look) for num, epsilon in ((1_000, 0.1), (7_000, 10.0)) for each in (of_photos, in_place)
+    ]
+    assert looks == ["noise", "noise", "blobs", "pictures"]
+    assert in_place(7_000, 10.0).foretold is None
+    assert "pictures take public ones of the same kind (data.public_root)" in of_photos(7_000, 10.0).foretold
+    assert "times as many images" in in_place(1_000, 0.1).foretold
+    numbers = [of_photos(num, 1.0).numbers for num in (1_000, 8_000)]
+    assert numbers[1] == pytest.approx(4 * numbers[0], rel=0.02)  # as N^(2/3)
+    assert signal("gaussian", DIGITS).foretold is None  # 8 x 8 is no picture to look at
+    assert signal("evolution", ORL).foretold is None or signal("evolution", ORL).numbers is None
+
+
 def test_a_person_counts_once_and_less_budget_is_more_noise():
     people = ["privacy.unit=person", "data.split_by=identity", "privacy.most_per_person=4"]
     with_people = DataShape(DIGITS.sizes, DIGITS.image_shape, DIGITS.classes, has_people=True)
