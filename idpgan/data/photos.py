@@ -341,7 +341,7 @@ def open_photo(path: Path, channels: int, least: int, view: dicom.View = dicom.A
     Raises:
         DataError: If the file cannot be used; the message is the rest of a sentence that begins with the file's name.
     """
-    if not path.exists():
+    if not os.path.lexists(path):
         raise DataError("is a null record of its folder")
     if path.suffix.lower() in RAW:  # some show a small preview to who reads them as TIFF
         raise DataError("is not a picture that can be read here; convert it to JPEG or PNG")

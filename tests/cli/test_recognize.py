@@ -51,7 +51,20 @@ def test_people_are_named_on_blurred_faces_and_not_under_noise(made):
         assert len(guesses.ranks) == PEOPLE
         assert guesses.ranks[-1] == 1.0
         assert list(guesses.ranks) == sorted(guesses.ranks)
-        assert guesses.interval[0] <= guesses.ranks[0] <= guesses.interval[1]
+
+
+@pytest.mark.trained
+def test_the_interval_is_that_of_people_and_of_all_attacks_together(made):
+    """Images of one person are not independent, and of several attacks one is right by chance more easily."""
+    together, alone = (attacked(made, "noised", *attacks).guesses for attacks in (("subspace", "pca-svm"), ("pca-svm",)))
+    kept = {(each.learned, each.filtered): each for each in together if each.attack == "pca-svm"}
+    assert len(kept) == len(alone) > 0
+    for one in alone:
+        other = kept[one.learned, one.filtered]
+        assert other.ranks == one.ranks
+        low, high = binomial_interval(36 * one.ranks[0], 36, 0.05)  # of independent images, at 95 % for this alone
+        assert other.interval[0] < one.interval[0] < low
+        assert other.interval[1] > one.interval[1] > high
 
 
 def test_names_of_other_people_name_nobody(made, tmp_path):
