@@ -5,4 +5,4 @@ import sys
 from idpgan.__main__ import main
 
 if __name__ == "__main__":
-    main(["train", *sys.argv[1:]])
+    main(["train", *sys.argv[1:]], "train.py")

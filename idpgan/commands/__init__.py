@@ -131,15 +131,15 @@ _group = functools.cache(functools.partial(typer.main.get_command, app))  # of a
 _UsageError: type[Any] = typer.BadParameter.__mro__[1]  # click's, wherever this version of typer has it from
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line, and end with its exit code.
+def main(arguments: Sequence[str] | None = None, script: str | None = None) -> None:
+    """Run the command line, and end with its exit code; ``script`` is the file that the first argument stands for.
 
     Bad input and what the machine refuses (disk full, no permission, no memory) end with one line on stderr and exit
     code 2, signals with 128 and their number. Anything else is a defect.
     """
     try:
         with signals_raise():
-            code = _run(sys.argv[1:] if arguments is None else list(arguments))
+            code = _run(sys.argv[1:] if arguments is None else list(arguments), script)
     except (Exception, Terminated) as error:  # before the command began
         stopped = behind(error)
         if not isinstance(stopped, Terminated):
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(flush_output() or code)
 
 
-def _run(given: list[str]) -> int:
+def _run(given: list[str], script: str | None) -> int:
     """Run the command that the arguments name; return its exit code."""
     open_missing_streams()
     for output in (sys.stdout, sys.stderr):  # a character that the terminal lacks is printed as its number
@@ -167,6 +167,8 @@ def _run(given: list[str]) -> int:
         if went := gone_arguments(given):
             raise InputError(went)
         with own_state():  # PYTHONWARNINGS=error ends no run
+            if script is not None:  # its help begins with its own name
+                return _command(given[0])(given[1:], prog_name=script, standalone_mode=False) or 0
             return _group()(given, standalone_mode=False) or 0
     except _UsageError as error:  # an unknown command or option
         return say(f"{error.format_message().rstrip('.')}. See --help.", BAD)

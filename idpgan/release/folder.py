@@ -289,6 +289,7 @@ def _template() -> jinja2.Template:
         "epsilon": _epsilon,
         "shape": _shape,
         "conditions": _conditions,
+        "listed": _listed,
     }
     environment.tests["own_code"] = is_own_code
     return environment.get_template("README.md")
@@ -305,8 +306,12 @@ def _shape(shape: Sequence[int]) -> str:
 
 
 def _conditions(classes: Sequence[str]) -> str:
-    names = ", ".join(map(plain, classes))
-    return f"conditional on {len(classes)} classes: {names}" if classes else "unconditional"
+    return f"conditional on {len(classes)} classes: {_listed(classes)}" if classes else "unconditional"
+
+
+def _listed(classes: Sequence[str]) -> str:
+    """Return names at the end of a sentence, whose point is that of a last name like "o.B."."""
+    return ", ".join(map(plain, classes)).removesuffix(".")
 
 
 def _yaml(value: Any) -> str:

@@ -5,6 +5,8 @@ import json
 import logging
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -38,6 +40,15 @@ def test_every_command_has_help_with_an_example(run, command):
     code, out, _ = run(command, "--help")
     assert code == 0
     assert "Example: idpgan" in out
+
+
+def test_the_script_for_training_heads_its_help_with_its_own_name():
+    script = Path(__file__).parents[2] / "train.py"
+    said = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, check=True).stdout
+    assert "Usage: train.py [OPTIONS] [[CONFIG]" in said
+    refused = subprocess.run([sys.executable, str(script), "nowhere"], capture_output=True, text=True, check=False)
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert refused.stderr.startswith("idpgan: Cannot read the config file nowhere")
 
 
 def test_help_shows_every_word_of_it(run, monkeypatch):

@@ -436,11 +436,17 @@ def test_what_was_charged_for_people_counts_for_their_images(spent, run, faces, 
     )
 
 
-def test_an_unsound_charge_leaves_no_total(spent, faces, tmp_path):
+def test_an_unsound_charge_leaves_no_total_but_that_of_what_is_proven_beside(run, spent, faces, tmp_path):
     make_run(tmp_path / "runs" / "a", faces, Event.non_private("no proof", relation=Relation.ZERO_OUT))
     FolderLedger(ledger_of(faces), "faces").write()
     publish_folder(order(faces, tmp_path / "a"))
-    assert set(totals(spent(faces)).values()) == {"inf"}
+    found = spent(faces)
+    assert set(totals(found).values()) == {"inf"}
+    proven = [(each["publications"], each["epsilon"]) for each in found["totals_of_proven"]]
+    assert proven == [(1, next(row["epsilon"] for row in found["spending"] if row["epsilon"] != "inf"))]
+    said = run("ledger", faces)[1]
+    assert "Total, 2 of 2 counted: epsilon = infinite" in said
+    assert f"Without what proves nothing, 1 of 2 counted: epsilon = {proven[0][1]:.4g}" in said
 
 
 @pytest.mark.parametrize(

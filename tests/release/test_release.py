@@ -231,6 +231,11 @@ def test_a_card_for_people_does_not_say_that_people_are_not_covered():
     assert "which image is whose" not in images
 
 
+def test_a_class_that_ends_with_a_point_ends_the_sentence_with_one():
+    assert "2 classes: Befund, o.B.\n" in card(a_report(), classes=("Befund", "o.B."))
+    assert "2 classes: cat, dog.\n" in card(a_report())
+
+
 def test_a_card_explains_neighbors_and_other_releases():
     text = " ".join(card(a_report()).split())
     assert "N of private images is public" in text
