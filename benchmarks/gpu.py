@@ -1,12 +1,13 @@
-"""Ten minutes of a GPU, one JSON file: the GPU tests, the clipped step (`clipped_step.py`), and methods on MNIST.
+"""Ten minutes of a GPU, one JSON file: what only hardware tells, and what it takes.
 
-Methods run at epsilon 1 and 10. Each part is a process of its own with what is left of the time. The file is written
-anew after every part, so that a machine that goes away leaves what was measured. A part that failed says so with
-its last lines. Runs lie in DIR/runs: one that was interrupted is resumed, and a finished one is not trained
-again.
+Facts that proofs rest on, SVD, steps a second and peak memory by size (`gpu_steps.py`), the clipped step beside plain
+and Opacus (`clipped_step.py`), the GPU tests, and methods on MNIST at epsilon 1 and 10, if any are named. Each part is
+a process of its own with what is left of the time. The file is written anew after every part, so that a machine that
+goes away leaves what was measured. A part that failed says so with its last lines. Runs lie in DIR/runs: one that was
+interrupted is resumed, and a finished one is not trained again.
 
-python benchmarks/gpu.py --out DIR --data-root DIR [--methods diffusion] [--minutes 10]
-python benchmarks/gpu.py --out DIR --data-root DIR --device cpu --quick     a try-out: digits, few images, no benchmark
+python benchmarks/gpu.py --out DIR [--minutes 10] [--data-root DIR --methods diffusion]
+python benchmarks/gpu.py --out DIR --device cpu --quick     a try-out: digits, few images, the smallest size
 
 A method is a config of `configs/`, mnist-METHOD.toml; one that is not there is told and left out.
 """
@@ -32,6 +33,11 @@ FORMAT = "idpgan gpu 1"
 ROOT = Path(__file__).parents[1]
 EPSILONS = ("1.0", "10.0")
 LAST = 2000  # characters of what a part that failed has printed
+CASES = (  # method, side of the images, width: 0.2, 10 and 100 million weights of `dp-gan`'s critic
+    *(("dp-gan", "28", "74"), ("dp-gan", "64", "17"), ("dp-gan", "64", "122"), ("dp-gan", "128", "60")),
+    *(("dp-sgd", "28", "64"), ("dp-sgd", "64", "256"), ("diffusion", "28", "64"), ("diffusion", "64", "128")),
+    *(("dp-gan", "28", "555"), ("dp-gan", "64", "384"), ("dp-gan", "128", "192")),
+)
 QUICK_TESTS = "tests/test_device.py"
 
 
@@ -39,7 +45,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True, help="gpu.json and the runs")
     parser.add_argument("--data-root", type=Path, help="where the files of MNIST lie")
-    parser.add_argument("--methods", nargs="+", default=["diffusion"], metavar="METHOD")
+    parser.add_argument("--methods", nargs="+", default=[], metavar="METHOD")
     parser.add_argument("--settings", nargs="*", default=[], metavar="KEY=VALUE", help="of every run")
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--minutes", type=float, default=10.0, help="for all parts together")
@@ -47,12 +53,23 @@ def main() -> None:
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     measured = Parts(options.out / "gpu.json", options.device, time.monotonic() + 60 * options.minutes)
+    by_size(measured, options)
     measured.add("tests", pytest_command(options.quick))
-    if not options.quick:
-        measured.add("clipped step", [sys.executable, "benchmarks/clipped_step.py", "--device", options.device])
     for epsilon, method in itertools.product(reversed(EPSILONS), options.methods):
         train_and_judge(measured, method, epsilon, options)
     raise SystemExit(0 if measured.good else 1)
+
+
+def by_size(measured: Parts, options: argparse.Namespace) -> None:
+    """Measure what a device alone tells, small sizes first: a size that does not fit says so and ends nothing else."""
+    steps = [sys.executable, "benchmarks/gpu_steps.py", "--device", options.device]
+    measured.add("facts", [*steps, "facts"])
+    measured.add("svd", [*steps, "svd"])
+    if not options.quick:
+        measured.add("clipped step", [sys.executable, "benchmarks/clipped_step.py", "--device", options.device])
+    for case in CASES[:1] if options.quick else CASES:
+        little = ["--steps", "6", "--images", "128"] if options.quick else []
+        measured.add(f"steps: {', '.join(case)}", [*steps, *little, "step", *case])
 
 
 class Parts:
@@ -96,11 +113,13 @@ class Parts:
 
 
 def printed(text: str) -> Any:
-    """Return the JSON document that a command printed, or else its last line."""
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text.strip().rpartition("\n")[2]
+    """Return the JSON document that a command printed, alone or in its last line, or else that line."""
+    for part in (text, text.strip().rpartition("\n")[2]):
+        try:
+            return json.loads(part)
+        except json.JSONDecodeError:
+            continue
+    return text.strip().rpartition("\n")[2]
 
 
 def idpgan(command: str) -> list[str]:

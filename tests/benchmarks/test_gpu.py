@@ -20,6 +20,9 @@ def test_all_parts_are_measured_and_a_finished_run_is_not_trained_again(monkeypa
     options = ["--methods", "gaussian"]
     found, code = measured(monkeypatch, tmp_path, *options)
     assert code == 0
+    assert all(value for name, value in found["parts"]["facts"]["found"].items() if name != "kernel holds")
+    assert max(row["backward error"] for row in found["parts"]["svd"]["found"]) < 1e-10
+    assert found["parts"]["steps: dp-gan, 28, 74"]["found"]["weights"] == pytest.approx(2e5, rel=0.1)
     judged = [found["parts"][f"gaussian epsilon {epsilon}: judge"]["found"] for epsilon in gpu.EPSILONS]
     assert all(row["utility"]["scores"][0]["accuracies"] for row in judged)
     assert "gaussian epsilon 1.0: train" in found["parts"]
@@ -29,6 +32,7 @@ def test_all_parts_are_measured_and_a_finished_run_is_not_trained_again(monkeypa
 
 
 def test_what_cannot_be_measured_is_told(monkeypatch, tmp_path):
+    monkeypatch.setattr(gpu, "by_size", lambda *_: None)
     monkeypatch.setattr(gpu, "pytest_command", lambda quick: [sys.executable, "-c", "raise SystemExit('no such luck')"])
     found, code = measured(monkeypatch, tmp_path, "--methods", "no-such-method")
     assert code == 1
@@ -38,6 +42,7 @@ def test_what_cannot_be_measured_is_told(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("minutes", ["0", "0.005"])
 def test_a_part_that_takes_too_long_is_ended(monkeypatch, tmp_path, minutes):
+    monkeypatch.setattr(gpu, "by_size", lambda *_: None)
     monkeypatch.setattr(gpu, "pytest_command", lambda quick: [sys.executable, "-c", "import time; time.sleep(60)"])
     found, code = measured(monkeypatch, tmp_path, "--methods", "none", "--minutes", minutes)
     assert code == 1

@@ -1,0 +1,134 @@
+"""What only a device tells: facts that proofs rest on, steps a second and peak memory by size, SVD, sampling.
+
+python benchmarks/gpu_steps.py facts [--device cuda]        public numbers alone; one JSON value
+python benchmarks/gpu_steps.py svd [--device cuda]          batched_svd beside the CPU and beside torch's own
+python benchmarks/gpu_steps.py step METHOD SIDE WIDTH       one training run on drawn faces in this process
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idpgan.commands import main as idpgan
+from idpgan.device import is_gpu, resolve_device
+from idpgan.numerics.svd import batched_svd
+from idpgan.privacy import DPSGDPlan, clip_kernel
+from idpgan.privacy.layer_gradients import cut, norms
+from idpgan.training.stats import read_stats
+
+SHAPES = (256, 28, 28), (64, 112, 92), (16, 200, 180)  # matrices, height, width
+KEYS = {"dp-gan": "method.critic_width", "dp-sgd": "method.width", "diffusion": "model.width"}
+
+
+def main() -> None:
+    """Measure one part and print it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=("facts", "svd", "step"))
+    parser.add_argument("case", nargs="*", help="of step: METHOD SIDE WIDTH")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--images", type=int, default=1024)
+    options = parser.parse_args()
+    device = resolve_device(options.device, "--device")
+    if options.part == "step":
+        method, side, width = options.case
+        found: Any = step(method, int(side), int(width), options)
+    else:
+        found = facts(device) if options.part == "facts" else svd(device)
+    print(json.dumps(found))
+
+
+def facts(device: torch.device) -> dict[str, bool]:
+    """Return what holds on this device of what the CPU's tests prove there."""
+    found: dict[str, bool] = {"kernel holds": clip_kernel.holds(device)}
+    for width in (1, 1000, 1 << 16, 1 << 20):
+        draws = torch.Generator().manual_seed(width)
+        rows = torch.randn(64, width, generator=draws) * torch.logspace(-10, 3, 64)[:, None]
+        factors = 2.0**24 / rows.abs().amax(1).clamp(min=1e-28)
+        rows[5, 0], factors[5] = torch.nan, 0.0
+        here, there = rows.to(device), factors.to(device)
+        exact = torch.linalg.vector_norm(rows.double(), dim=1)
+        off = (norms([here], there).cpu() - exact).abs() / exact  # a NaN at record 5 alone
+        found[f"norms of {width} within 131 / 2^25"] = bool((off[factors > 0] <= 131 / 2**25).all())
+        expected = cut(rows.clone(), factors)
+        if clip_kernel.holds(device):
+            added = torch.zeros(width, dtype=torch.int32, device=device)
+            clip_kernel.add_scaled(here, there, added)
+            found[f"kernel's sum of {width}"] = torch.equal(added.cpu(), expected.sum(0, dtype=torch.int32))
+        found[f"cut of {width} in the same memory"] = torch.equal(cut(here, there).cpu(), expected)
+    far = torch.tensor([2**53 + 1, -(2**53) - 3, 2**60 + 1])
+    found["whole numbers to float64 as on the CPU"] = torch.equal(far.to(device).double().cpu(), far.double())
+    return found
+
+
+def svd(device: torch.device) -> list[dict[str, Any]]:
+    """Return seconds of a batch by ours here, by ours on the CPU and by torch here, and our largest backward error."""
+    rows = []
+    for shape in SHAPES:
+        matrices = torch.rand(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        here = matrices.to(device)
+        left, values, right = batched_svd(here)
+        error = ((left * values.unsqueeze(1)) @ right - here).abs().amax((1, 2)) / values[:, 0]
+        ways: dict[str, Callable[[], object]] = {
+            "ours": lambda here=here: batched_svd(here),
+            "ours, CPU": lambda matrices=matrices: batched_svd(matrices),
+            "torch": lambda here=here: torch.linalg.svd(here, full_matrices=False),
+        }
+        taken = {name: seconds(way, device) for name, way in ways.items()}
+        rows.append({"shape": shape, "seconds": taken, "backward error": error.max().item()})
+    return rows
+
+
+def seconds(call: Callable[[], object], device: torch.device, turns: int = 3) -> float:
+    """Return the least time of some calls after one that warms up."""
+    found = []
+    for _ in range(turns + 1):
+        started = time.perf_counter()
+        call()
+        if is_gpu(device):
+            torch.cuda.synchronize()
+        found.append(time.perf_counter() - started)
+    return min(found[1:])
+
+
+def step(method: str, side: int, width: int, options: argparse.Namespace) -> dict[str, Any]:
+    """Train some steps on drawn faces, and return weights, steps a second of the last tick, and peak memory in GiB."""
+    weights, inner = list[int](), DPSGDPlan.grid_noise
+    DPSGDPlan.grid_noise = lambda plan, count, noise: weights.append(count) or inner(plan, count, noise)  # type: ignore
+    drawn = [f"data.num_images={options.images}", f"data.image_size={side}", "data.channels=1"]
+    drawn += ["data.name=faces", "data.num_people=64", 'data.label=["smiling"]', f"{KEYS[method]}={width}"]
+    length = [f"training.steps={options.steps}", f"training.tick_steps={max(1, options.steps // 3)}"]
+    length += [f"training.batch_size={options.images}"]  # all in every step
+    length += ["privacy.sample_rate=1.0"] if method == "dp-gan" else []
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(folder) / "run"
+        arguments = [
+            f"digits-{method}",
+            *drawn,
+            *length,
+            "--device",
+            options.device,
+            "--out",
+            str(run),
+            "--no-progress",
+        ]
+        try:
+            idpgan(["train", *arguments])
+        except SystemExit as ended:
+            if ended.code:
+                raise
+        speed = read_stats(run / "stats.jsonl")[-1]["steps_per_second"]
+    peak = torch.cuda.max_memory_allocated() / 2**30 if options.device.startswith("cuda") else None
+    return {"weights": max(weights), "steps per second": speed, "peak GiB": peak}
+
+
+if __name__ == "__main__":
+    main()
