@@ -72,7 +72,7 @@ class Signal:
         if self.in_place:
             ways = f"about {more:.2g} times as many {self.record} give pictures, or a larger epsilon"
         else:
-            ways = "pictures take public ones of the same kind (data.public_root)"
+            ways = "pictures take one thing in one place, or public ones of the same kind (data.public_root)"
             ways = f"about {more:.2g} times as many {self.record} give blobs; {ways}" if look == "noise" else ways
         what = "color clouds and noise" if look == "noise" else "blobs, of which few show what they are"
         return f"{what}: about {self.numbers:,.0f} numbers of an image stand above the noise; {ways}."

@@ -64,7 +64,7 @@ def test_what_images_will_look_like_follows_from_public_numbers_alone(capsys):
     ]
     assert looks == ["noise", "noise", "blobs", "pictures"]
     assert in_place(7_000, 10.0).foretold is None
-    assert "pictures take public ones of the same kind (data.public_root)" in of_photos(7_000, 10.0).foretold
+    assert "or public ones of the same kind (data.public_root)" in of_photos(7_000, 10.0).foretold
     assert "times as many images" in in_place(1_000, 0.1).foretold
     numbers = [of_photos(num, 1.0).numbers for num in (1_000, 8_000)]
     assert numbers[1] == pytest.approx(4 * numbers[0], rel=0.02)  # as N^(2/3)
