@@ -325,9 +325,14 @@ def _how_long(method: str) -> tuple[str, ...]:
 
 
 def _portraits(facts: Facts, source: str) -> list[str]:
-    """Return the commands that draw portraits, where these would help: beside squares of faces in place."""
+    """Say where portraits suffice, or how to draw them where they would help: beside squares of faces in place."""
     from idpgan import portraits
 
+    if facts.portraits_suffice:
+        return [
+            f"At epsilon {facts.epsilon:g} so few photos added nothing to portraits where it was measured: train on "
+            "portraits alone, which read no photo and cost no budget, or raise epsilon."
+        ]
     channels, height, width = facts.shape.image_shape
     drawable = height == width and portraits.SIZES[0] <= height <= portraits.SIZES[1]
     if not (facts.aligned and drawable) or facts.shape.sizes.public:

@@ -93,11 +93,13 @@ def facts_of(
     except DataError:  # too few for a holdout, or another problem, which is then reported
         settings = settings | {"holdout_share": Setting(0.0, "too few images for non-members: attacks need them")}
         shape = known_shape(_config(settings), data_set)
-    aligned = eyes_of(_config(settings)) is not None
+    aligned, drawn = eyes_of(_config(settings)) is not None, False
     if public is not None:
         settings = settings | _public(public.absolute(), shape)
         shape = known_shape(_config(settings), data_set)
-    return seen._replace(settings=settings), Facts(shape, mean, source in DIGITS, aligned, digits=source in DIGITS)
+        drawn = (public / PAPERS_FILE).is_file()
+    digits = source in DIGITS
+    return seen._replace(settings=settings), Facts(shape, mean, digits, aligned, digits=digits, portraits=drawn)
 
 
 def _public(root: Path, shape: DataShape) -> dict[str, Setting]:

@@ -24,6 +24,7 @@ from idpgan.data.declared import shown
 from idpgan.data.load import DataShape
 from idpgan.models.drawing import drawing_of
 from idpgan.privacy import Event, Relation, Unit, calibrate
+from idpgan.privacy.tradeoff import gaussian_mu
 from idpgan.synthesis.moments import COUNT_SHARE
 from idpgan.synthesis.template import TEMPLATE_SHARE
 
@@ -35,6 +36,7 @@ _TAUGHT = 1_000  # images of a class from which on a teacher was measured
 _MANY = (
     20_000  # private images from which on a teacher takes more steps, grey ones have light, a network learns writing
 )
+_ALONE = 260  # `Facts.signal` up to which a law was measured to add nothing to portraits
 _MANY_CLASSES, _PLACED, _PLACED_SHARE = 20, 300, 0.25  # so many classes of so many images, and what places them costs
 _MOST_BYTES = 1 << 25  # of public images in a release
 _WIDTH, _LONGEST = 30, 120  # where comments begin, and where lines end
@@ -61,6 +63,7 @@ class Facts:
         aligned: Whether the eyes of all faces are in the same places, as the source or `idpgan prepare` says.
         epsilon: That is asked for: how many numbers of an image stand above the noise depends on it.
         digits: Whether they are the ten digits too; numbers as names of classes do not say so.
+        portraits: Whether the public images are portraits of `idpgan people`.
     """
 
     shape: DataShape
@@ -69,6 +72,7 @@ class Facts:
     aligned: bool = False
     epsilon: float = EPSILON
     digits: bool = False
+    portraits: bool = False
 
     def of_handwriting(self) -> Facts:
         """Return the facts where somebody says that images are strokes; then classes called 0 to 9 are the digits."""
@@ -84,6 +88,18 @@ class Facts:
     def per_class(self) -> int:
         """Private images of each class, if all classes had equally many."""
         return self.shape.num_private // self.num_classes
+
+    @property
+    def signal(self) -> float:
+        """A class of people, or of images, times mu of the Gaussian noise: how far its mean stands above the noise."""
+        terms = privacy(self)
+        mu = gaussian_mu(*(float(str(terms[key].value)) for key in ("epsilon", "delta")))
+        return mu * self.per_class / (self.per_person or 1)
+
+    @property
+    def portraits_suffice(self) -> bool:
+        """Whether portraits, as they are, teach as much as what is proposed: so much noise is there."""
+        return self.aligned and self.portraits and self.signal < _ALONE
 
 
 @dataclass(frozen=True)

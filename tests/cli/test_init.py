@@ -152,6 +152,7 @@ def test_portraits_are_moved_where_they_are_named_and_the_commands_are_told(run,
     assert run("people", tmp_path / "portraits", "-n", 42, "--size", 32)[0] == 0
     code, said, err = run("init", images, "--epsilon", 2, "--base", tmp_path / "portraits")
     assert (code, "idpgan people" in err) == (0, False)
+    assert "train on portraits alone, which read no photo and cost no budget" in err  # of 60 photos
     table = tomllib.loads(said)
     assert table["data"]["public_root"] == str(tmp_path / "portraits")
     assert table["data"]["public_labels"] == {"happy": "smiling", "neutral": "not smiling"}

@@ -109,6 +109,18 @@ def test_photos_in_color_are_drawn_with_their_contrasts():
     assert proposed(20_000, 3, aligned=True)["drawing"] == "faces"
 
 
+def test_where_noise_drowns_a_law_portraits_suffice():
+    def suffice(epsilon, num=6_991, per_person=None, aligned=True, portraits=True):
+        shape = DataShape(Sizes(12_000, num, 0, 1_805), (1, 48, 48), ("neutral", "happiness"), has_people=True)
+        return Facts(shape, per_person, False, aligned, epsilon, portraits=portraits).portraits_suffice
+
+    assert [suffice(epsilon) for epsilon in (0.05, 0.2, 1.0, 10.0)] == [True, True, False, False]
+    assert not suffice(0.2, num=100_000)
+    assert suffice(1.0, per_person=9.0)  # noise of a person
+    assert not suffice(0.2, portraits=False)
+    assert not suffice(0.2, aligned=False)
+
+
 def test_many_classes_are_brought_into_place():
     def proposed(classes, channels=3, num=20_000, **keys):
         shape = DataShape(Sizes(0, num, 0, 100), (channels, 32, 32), tuple(map(str, range(classes))))
