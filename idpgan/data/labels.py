@@ -162,11 +162,11 @@ def distinct(values: Any, num: int, what: str) -> tuple[Tensor, list[Any]]:
     try:
         if isinstance(values, torch.Tensor):  # NumPy has fewer kinds of floats
             values = (values.double() if values.is_floating_point() else values).detach().cpu()
-        elif isinstance(values, list | tuple):
+        elif isinstance(values, list | tuple) or getattr(getattr(values, "dtype", None), "kind", "") == "O":
             values = [value.item() if getattr(value, "ndim", 1) == 0 else value for value in values]
         array = np.asarray(values)
-        if array.dtype.kind == "U" and isinstance(values, list):
-            array = np.array(values, dtype=object)  # a NaN among texts became one
+        if isinstance(values, list) and array.ndim == 1 and (array.dtype.kind in "Uf" or len({*map(type, values)}) > 1):
+            array = np.array(values, dtype=object)  # a NaN among texts became one, a large number another
     except (TypeError, ValueError, RuntimeError) as error:  # rows of different lengths, nested tensors
         raise DataError(
             f"{what} must be {num:,} whole numbers or texts in a row, got {type(values).__name__}."
@@ -184,5 +184,6 @@ def distinct(values: Any, num: int, what: str) -> tuple[Tensor, list[Any]]:
     ordered, order = np.unique(array, return_inverse=True)
     found = ordered.tolist()
     if listed and not any(isinstance(value, str) for value in listed):
-        found = [int(text) if text.lstrip("-").isdecimal() else text for text in found]
+        truths = {"True": True, "False": False}
+        found = [int(text) if text.lstrip("-").isdecimal() else truths.get(text, text) for text in found]
     return torch.from_numpy(order.reshape(-1).astype(np.int64)), found

@@ -256,6 +256,37 @@ def test_in_memory_what_is_missing_is_so_by_its_type(missing):
         gathered(PIXELS, people=np.array([missing, "nan", "None", "NA"] * (NUM // 4), dtype=object))
 
 
+ALIKE = {
+    "large": ([np.uint64(2**64 - 1), np.uint64(5)], ["18446744073709551615", "5"]),
+    "float16": ([np.float16(0.1), np.float16(2)], ["0.0999755859375", "2"]),
+    "float32": ([np.float32(0.1), np.float32(2)], ["0.10000000149011612", "2"]),
+    "truths of NumPy": ([np.True_, np.False_], ["True", "False"]),
+    "truths of torch": ([torch.tensor(True), torch.tensor(False)], ["True", "False"]),
+    "numbers of torch": ([torch.tensor(3.0), torch.tensor(4.5)], ["3", "4.5"]),
+    "a truth and a number": ([True, 1], ["True", "1"]),
+    "a text and a number": (["1.0", 1.0], ["1.0", "1"]),
+    "a truth and nothing": ([True, None], ["True", ""]),
+}
+
+
+@pytest.mark.parametrize("name", ALIKE)
+def test_values_say_the_same_in_a_list_and_in_an_array_of_objects(name):
+    """Failed before: NumPy rounded and merged what a list holds, or refused an array of objects."""
+    pair, wanted = ALIKE[name]
+    held = np.empty(NUM, object)
+    held[:] = pair * (NUM // 2)
+    expected = {row: each for row, each in enumerate(wanted * (NUM // 2)) if each}
+    for labels in (held.tolist(), held, tuple(held.tolist())):
+        assert said(gathered(PIXELS, labels)) == expected
+        assert said(gathered(list(zip(PIXELS, labels, strict=True)))) == expected
+    if all(wanted):
+        assert gathered(PIXELS, people=held).identities.unique().numel() == 2
+        made = build_generator(ModelConfig(width=2, latent_dim=2), (1, 8, 8), 2)
+        made.classes = tuple(sorted(wanted))
+        for labels in (held.tolist(), held):
+            assert [made.classes[place] for place in made._checked_labels(labels, NUM)] == wanted * (NUM // 2)
+
+
 def test_pandas_missing_values_are_known_by_their_type():
     class NAType:
         def __ne__(self, other):
