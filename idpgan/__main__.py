@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None, script: str | None = None) -> None:
     """Run the command line; Ctrl-C while it is imported, a second or two, is one line too.
 
     Threads that wait for each other let other programs compute meanwhile, unless the environment says otherwise.
@@ -17,7 +17,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     from idpgan.commands import main as run
 
     try:
-        run(arguments)
+        run(arguments, script)
     finally:
         if signal.getsignal(signal.SIGINT) is _stop:
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # all that is left is to clean up
