@@ -41,7 +41,7 @@ def imported(folder):
 def test_everything_that_is_imported_is_declared_and_nothing_else():
     extras = (PROJECT["optional-dependencies"][name] for name in ("dicom", "faces"))
     others = ("datasets", "diffusers", "fairlearn", "transformers")  # of idpgan[datasets], [diffusers], [fairness]
-    needed = (*PROJECT["dependencies"], *itertools.chain(*extras), *others)
+    needed = (*PROJECT["dependencies"], *itertools.chain(*extras), *others, "triton")  # which torch for CUDA brings
     declared = {re.match(r"[\w-]+", text)[0] for text in needed}
     modules = {MODULES.get(name, name.replace("-", "_")): name for name in declared}
     used = imported(ROOT / "idpgan")

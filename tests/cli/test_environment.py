@@ -89,7 +89,7 @@ def test_disk_full_after_computing_loses_no_evaluation(run, npz, tmp_path, disk_
     out = tmp_path / "scores.json"
     found = run("evaluate", npz, "--data", "digits", "--out", out)
     assert one_line(found, "scores.json", "No space left")
-    assert json.loads(found[1])["notes"] == ["took minutes"]
+    assert "took minutes" in json.loads(found[1])["notes"]
     assert not out.exists()
     assert leftovers(tmp_path) == []
 

@@ -20,7 +20,7 @@ from tests.portraits.made_head import made_head
 RUN = "run"
 TAKES = {  # what is asked of an artifact, and which of them it takes; OUT is a new place
     "prepare {} OUT --size 8 --grey --folders none": (
-        *("run", "release", "samples", "published", "published images", "obfuscated", "fitted", "people"),
+        *("prepared", "run", "release", "samples", "published", "published images", "obfuscated", "fitted", "people"),
     ),
     "init {}": ("prepared", "samples"),
     "train {} --dry-run": ("config",),
