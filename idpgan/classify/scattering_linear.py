@@ -177,18 +177,17 @@ class Method(steps.PrivateSteps):
         total = torch.zeros(weight.shape, dtype=torch.float64, device=self.device)
         losses, norms = [], []
         drawn = self.dpsgd.sample(len(self._images), self.noise, self.tiles)
-        with self.dpsgd.noise_ahead({"weight": weight}, self.noise):
-            with self.tiles.computing():
-                for index in drawn:
-                    some, null = self._some(index), sent(index < 0, self.device)
-                    rows, labels, null = features[some], self._labels[some], null | self._null[some]
-                    residuals, loss = self._residuals(rows, labels, weight)
-                    losses.append(loss)
-                    shares = None if self._shares is None else self._shares[some]
-                    _, norm = self.dpsgd.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)
-                    norms.append(norm)
-                    let_go(features.whole)
-            self.dpsgd.noisy_step(self.optimizer, {"weight": weight}, {"weight": total}, self.noise)
+        with self.tiles.computing():
+            for index in drawn:
+                some, null = self._some(index), sent(index < 0, self.device)
+                rows, labels, null = features[some], self._labels[some], null | self._null[some]
+                residuals, loss = self._residuals(rows, labels, weight)
+                losses.append(loss)
+                shares = None if self._shares is None else self._shares[some]
+                _, norm = self.dpsgd.clipped_outer_sum(residuals, rows, null=null, weights=shares, total=total)
+                norms.append(norm)
+                let_go(features.whole)
+        self.dpsgd.noisy_step(self.optimizer, {"weight": weight}, {"weight": total}, self.noise)
         return self.dpsgd.statistics(torch.cat(losses), torch.cat(norms)) if losses else {}
 
     def _some(self, index: Tensor) -> slice | Tensor:

@@ -43,7 +43,8 @@ def add_scaled(rows: Tensor, factors: Tensor, total: Tensor) -> None:
     count, width = rows.shape
     grid = triton.cdiv(width, _COLUMNS), triton.cdiv(count, _ROWS)
     if count and width:
-        _add[grid](rows, factors, total, count, width, rows.stride(0), columns=_COLUMNS, part=_ROWS)
+        with torch.cuda.device_of(rows):  # where Triton starts a kernel; nothing for the interpreter's CPU
+            _add[grid](rows, factors, total, count, width, rows.stride(0), columns=_COLUMNS, part=_ROWS)
 
 
 @functools.cache

@@ -44,7 +44,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -447,12 +446,7 @@ class DPSGDPlan:
 
     def grid_noise(self, count: int, noise: Noise) -> Tensor:
         """Draw ``round(Z)``, whole steps (count,), Z normal of standard deviation ``ceil(noise_multiplier / grid)``."""
-        return noise.draw(rounded_gaussian, math.ceil(self.noise_multiplier / self.grid), count)
-
-    def noise_ahead(self, weights: Weights, noise: Noise, after: Iterable[int] = ()) -> AbstractContextManager[None]:
-        """In the block, let a thread draw the noise of the `noisy_step` in it; ``after`` as of `Noise.ahead`."""
-        count = sum(weight.numel() for weight in weights.values()) if self.ranks.first else 0
-        return noise.ahead(after, rounded_gaussian, math.ceil(self.noise_multiplier / self.grid), count)
+        return rounded_gaussian(math.ceil(self.noise_multiplier / self.grid), count, noise)
 
     def noisy_gradients(self, weights: Weights, sums: Weights, normal: Callable[[Sequence[int]], Tensor]) -> None:
         """Set ``grad = (sum + N(0, (noise_multiplier clip_norm)^2)) / divisor`` in floating point, as Opacus does.

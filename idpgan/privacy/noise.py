@@ -4,8 +4,7 @@ torch's CPU generator is a Mersenne Twister that uses the low 32 bits of its see
 subtract the noise. Releases therefore draw from AES-256 in counter mode under a fresh 256-bit key.
 `idpgan.privacy.discrete` turns these bits into Laplace and Gaussian numbers.
 
-What is drawn is a function of key and place in the stream. So a thread may draw `ahead` what follows later, while a
-step computes, and every number is the one that would have been drawn then.
+What is drawn is a function of key and place in the stream. So threads may draw its `parts` in any order.
 
 Keys do not outlive their use. `Noise.ratchet` replaces a key by its hash after every step of a run, so a saved state
 cannot give back the noise of earlier steps. `Noise.erase` drops the key when the run has ended. A forked process draws
@@ -19,14 +18,12 @@ of steps cannot be made of it.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import math
 import os
 import secrets
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
@@ -40,7 +37,6 @@ _BLOCK_BYTES = 16  # AES block = two 64-bit words
 _ZEROS = memoryview(bytes(1 << 20))  # encrypted, they are the stream
 _PART = 1 << 32  # blocks of a part of the stream: 64 GiB, for which nothing asks
 _RATCHET = b"idpgan noise ratchet"
-Sampler = Callable[[int, int, "Noise"], "torch.Tensor"]  # (scale, count, source), as `idpgan.privacy.discrete` has them
 
 
 class Source(NamedTuple):
@@ -104,7 +100,6 @@ class Noise:
     def _start(self, key: bytes | None, blocks: int = 0, end: int | None = None) -> None:
         self._key, self._blocks, self._end, self.erased = key, blocks, end, key is None
         self._stream: CipherContext | None = None  # created at the first draw: between most ratchets nothing is drawn
-        self._ahead: tuple[object, Noise, Future[torch.Tensor]] | None = None
 
     def words(self, count: int) -> np.ndarray:
         """Return ``count`` uniform 64-bit words, uint64 (count,)."""
@@ -130,36 +125,10 @@ class Noise:
         """
         starts = [self._blocks + number * _PART for number in range(count)]
         self._start(self._key, self._blocks + count * _PART)
-        return [self._at(start, start + _PART) for start in starts]
-
-    def _at(self, blocks: int, end: int | None = None) -> Noise:
-        """Return a source under the same key at another place."""
-        other = type(self)(b"", private=self.private)
-        other._start(self._key, blocks, end)
-        return other
-
-    @contextlib.contextmanager
-    def ahead(self, after: Iterable[int], sampler: Sampler, scale: int, count: int) -> Iterator[None]:
-        """In the block, let a thread make what `draw` will return ``after`` draws of so many words each.
-
-        Nothing private decides when it begins, and no number changes. What fails in the thread fails in `draw`. The
-        block ends when the thread does: a step that fails leaves nothing behind that draws.
-        """
-        thread = self._at(self._blocks + sum(map(_blocks_of, after)))
-        place = self._key, thread._blocks, sampler, scale, count
-        with ThreadPoolExecutor(1, "idpgan-noise") as pool:
-            self._ahead = place, thread, pool.submit(sampler, scale, count, thread)
-            yield
-        self._ahead = None
-
-    def draw(self, sampler: Sampler, scale: int, count: int) -> torch.Tensor:
-        """Return ``sampler(scale, count, self)``, made by now if it was drawn `ahead` for this place of the stream."""
-        if self._ahead is None or self._ahead[0] != (self._key, self._blocks, sampler, scale, count):
-            return sampler(scale, count, self)
-        _, thread, made = self._ahead
-        numbers = made.result()
-        self._start(self._key, thread._blocks)
-        return numbers
+        sources = [type(self)(b"", private=self.private) for _ in starts]
+        for source, start in zip(sources, starts, strict=True):
+            source._start(self._key, start, start + _PART)
+        return sources
 
     def uniform(self, shape: Sequence[int]) -> torch.Tensor:
         """Return float64 numbers in the open interval (0, 1), of a word each: 52 bits and a half, never 0, never 1."""

@@ -187,13 +187,12 @@ class PrivateSteps(Method):
             return self.dpsgd.statistics(*self._opacus.step(self.dpsgd, self.noise, *batches)[0])
         weights, tiles = trained_weights(self._trained), self.tiles
         drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
-        with self.dpsgd.noise_ahead(weights, self.noise, after=[tiles.rows * self.coins] * len(drawn)):
-            result = self.dpsgd.clipped_sum(self.record_loss, weights, map(self._records, drawn), tiles)
-            sums = result.sums
-            if public is not None:
-                more = self.dpsgd.clipped_sum(public[0], weights, tiled(public[2], tiles.rows), tiles).sums
-                sums = {name: total + more[name] for name, total in sums.items()}
-            self.dpsgd.noisy_step(self._trainer, weights, sums, self.noise)
+        result = self.dpsgd.clipped_sum(self.record_loss, weights, map(self._records, drawn), tiles)
+        sums = result.sums
+        if public is not None:
+            more = self.dpsgd.clipped_sum(public[0], weights, tiled(public[2], tiles.rows), tiles).sums
+            sums = {name: total + more[name] for name, total in sums.items()}
+        self.dpsgd.noisy_step(self._trainer, weights, sums, self.noise)
         return self.dpsgd.statistics(result.losses, result.norms)
 
     def _records(self, index: Tensor) -> tuple[Sequence[Tensor], Tensor]:

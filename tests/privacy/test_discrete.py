@@ -23,6 +23,12 @@ from idpgan.privacy.discrete import (
 COUNT = 100_000
 
 
+@pytest.fixture(autouse=True)
+def several_blocks(monkeypatch):
+    """Let every law below be that of blocks with parts of the stream of their own, as of a large release."""
+    monkeypatch.setattr(discrete, "_BATCH", 1 << 15)
+
+
 def _p_value(draws, probability):
     """Chi-square of integer draws against probability(x), tails pooled to expected counts >= 20."""
     reach = int(abs(draws).max()) + 200

@@ -1,6 +1,5 @@
 import json
 import os
-import threading
 
 import numpy as np
 import pytest
@@ -160,49 +159,6 @@ def test_a_forked_process_draws_other_noise():
     assert of_child[:32] != system
     assert of_child[32:64] == fixed  # whoever knows the seed knows it all, in one process as in two
     assert of_child[64:] == b"\x01"
-
-
-# Drawn ahead by a thread ----------------------------------------------------------------------------------------------
-
-AHEAD = rounded_gaussian, 1 << 20, 1000
-
-
-def test_what_is_drawn_ahead_is_what_would_have_been_drawn():
-    noise, plain = Noise.fixed(3), Noise.fixed(3)
-    with noise.ahead([3, 8], *AHEAD):
-        assert torch.equal(noise.uniform((3,)), plain.uniform((3,)))
-        assert torch.equal(noise.uniform((2, 4)), plain.uniform((2, 4)))
-        taken = noise.draw(*AHEAD)
-    assert torch.equal(taken, plain.draw(*AHEAD))
-    assert noise.state() == plain.state()  # the stream goes on at the same place, and no number comes again
-    assert not torch.equal(noise.draw(*AHEAD), taken)
-
-
-def test_what_was_drawn_ahead_for_another_place_or_scale_is_not_taken():
-    noise, plain = Noise.fixed(3), Noise.fixed(3)
-    with noise.ahead([3], *AHEAD):
-        assert torch.equal(noise.draw(*AHEAD), plain.draw(*AHEAD))
-    with noise.ahead([], *AHEAD):
-        assert torch.equal(noise.draw(rounded_gaussian, 1 << 21, 9), plain.draw(rounded_gaussian, 1 << 21, 9))
-    with noise.ahead([], *AHEAD):
-        noise.ratchet()
-        plain.ratchet()
-        assert torch.equal(noise.draw(*AHEAD), plain.draw(*AHEAD))
-
-
-def test_what_fails_in_the_thread_fails_where_the_numbers_are_needed():
-    noise = Noise.fixed(3)
-    with pytest.raises(ValueError, match=r"1 \.\. 2\^50"), noise.ahead([], rounded_gaussian, 0, 9):
-        noise.draw(rounded_gaussian, 0, 9)
-    noise.erase()
-    with pytest.raises(RuntimeError, match="erased"), noise.ahead([], *AHEAD):
-        noise.draw(*AHEAD)
-
-
-def test_a_step_that_fails_leaves_no_thread_behind():
-    with pytest.raises(KeyError), Noise.fixed(3).ahead([], *AHEAD):
-        raise KeyError
-    assert not [thread for thread in threading.enumerate() if thread.name.startswith("idpgan-noise")]
 
 
 # Parts of the stream, for threads -------------------------------------------------------------------------------------

@@ -90,7 +90,6 @@ def steps(ranks: Ranks, precision: Precision = "float32", way: Way = "capture") 
     noise, summed = Noise.fixed(5), torch.cat([part.flatten() for part in sums.values()])
     if not ranks.first:
         noise.erase()  # it must not be asked
-    with plan.noise_ahead(weights, noise):
-        plan.noisy_step(SGD(weights.values(), 1.0), weights, sums, noise)
+    plan.noisy_step(SGD(weights.values(), 1.0), weights, sums, noise)
     stepped = torch.cat([weight.detach().flatten() for weight in weights.values()])
     return {"moved": moved, "positions": sorted(base), "weights": stepped, "sum": summed}
