@@ -1,8 +1,6 @@
 """Diffusion: the exact start at released moments, clipped steps on what it lacks, one ledger over both."""
 
-import contextlib
 import dataclasses
-import threading
 from pathlib import Path
 
 import pytest
@@ -16,7 +14,7 @@ from idpgan.models.config import ModelConfig
 from idpgan.models.diffusion import DiffusionGenerator, training_levels
 from idpgan.models.drawing import Drawing
 from idpgan.models.gaussian import GaussianGenerator, low_spectrum
-from idpgan.privacy import Ledger, Noise, Relation, Unit, compose_epsilon, dpsgd
+from idpgan.privacy import Ledger, Noise, Relation, Unit, compose_epsilon
 from idpgan.privacy.dpsgd import SLACK, DPSGDPlan
 from idpgan.run import RunFolder
 from idpgan.synthesis import edm
@@ -203,31 +201,6 @@ def test_rows_of_the_problem_do_not_mix(generator):
     for before, after in zip(whole, other, strict=True):
         same = (before == after).flatten(1).all(1)
         assert same.tolist() == [True, True, True, False, True, True]
-
-
-def test_noise_is_drawn_ahead_for_its_place_and_changes_no_number(monkeypatch):
-    def weights(threads):
-        def drawn(scale, count, noise):
-            threads.add(threading.current_thread().name)
-            return exact(scale, count, noise)
-
-        config = config_of(training={"batch_size": 150})  # of 200: sampled, so that the tiles are known after the coins
-        with monkeypatch.context() as patch:
-            patch.setattr(dpsgd, "rounded_gaussian", drawn)
-            method = method_of(config)
-            method.prepare()
-            threads.clear()
-            for step in (1, 2):
-                method.step(step)
-        return torch.cat([weight.flatten() for weight in method.newest.network.parameters()])
-
-    exact, ahead, plain = dpsgd.rounded_gaussian, set(), set()
-    found = weights(ahead)
-    monkeypatch.setattr(Noise, "ahead", lambda *_: contextlib.nullcontext())
-    assert torch.equal(found, weights(plain))
-    assert plain == {"MainThread"}
-    assert len(ahead) == 1
-    assert ahead != plain
 
 
 def test_an_empty_batch_is_a_step_like_any_other():
