@@ -74,7 +74,7 @@ class Signal:
         else:
             ways = "pictures take one thing in one place, or public ones of the same kind (data.public_root)"
             ways = f"about {more:.2g} times as many {self.record} give blobs; {ways}" if look == "noise" else ways
-        what = "color clouds and noise" if look == "noise" else "blobs, of which few show what they are"
+        what = "clouds and noise" if look == "noise" else "blobs, of which few show what they are"
         return f"{what}: about {self.numbers:,.0f} numbers of an image stand above the noise; {ways}."
 
     @property
