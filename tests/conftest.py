@@ -7,6 +7,7 @@ import itertools
 import os
 import secrets
 import sys
+import tempfile
 from pathlib import Path
 
 import hypothesis
@@ -22,6 +23,8 @@ from tests.small_runs import config_of
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))  # scripts there import each other by their names
 
+_FILES_MOST = 4 << 30  # bytes: the whole suite writes fewer
+
 # No deadline: a busy machine is not a defect. Derandomized: a failure is the same failure everywhere.
 hypothesis.settings.register_profile("idpgan", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("idpgan")
@@ -36,6 +39,7 @@ def pytest_addoption(parser):
 def pytest_configure(config):
     # With more threads small operations wait for each other whenever the machine is busy.
     torch.set_num_threads(config.getoption("--threads"))
+    _keep_files_in_memory()
     host.WARNED = "error"  # a warning inside the package is a defect here
     os.fsync = os.fstat  # nobody pulls the plug here, and a flush takes 4 ms; processes of their own do flush
     keep_freed_memory()  # short runs of ever other sizes gave a fifth of all seconds away for its pages
@@ -47,6 +51,16 @@ def pytest_collection_finish():
     """What was collected stays until the end: let the garbage collector not walk through it again and again."""
     gc.collect()
     gc.freeze()
+
+
+def _keep_files_in_memory():
+    """Put temporary files where nothing waits for a disk: a file deleted took 4 ms, and there are 100,000 of them."""
+    shared = Path("/dev/shm")
+    if "TMPDIR" in os.environ or not os.access(shared, os.W_OK | os.X_OK):
+        return
+    about = os.statvfs(shared)
+    if about.f_bavail * about.f_frsize >= _FILES_MOST and not about.f_flag & os.ST_NOEXEC:
+        os.environ["TMPDIR"], tempfile.tempdir = str(shared), None
 
 
 def _shift_seeds(shift):
