@@ -32,6 +32,7 @@ WEIGHTS = "generator.safetensors"
 MOST_TEXT_BYTES = 1 << 24  # of a JSON file or a card
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600  # permissions of everything outside release/: for the curator only
 PART = re.compile(r"\.(.+)\.[0-9a-f]{16}\.(?:part|old)")  # the hidden name of what is incomplete, or replaced now
+_BEGUN = ".begun"  # in an incomplete folder that may be gone on with: what it was asked for
 _NO_FSYNC = (errno.EINVAL, errno.ENOTSUP, errno.EBADF)  # of a folder: CIFS, gocryptfs, sshfs, VirtualBox
 _UNFLUSHED: set[int] = set()  # disks that were named in the log
 LEFTOVERS = frozenset((  # what desktops, file systems, network storage and archives leave behind, in lower case
@@ -182,19 +183,28 @@ def _identity(folder: Path) -> tuple[int, int] | None:
 
 
 @contextlib.contextmanager
-def new_folder(target: Path) -> Iterator[Path]:
+def new_folder(target: Path, asked: str = "") -> Iterator[Path]:
     """Give a hidden folder to fill, and move it to ``target`` when the block ends without an exception.
 
     As `whole_folder`, but nothing is ever replaced: ``target`` must be absent or empty then as well. The hidden folders
     that kills have left beside it, of whatever name, are removed first: they may hold private images.
 
+    Args:
+        asked: What makes the content, where a call that was stopped can be gone on with: the folder that it left is
+            given again as it lies, if it was to be ``target`` and was asked for the very same; "" = it never is.
+
     Raises:
         InputError: If something lies at ``target``, before or after the block.
     """
     refuse_filled(target)
-    remove_dead(target.parent)
-    with locked_folder(lambda: _make_part_folder(target)) as part, naming(target):
+    make = lambda: _left(target, asked) or _make_part_folder(target)  # noqa: E731  # one line for a choice
+    with locked_folder(make, kept=bool(asked)) as part, naming(target):
+        remove_dead(target.parent)
+        if asked:
+            write_text_atomic(part / _BEGUN, asked)
         yield part
+        for rest in (part / _BEGUN, *_hidden(part, None)) if asked else ():
+            rest.unlink(missing_ok=True)
         try:
             part.rename(target)  # replaces an empty folder, and nothing else
         except OSError:
@@ -251,6 +261,16 @@ def _hidden(folder: Path, name: str | None) -> list[Path]:
     return [path for match, path in found if match and name in (None, match[1])]
 
 
+def _left(target: Path, asked: str) -> Path | None:
+    """Return the user's own folder that a stopped call for the same left incomplete, if nobody uses it."""
+    for left in _hidden(target.parent, target.name) if asked else ():
+        with contextlib.suppress(InputError, OSError, ImportError), file_lock(left, busy="it is in use", folder=True):
+            own = not left.is_symlink() and left.stat().st_uid == os.geteuid()
+            if own and left.suffix == ".part" and read_plain(left / _BEGUN, MOST_TEXT_BYTES) == asked.encode():
+                return left
+    return None
+
+
 def _make_part_folder(target: Path) -> Path:
     """Make and return a new hidden folder beside a target."""
     part = target.with_name(f".{target.name}.{secrets.token_hex(8)}.part")
@@ -259,12 +279,13 @@ def _make_part_folder(target: Path) -> Path:
 
 
 @contextlib.contextmanager
-def locked_folder(make: Callable[[], Path], lock: str = "") -> Iterator[Path]:
+def locked_folder(make: Callable[[], Path], lock: str = "", *, kept: bool = False) -> Iterator[Path]:
     """Give a new folder that is locked as long as its process lives; what is left of it goes at the end.
 
     Args:
         make: Makes a folder; called again if another process took the folder for dead before it was locked.
         lock: Name of the file inside that is locked; "" = the folder itself.
+        kept: Whether it stays after a signal, as after a kill.
     """
     owner = os.getpid()
     with contextlib.ExitStack() as held:
@@ -277,8 +298,13 @@ def locked_folder(make: Callable[[], Path], lock: str = "") -> Iterator[Path]:
                 break
         try:
             yield folder
+        except BaseException as error:
+            kept = kept and not isinstance(error, Exception)
+            raise
+        else:
+            kept = False
         finally:
-            if os.getpid() == owner:  # not a fork that ends
+            if os.getpid() == owner and not kept:  # not a fork that ends
                 shutil.rmtree(folder, ignore_errors=True)  # gone already if it was moved
 
 

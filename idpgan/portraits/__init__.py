@@ -3,12 +3,12 @@
 from idpgan.portraits.folder import read
 from idpgan.portraits.landmarks import PARTS, POINTS
 from idpgan.portraits.mesh import INSTALL, PAPERS, is_installed, read_head
-from idpgan.portraits.render import SIZES, draw, place, sample
+from idpgan.portraits.render import SIZES, batches, draw, place, sample
 from idpgan.portraits.traits import COLUMNS, YES_OR_NO, Traits, near
 
 # fmt: off
 __all__ = [
-    "COLUMNS", "INSTALL", "PAPERS", "PARTS", "POINTS", "SIZES", "YES_OR_NO", "Traits", "draw", "is_installed", "near",
-    "place", "read", "read_head", "sample",
+    "COLUMNS", "INSTALL", "PAPERS", "PARTS", "POINTS", "SIZES", "YES_OR_NO", "Traits", "batches", "draw",
+    "is_installed", "near", "place", "read", "read_head", "sample",
 ]
 # fmt: on

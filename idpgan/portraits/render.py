@@ -7,6 +7,8 @@ No photo of anybody was used, which is why only these are called people who do n
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
@@ -60,6 +62,30 @@ def draw(
         DataError: If a number is out of range, or a trait is missing.
         InputError: If `anny` is not installed, or is not the version that is known.
     """
+    num = len(next(iter(traits.values()), ()))
+    parts = batches(traits, size, channels, seed, device=device, head=head)
+    images = zeros((num, channels, size, size), torch.uint8, torch.device(device))
+    for start, part in parts:
+        images[start : start + len(part)] = part
+        progress("draw people", start + len(part), num)
+    return images
+
+
+def batches(
+    traits: Traits,
+    size: int = 48,
+    channels: int = 1,
+    seed: int = 0,
+    *,
+    device: torch.device | str = "cpu",
+    head: Head | None = None,
+    first: int = 0,
+) -> Iterator[tuple[int, Tensor]]:
+    """Draw as `draw`, some at once: yield the place of the first in the list, and the images of these.
+
+    Args:
+        first: Where to begin, in the batch that this portrait is in.
+    """
     if not SIZES[0] <= size <= SIZES[1]:
         raise DataError(f"Portraits of {size} x {size} px cannot be drawn: a side has {SIZES[0]} to {SIZES[1]} px.")
     if channels not in (1, 3):
@@ -70,15 +96,15 @@ def draw(
     head, num = (head or read_head()).to(device), len(traits[COLUMNS[0]])
     numbers, key = _numbers(num, seed, head)
     batch = max(1, (_PIXELS if device.type == "cpu" else _PIXELS_GPU) // (_FINER * size) ** 2)
-    images = zeros((num, channels, size, size), torch.uint8, device)
-    for start in range(0, num, batch):
+
+    def drawn(start: int) -> Tensor:
         part = slice(start, start + batch)
         here = {name: traits[name][part].to(device) for name in COLUMNS}
-        drawn = _rendered(head, here, numbers[part, NUMBERS - PLAIN :].to(device), size, channels)
-        noise = grain_noise(start, len(drawn), size, size, key, device)
-        images[part] = to_uint8((drawn + here["grain"][:, None, None, None] * noise).mul_(2).sub_(1))
-        progress("draw people", min(start + batch, num), num)
-    return images
+        rendered = _rendered(head, here, numbers[part, NUMBERS - PLAIN :].to(device), size, channels)
+        noise = grain_noise(start, len(rendered), size, size, key, device)
+        return to_uint8((rendered + here["grain"][:, None, None, None] * noise).mul_(2).sub_(1))
+
+    return ((start, drawn(start)) for start in range(first - first % batch, num, batch))
 
 
 def place(traits: Traits, size: int = 48, seed: int = 0, *, head: Head | None = None) -> tuple[Tensor, Tensor]:

@@ -62,3 +62,58 @@ def test_a_folder_that_is_there_stays(run, tmp_path):
     assert code == 2
     assert str(tmp_path) in err
     assert (tmp_path / "mine").read_text() == "kept"
+
+
+def stopped_after(monkeypatch, batches, error):
+    """Let drawing end in an exception after so many batches of two."""
+    drawn = portraits.batches
+    monkeypatch.setattr("idpgan.portraits.render._PIXELS", 2 * 64**2)
+
+    def some(*arguments, **options):
+        for number, batch in enumerate(drawn(*arguments, **options)):
+            if number == batches:
+                raise error
+            yield batch
+
+    monkeypatch.setattr(portraits, "batches", some)
+
+
+def content_of(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_stopped_call_goes_on_and_leaves_what_a_whole_one_would(run, tmp_path, monkeypatch):
+    asked = "-n", 7, "--size", 32, "--seed", 3
+    with monkeypatch.context() as patch:
+        stopped_after(patch, 2, KeyboardInterrupt())
+        code, _, err = run("people", tmp_path / "people", *asked)
+    assert (code, err.count("stopped by Ctrl-C")) == (130, 1)
+    (left,) = tmp_path.iterdir()  # hidden
+    pictures = sorted(left.rglob("*.png"))
+    assert (left.name.startswith(".people."), len(pictures)) == (True, 4)
+    pictures[3].write_bytes(pictures[3].read_bytes()[:-20])  # as a kill or a power cut tears it
+    kept = pictures[0].stat().st_mtime_ns
+    monkeypatch.setattr("idpgan.portraits.render._PIXELS", 2 * 64**2)
+    code, _, err = run("people", tmp_path / "people", *asked)
+    assert code == 0
+    assert "people: 3 of 7, kept by the interrupted run" in err
+    assert (tmp_path / "people/000/000000.png").stat().st_mtime_ns == kept
+    assert run("people", tmp_path / "whole", *asked)[0] == 0
+    assert content_of(tmp_path / "people") == content_of(tmp_path / "whole")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["people", "whole"]
+
+
+def test_what_was_begun_for_something_else_is_cleared(run, tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        stopped_after(patch, 1, KeyboardInterrupt())
+        assert run("people", tmp_path / "people", "-n", 3, "--size", 32)[0] == 130
+    assert run("people", tmp_path / "people", "-n", 3, "--size", 32, "--seed", 1)[0] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["people"]
+    assert run("people", tmp_path / "whole", "-n", 3, "--size", 32, "--seed", 1)[0] == 0
+    assert content_of(tmp_path / "people") == content_of(tmp_path / "whole")
+
+
+def test_an_error_leaves_nothing(run, tmp_path, monkeypatch):
+    stopped_after(monkeypatch, 1, OSError(28, "No space left on device"))
+    assert run("people", tmp_path / "people", "-n", 3, "--size", 32)[0] == 2
+    assert not list(tmp_path.iterdir())
