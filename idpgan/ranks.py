@@ -73,13 +73,22 @@ class Ranks:
         """Overwrite tensors of one type and device by those of rank 0, in place."""
         self._exchange(tensors, lambda dist, flat: dist.broadcast(flat, 0))
 
-    def sum_to_first(self, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        """Add up tensors of one type and device over all ranks; rank 0 gets the sums, the others get nothing, []."""
-        if self.alone:
-            return tensors
-        sums = [tensor.detach().clone() for tensor in tensors]
-        self._exchange(sums, lambda dist, flat: dist.reduce(flat, 0))
-        return sums if self.first else []
+    def noisy_sum(self, part: Tensor, noised: Tensor) -> Tensor:
+        """Return the sum of all ranks' parts, (P,) float64, to which they have added noise *before*: the same on each.
+
+        So no rank ever holds the sum without its noise. All is NaN unless every rank takes part and every block of
+        numbers has got its noise exactly once; where a rank fails, nothing comes back.
+
+        Args:
+            part: (P,), float64 or int64; used up.
+            noised: (blocks,), how often this rank has added the noise of each block, 0 or 1; -1 voids the sum.
+        """
+        import torch
+
+        counts = torch.cat([noised.new_ones(1), noised]).to(part.dtype)
+        self.sum([part, counts])
+        once = (counts[:1] == self.size) & (counts[1:] == 1).all()
+        return torch.where(once, part.double(), torch.nan)
 
     def _exchange(self, tensors: Sequence[Tensor], collective: Callable[[Any, Tensor], Any]) -> None:
         """Run a collective of `torch.distributed` on all tensors at once, in place."""

@@ -29,7 +29,7 @@ from idpgan.lazy import torch
 from idpgan.privacy.noise import Noise
 
 MAX_SCALE = 1 << 50  # largest scale, in grid steps
-_BATCH = 1 << 18  # numbers; of fewer, threads wait for each other
+BLOCK = 1 << 18  # numbers; of fewer, threads wait for each other
 _BITS = 62  # random bits drawn first to find a cell
 _GUIDE_BITS = 14  # leading bits of `_BITS`, which nearly always decide
 _CELLS = 64  # cells per standard deviation or Laplace scale
@@ -39,14 +39,23 @@ def _integers(below: int, count: int, noise: Noise) -> np.ndarray:
     return noise.integers(below, (count,)).numpy()
 
 
-def _filled(count: int, noise: Noise, some: Callable[[int, Noise], np.ndarray]) -> np.ndarray:
+def num_blocks(count: int) -> int:
+    """Return how many blocks so many numbers have."""
+    return -(-count // BLOCK)
+
+
+def _filled(count: int, noise: Noise, some: Callable[[int, Noise], np.ndarray], own: slice = slice(None)) -> np.ndarray:
     """Return int64 (count,) of ``some(missing, source)``, which draws at most so many numbers, a block after the other.
 
     Of several blocks each has a part of the stream (`Noise.parts`), from which it draws again what it rejects. So every
-    number is a function of key and place, and threads draw the blocks, as many as torch computes on.
+    number is a function of key and place, and threads draw the blocks, as many as torch computes on; of several
+    processes each draws its ``own``, and gets their numbers alone.
     """
-    result = np.empty(count, dtype=np.int64)
-    blocks = [result[start : start + _BATCH] for start in range(0, count, _BATCH)]
+    starts = range(0, count, BLOCK)
+    sources = ([noise] if len(starts) < 2 else noise.parts(len(starts)))[own]
+    lengths = [min(BLOCK, count - start) for start in starts[own]]
+    result = np.empty(sum(lengths), dtype=np.int64)
+    blocks = np.split(result, np.cumsum(lengths)[:-1]) if lengths else []
 
     def fill(block: np.ndarray, source: Noise) -> None:
         done = 0
@@ -55,7 +64,6 @@ def _filled(count: int, noise: Noise, some: Callable[[int, Noise], np.ndarray]) 
             block[done : done + len(kept)] = kept
             done += len(kept)
 
-    sources = [noise] if len(blocks) < 2 else noise.parts(len(blocks))
     threads = min(len(blocks), torch.get_num_threads())
     with ThreadPoolExecutor(threads, "idpgan-noise") if threads > 1 else contextlib.nullcontext() as pool:
         for _ in (pool.map if pool else map)(fill, blocks, sources):
@@ -231,7 +239,7 @@ def _place_survives(x: _Uniforms, cell: np.ndarray, choice: np.ndarray, base: in
     return even
 
 
-def rounded_gaussian(scale: int, count: int, noise: Noise) -> torch.Tensor:
+def rounded_gaussian(scale: int, count: int, noise: Noise, own: slice = slice(None)) -> torch.Tensor:
     r"""Draw round(scale * N(0, 1)), exactly: P(x) = Phi((x + 1/2) / scale) - Phi((x - 1/2) / scale).
 
     ``|N(0, 1)| = (k + x) / 64``, where k is whole with P(k) ~ exp(-(k / 64)^2 / 2), and a uniform x of [0, 1) is kept
@@ -242,16 +250,17 @@ def rounded_gaussian(scale: int, count: int, noise: Noise) -> torch.Tensor:
 
     Args:
         scale: Standard deviation before rounding, a whole number of grid steps, 1 .. 2^50.
+        own: Which blocks of `BLOCK` numbers to draw; the source is behind all of them then.
 
     Returns:
-        int64 (count,) on the CPU.
+        int64 (count,) on the CPU, or the numbers of those blocks.
     """
     if not 1 <= scale <= MAX_SCALE:
         raise ValueError(f"Gaussian scale = {scale} grid steps must lie in 1 .. 2^50; choose a coarser grid.")
-    return torch.from_numpy(_rounded_gaussian(scale, count, noise, 60 - scale.bit_length()))
+    return torch.from_numpy(_rounded_gaussian(scale, count, noise, 60 - scale.bit_length(), own))
 
 
-def _rounded_gaussian(scale: int, count: int, noise: Noise, spare_bits: int) -> np.ndarray:
+def _rounded_gaussian(scale: int, count: int, noise: Noise, spare_bits: int, own: slice = slice(None)) -> np.ndarray:
     """See `rounded_gaussian`; a digit has base ``2 scale 2^spare_bits`` (few spare bits make ties frequent)."""
     base = 2 * scale << spare_bits
 
@@ -264,4 +273,4 @@ def _rounded_gaussian(scale: int, count: int, noise: Noise, spare_bits: int) -> 
         magnitude = ((x.digit(0) >> spare_bits) + 2 * scale * cell + _CELLS) // (2 * _CELLS)
         return ((1 - 2 * (coins & 1)) * magnitude)[keeps][:missing]
 
-    return _filled(count, noise, some)
+    return _filled(count, noise, some, own)

@@ -31,10 +31,14 @@ stand for the clip norm C. Let D' hold the null record where D holds record i; f
    it is exact in any order of blocks, tiles, processes, atomic additions. More are refused (`DPSGDPlan.most_rows`).
 4. *Exact noise.* ``round(Z)``, Z exactly normal of standard deviation ``ceil(sigma S)`` steps, is added to the whole
    sum: with whole numbers x, ``x + round(Z) = round(x + Z)`` but for ties, which have probability 0
-   (`idpgan.privacy.discrete.rounded_gaussian`; integers only). Given the others' coins the released law of D' is
-   ``round(N(s))``, that of D ``(1 - q) round(N(s)) + q round(N(s + g))`` with ``||g|| <= S``: rounding a
-   Poisson-sampled Gaussian of multiplier at least sigma, at the same price. The coins of the others have the same law
-   for both; a coin falls with chance floor(q 2^52) / 2^52, and a record's own coins are made of words of its own.
+   (`idpgan.privacy.discrete.rounded_gaussian`; integers only). Of several processes each adds the noise of its blocks
+   of numbers to its *own* part of the sum, and all parts add up as integers of 64 bits: the same total, whoever draws,
+   and none ever holds s. All draw under one key, from disjoint places of its stream (`Noise.handed_on`), so as one
+   process would; a count of each block's noise adds up with it, and all is NaN but where it is 1 (`Ranks.noisy_sum`).
+   Given the others' coins the released law of D' is ``round(N(s))``, that of D ``(1 - q) round(N(s)) + q round(N(s +
+   g))`` with ``||g|| <= S``: rounding a Poisson-sampled Gaussian of multiplier at least sigma, at the same price. The
+   coins of the others have the same law for both; a coin falls with chance floor(q 2^52) / 2^52, and a record's own
+   coins are made of words of its own.
 
 Division, learning rate and everything after are post-processing, in floating point.
 """
@@ -55,14 +59,14 @@ from idpgan import checks
 from idpgan.device import is_gpu, sent
 from idpgan.errors import InputError
 from idpgan.host import own_state
+from idpgan.privacy import discrete
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.captured_gradients import NotCapturedError, RecordLoss, Weights, is_out_of_memory, record_gradients
 from idpgan.privacy.clip_groups import CLIP_NORMS, ClipGroups
-from idpgan.privacy.discrete import rounded_gaussian
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.layer_gradients import SLACK, Features, blocks, clip_and_add, clip_factors, norms
-from idpgan.privacy.noise import Noise
+from idpgan.privacy.noise import PLACE_BYTES, Noise
 from idpgan.privacy.precision import Precision, full_precision, products_in
 from idpgan.privacy.tiles import Rows, Tiles, Way, alike, all_threads, random_like, sizes, threads_of
 from idpgan.ranks import ALONE, Ranks
@@ -109,8 +113,8 @@ class DPSGDPlan:
     no records is charged, noised and stepped like any other.
 
     Several processes (``ranks``) take a step together: each calls all methods, with the records of its share of the
-    positions. Rank 0 alone draws the coins of all records, holds the sum over all shares and draws the noise on it,
-    once: the other ranks get the noisy gradient and nothing that comes before it. The sum is that of one process.
+    positions. Rank 0 alone draws the coins of all records. Each rank adds the noise of its blocks of numbers to what it
+    has summed, before parts add up: none holds the sum without noise. Sum and noise are those of one process.
 
     The caller charges `event` before each step. Row r of every tensor of a tile must be a function of the record in
     slot r, of the weights and of that record's own coins. A null record keeps its row, and is marked.
@@ -414,30 +418,32 @@ class DPSGDPlan:
     def noisy_step(self, optimizer: torch.optim.Optimizer, weights: Weights, sums: Weights, noise: Noise) -> None:
         """Set ``grad = (sum + N(0, (noise_multiplier clip_norm)^2)) / divisor``, and let the optimizer step.
 
-        The noise is rounded to the grid, and drawn for all weights at once. It comes from `Noise`, not from a
-        `torch.Generator`, which on the CPU is a Mersenne Twister with 32 bits of seed that an attacker can try out.
+        The noise is rounded to the grid, and drawn for all weights at once, from no `torch.Generator` (see `Noise`).
 
         Args:
             optimizer: Holds exactly these weights; their gradients are cleared afterwards, so that none stays behind.
             weights: Leaf tensors by name, in the order in which the noise is drawn.
             sums: As `clipped_sum` returned them, whole grid steps: together of L2 sensitivity S, over all ranks.
-            noise: Drawn from on rank 0 alone.
+            noise: Rank 0's is drawn from.
 
         Raises:
             ValueError: If the tensors do not fit together, or a sum is not whole below 2^53 (on a GPU: NaN weights).
         """
         held = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
-        if list(weights) != list(sums) or held != {id(weight) for weight in weights.values()}:
+        if list(weights) != list(sums) or held != {*map(id, weights.values())}:
             raise ValueError("weights, sums and the optimizer's parameters must be the same, in the same order.")
 
-        def added(total: Tensor) -> Tensor:
-            holds = (total.abs() <= 2.0**53).all() & (total == total.trunc()).all()  # NaN fails it too
-            if not is_gpu(total.device) and not bool(holds):  # a GPU would wait for the answer
-                raise ValueError("a sum of DP-SGD is not whole grid steps below 2^53: nothing is released.")
-            noisy = (total + sent(self.grid_noise(len(total), noise), total.device).double()) * self.step
-            return torch.where(holds, noisy, torch.nan)  # which ends a run at its next tick, before anything is saved
-
-        self._set_gradients(weights, sums, added)
+        total = torch.cat([sums[name].double().flatten() for name in weights])
+        holds = (total.abs() <= 2.0**53).all() & (total == total.trunc()).all()  # NaN fails it too
+        if not is_gpu(total.device) and not bool(holds):  # a GPU would wait for the answer
+            raise ValueError("a sum of DP-SGD is not whole grid steps below 2^53: nothing is released.")
+        whole, blocks = total.long(), discrete.num_blocks(len(total))
+        own, noised = self.ranks.share(blocks), torch.zeros(blocks, dtype=torch.int64, device=whole.device)
+        drawn = sent(self.grid_noise(len(whole), noise), whole.device)
+        whole[own.start * discrete.BLOCK : own.stop * discrete.BLOCK] += drawn
+        noised[own] = 1
+        noisy = self.ranks.noisy_sum(whole, torch.where(holds, noised, -1))
+        self._set_gradients(weights, noisy * self.step)
         for name, weight in weights.items():
             if self.groups is not None and weight.grad is not None:
                 weight.grad.mul_(self.groups.stretch(name, self.clip_norm))
@@ -445,8 +451,16 @@ class DPSGDPlan:
         optimizer.zero_grad(set_to_none=True)
 
     def grid_noise(self, count: int, noise: Noise) -> Tensor:
-        """Draw ``round(Z)``, whole steps (count,), Z normal of standard deviation ``ceil(noise_multiplier / grid)``."""
-        return rounded_gaussian(math.ceil(self.noise_multiplier / self.grid), count, noise)
+        """Draw this rank's blocks of ``round(Z)``, Z normal of deviation ``ceil(noise_multiplier / grid)`` steps.
+
+        All ranks draw from rank 0's source, whose key and place it sends. Alone, these are all numbers, (count,).
+        """
+        if not self.ranks.alone:
+            place = noise.handed_on() if self.ranks.first else torch.zeros(PLACE_BYTES, dtype=torch.uint8)
+            self.ranks.from_first([place])
+            noise = Noise.taken_over(place, private=noise.private)
+        own = self.ranks.share(discrete.num_blocks(count))
+        return discrete.rounded_gaussian(math.ceil(self.noise_multiplier / self.grid), count, noise, own)
 
     def noisy_gradients(self, weights: Weights, sums: Weights, normal: Callable[[Sequence[int]], Tensor]) -> None:
         """Set ``grad = (sum + N(0, (noise_multiplier clip_norm)^2)) / divisor`` in floating point, as Opacus does.
@@ -456,24 +470,16 @@ class DPSGDPlan:
             sums: In the unit of the gradient: together of L2 sensitivity `clip_norm`, over all ranks.
             normal: Draws standard normal numbers of a shape, float64, from a secret source; called on rank 0 alone.
         """
-
-        def added(total: Tensor) -> Tensor:
-            return total + normal((len(total),)).to(total) * (self.noise_multiplier * self.clip_norm)
-
-        self._set_gradients(weights, sums, added)
-
-    def _set_gradients(self, weights: Weights, sums: Weights, added: Callable[[Tensor], Tensor]) -> None:
-        """Add up over the ranks; rank 0 adds the noise to all numbers at once, (P,), divides and tells the others."""
-        sizes = [weight.numel() for weight in weights.values()]
-        totals = self.ranks.sum_to_first([sums[name].double() for name in weights])
+        total = torch.cat([sums[name].double().flatten() for name in weights])
         if self.ranks.first:
-            noisy = added(torch.cat([total.flatten() for total in totals]))
-            for weight, part in zip(weights.values(), noisy.split(sizes), strict=True):
-                weight.grad = part.to(weight).view_as(weight).div_(self.divisor)
-        else:  # NaN until the noisy gradient arrives: no weight moves without it
-            for weight in weights.values():
-                weight.grad = torch.full_like(weight, torch.nan)
-        self.ranks.from_first([weight.grad for weight in weights.values() if weight.grad is not None])
+            total += normal((len(total),)).to(total) * (self.noise_multiplier * self.clip_norm)
+        self._set_gradients(weights, self.ranks.noisy_sum(total, total.new_full((1,), int(self.ranks.first))))
+
+    def _set_gradients(self, weights: Weights, noisy: Tensor) -> None:
+        """Divide the noisy sum, (P,) float64, and give each weight its part as gradient."""
+        sizes = [weight.numel() for weight in weights.values()]
+        for weight, part in zip(weights.values(), noisy.split(sizes), strict=True):
+            weight.grad = part.to(weight).view_as(weight).div_(self.divisor)
 
 
 @functools.lru_cache(maxsize=16)  # takes some seconds; both the plan of a run and its method ask for it

@@ -131,14 +131,13 @@ class Votes:
         """Release the noisy counts, float64 (rows, candidates) on the CPU, in votes.
 
         Arguments and errors are those of `exact`. Several ranks count the votes of one share of the records each; rank
-        0 adds them up and draws the noise, once, and the others get what is released.
+        0 draws the noise, once, on its own counts, before all are added up.
         """
-        counts = ranks.sum_to_first([self.exact(chosen, labels, weights)])
-        released = torch.full((self.rows, self.candidates), torch.nan, dtype=torch.float64)
+        counts = self.exact(chosen, labels, weights)
         if ranks.first:
-            released = self.mechanism(counts[0], noise).double() / STEPS
-        ranks.from_first([released])
-        return released
+            counts = self.mechanism(counts, noise)
+        noised = torch.full((1,), int(ranks.first))
+        return ranks.noisy_sum(counts.flatten(), noised).view_as(counts) / STEPS
 
     def exact(self, chosen: Tensor, labels: Tensor, weights: Tensor) -> Tensor:
         """Return the counts without noise, in grid steps, int64 (rows, candidates) on the CPU: secret.

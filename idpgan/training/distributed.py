@@ -5,9 +5,9 @@ start like a run resumed from that state: they never read data for `prepare`. Th
 broadcasts its number, and all ranks do that step together:
 
 - *Private steps* (`privacy.dpsgd`). Rank 0 tosses the coins of all records; every rank clips and sums the records of
-  its share; the sums are added up **on rank 0 alone**, which adds the noise, once, and sends the noisy gradient. The
-  other ranks never hold the sum, so they cannot step before there is noise on it. The clipped records of all shares are
-  the same as with one process, and so are sensitivity, event and epsilon.
+  its share and adds the noise of its share of the numbers, under a key of that step that rank 0 sends; then the parts
+  add up on all ranks. None ever holds the sum without noise, so none can step before it is there. The clipped records
+  of all shares and the noise are the same as with one process, and so are sensitivity, event and epsilon.
 - *Everything else* reads what was released: each rank draws images of its own, and gradients add up over the ranks.
 
 Weights are the same on every rank, since all ranks start from rank 0's and take equal steps; at each save their hashes
@@ -201,7 +201,7 @@ def run_worker(method: Method, ranks: Ranks) -> None:
     """Do what rank 0 sends until it sends the end: the main loop of every other rank.
 
     Only rank 0 handles signals. The sources of noise get keys of their own: they give the coins of the records in this
-    rank's share, never noise on a sum.
+    rank's share. Noise on a sum comes from rank 0's (`Noise.handed_on`).
     """
     with StopSignals():
         while (message := ranks.next_message()) != END:

@@ -184,7 +184,7 @@ def noise_of_opacus(monkeypatch):
     """Our steps take the noise that Opacus' take, rounded to the grid."""
 
     def rounded(plan, count, noise):
-        return (noise.normal((count,)) * (plan.noise_multiplier / plan.grid)).round()
+        return (noise.normal((count,)) * (plan.noise_multiplier / plan.grid)).round().long()
 
     monkeypatch.setattr(DPSGDPlan, "grid_noise", rounded)
 

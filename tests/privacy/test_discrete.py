@@ -26,7 +26,7 @@ COUNT = 100_000
 @pytest.fixture(autouse=True)
 def several_blocks(monkeypatch):
     """Let every law below be that of blocks with parts of the stream of their own, as of a large release."""
-    monkeypatch.setattr(discrete, "_BATCH", 1 << 15)
+    monkeypatch.setattr(discrete, "BLOCK", 1 << 15)
 
 
 def _p_value(draws, probability):

@@ -184,7 +184,7 @@ def test_a_part_that_is_used_up_draws_nothing():
 
 @pytest.mark.parametrize("sampler", [rounded_gaussian, discrete_laplace])
 def test_any_number_of_threads_draws_the_same_numbers(sampler, monkeypatch):
-    monkeypatch.setattr(discrete, "_BATCH", 1000)
+    monkeypatch.setattr(discrete, "BLOCK", 1000)
     found = {}
     for threads in (1, 2, 3, 8, 16):
         noise = Noise.fixed(3)
@@ -201,7 +201,7 @@ def test_any_number_of_threads_draws_the_same_numbers(sampler, monkeypatch):
 
 
 def test_threads_draw_what_was_drawn_before_a_kill(monkeypatch):
-    monkeypatch.setattr(discrete, "_BATCH", 1000)
+    monkeypatch.setattr(discrete, "BLOCK", 1000)
     noise = Noise.fixed(3)
     noise.uniform((5,))
     state = noise.state()
@@ -213,7 +213,7 @@ def test_threads_draw_what_was_drawn_before_a_kill(monkeypatch):
 
 
 def test_what_fails_in_one_of_the_threads_fails_the_draw(monkeypatch):
-    monkeypatch.setattr(discrete, "_BATCH", 1000)
+    monkeypatch.setattr(discrete, "BLOCK", 1000)
     whole = Noise.integers
 
     def failing(self, below, shape):

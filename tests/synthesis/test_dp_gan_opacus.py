@@ -45,7 +45,7 @@ def share_coins_and_noise(monkeypatch):
         return found
 
     def rounded(plan, count, noise):
-        return (noise.normal((count,)) * plan.noise_multiplier / plan.grid).round()
+        return (noise.normal((count,)) * plan.noise_multiplier / plan.grid).round().long()
 
     monkeypatch.setattr(DpGan, "_records", by_position)
     monkeypatch.setattr(DPSGDPlan, "grid_noise", rounded)

@@ -1,7 +1,8 @@
-"""What two processes do together in test_distributed.py; each function is called on both ranks."""
+"""What several processes do together in test_distributed.py; each function is called on all ranks."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -9,13 +10,15 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import torch
 
 from idpgan import trainer
 from idpgan.errors import InputError
 from idpgan.models.optimizers import SGD
-from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit
+from idpgan.privacy import DPSGDPlan, Noise, Relation, Unit, discrete, dpsgd
+from idpgan.privacy.discrete import rounded_gaussian
 from idpgan.privacy.tiles import Tiles
 from idpgan.ranks import ALONE, Ranks
 from idpgan.synthesis.votes import Votes, steps_of
@@ -40,14 +43,16 @@ RUNS: dict[str, dict[str, Any]] = {  # what no small run has: all its fakes at o
 }
 
 
-def in_pair(function: Callable[..., Any], folder: Path, *arguments: Any) -> list[dict[str, Any]]:
-    """Call ``function(ranks, *arguments)`` in two processes, and return what each of them returned."""
+def in_pair(function: Callable[..., Any], folder: Path, *arguments: Any, size: int = 2) -> list[dict[str, Any]]:
+    """Call ``function(ranks, *arguments)`` in two processes or more, and return what each of them returned."""
     context = fork_server()
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     folder.mkdir(parents=True, exist_ok=True)
-    pair = [context.Process(target=_one, args=(rank, port, function, folder, arguments)) for rank in range(2)]
+    pair = [
+        context.Process(target=_one, args=(f"{rank}/{size}", port, function, folder, arguments)) for rank in range(size)
+    ]
     for process in pair:
         process.start()
     for process in pair:
@@ -55,16 +60,17 @@ def in_pair(function: Callable[..., Any], folder: Path, *arguments: Any) -> list
     if any(process.is_alive() for process in pair):
         for process in pair:
             process.kill()
-        raise TimeoutError("the two processes wait for each other.")
-    files = [folder / f"rank{rank}.pt" for rank in range(2)]
+        raise TimeoutError("the processes wait for each other.")
+    files = [folder / f"rank{rank}.pt" for rank in range(size)]
     return [torch.load(file, weights_only=True) if file.exists() else {} for file in files]
 
 
-def _one(rank: int, port: int, function: Callable[..., Any], folder: Path, arguments: tuple[Any, ...]) -> None:
-    """Be one of the two processes."""
+def _one(place: str, port: int, function: Callable[..., Any], folder: Path, arguments: tuple[Any, ...]) -> None:
+    """Be one of the processes: RANK/SIZE."""
     torch.set_num_threads(1)
+    rank, size = place.split("/")
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    os.environ.update({"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2", **address})
+    os.environ.update({"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, **address})
     result: dict[str, Any] = {}
     try:
         with joined(minutes=1) as ranks:
@@ -131,6 +137,73 @@ def _step(ranks: Ranks) -> torch.Tensor:
     result = plan.clipped_sum(loss, weights, batches, tiles)
     plan.noisy_step(SGD(weights.values(), 1.0), weights, result.sums, noise)
     return torch.cat([weight.detach().flatten() for weight in weights.values()])
+
+
+BLOCK, BLOCKS = 1 << 14, 5  # of the noise of `shards`; the last block is short
+
+
+def shards(ranks: Ranks) -> dict[str, Any]:
+    """Take steps whose noise has several blocks, as it should be and with the mistakes that must show."""
+
+    class Greedy(Ranks):
+        """A rank that takes the blocks of rank 0."""
+
+        def share(self, num: int) -> slice:
+            return Ranks(0, self.size).share(num)
+
+    discrete.BLOCK, last = BLOCK, ranks.rank == ranks.size - 1
+    return {
+        "shared": (found := _blocks(ranks))[0],
+        "alone": _blocks(ALONE)[0],
+        "next": found[1],
+        "two draws of a block": _blocks(Greedy(ranks.rank, ranks.size, ranks.group) if last else ranks)[0][:9].tolist(),
+        "noise twice": _blocks(ranks, lambda drawn: 2 * drawn if last else drawn)[0],
+        "kept noise": _blocks(ranks, lambda drawn: 0 * drawn if last else drawn)[0],
+        "bad part": _blocks(ranks, lambda drawn: drawn, 0.5 if last else 0)[0][:9].tolist(),
+    }
+
+
+def _blocks(
+    ranks: Ranks, change: Callable[[torch.Tensor], torch.Tensor] = lambda drawn: drawn, offset: float = 0
+) -> tuple[torch.Tensor, list[int]]:
+    """Step on parts of one sum, and return what is released and what rank 0's source gives next."""
+    draws = torch.Generator().manual_seed(0)
+    count = (BLOCKS - 1) * BLOCK + 123
+    total, mine = (torch.randint(-(2**40), 2**40, (count,), generator=draws) for _ in range(2))
+    part = torch.where(torch.arange(count) % ranks.size == ranks.rank, total, 0)
+    part += 0 if ranks.alone else mine * (1 if ranks.first else -1 if ranks.rank == 1 else 0)  # which add up to zero
+    weights = {"a": torch.zeros(count - 23, dtype=torch.float64), "b": torch.zeros(23, dtype=torch.float64)}
+    for weight in weights.values():
+        weight.requires_grad_()
+    plan, noise = _plan(ranks), Noise.fixed(5 + ranks.rank)
+    with mock.patch.object(discrete, "rounded_gaussian", lambda *given: change(rounded_gaussian(*given))):
+        sums = dict(zip(weights, (part.double() + offset).split([count - 23, 23]), strict=True))
+        gpu = mock.patch.multiple(dpsgd, is_gpu=lambda device: True, sent=lambda tensor, device: tensor)
+        with gpu if offset else contextlib.nullcontext():  # a CPU refuses it before the sum
+            plan.noisy_step(SGD(weights.values(), 1.0), weights, sums, noise)
+    return torch.cat([weight.detach() for weight in weights.values()]), noise.integers(1 << 60, (4,)).tolist()
+
+
+def lost(ranks: Ranks, weights_at: Path, moment: str) -> dict[str, Any]:
+    """Take a step in which rank 1 is killed before its noise is drawn, or after; keep what rank 0 has then."""
+    weight = torch.zeros(2 * discrete.BLOCK, requires_grad=True)
+    sums = {"w": torch.full((len(weight),), 7.0, dtype=torch.float64)}
+    optimizer = SGD([weight], 1.0)
+
+    def dying(*given: Any) -> torch.Tensor:
+        if ranks.rank == 1 and moment == "before":
+            os.kill(os.getpid(), signal.SIGKILL)
+        drawn = rounded_gaussian(*given)
+        if ranks.rank == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return drawn
+
+    try:
+        with mock.patch.object(discrete, "rounded_gaussian", dying):
+            _plan(ranks).noisy_step(optimizer, {"w": weight}, sums, Noise.fixed(1))
+    finally:
+        torch.save({"moved": bool(weight.detach().any()), "gradient": weight.grad is not None}, weights_at)
+    return {}
 
 
 def _votes(ranks: Ranks) -> list[list[float]]:

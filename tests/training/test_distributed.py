@@ -36,6 +36,33 @@ def test_the_noise_of_two_ranks_has_the_variance_of_one(numbers):
     assert numbers[0]["noise of each"]["variance"] == pytest.approx(8.0, rel=0.05)
 
 
+@pytest.mark.parametrize("size", [2, 4, pytest.param(8, marks=pytest.mark.slow)])
+def test_ranks_share_the_noise_of_a_step_and_release_the_bits_of_one_process(size, tmp_path):
+    """The noise of each number exactly once, whoever draws it, and what is not so shows."""
+    results = in_pair(pairs.shards, tmp_path, size=size)
+    alone, count = results[0]["alone"], len(results[0]["alone"])
+    share = Ranks(size - 1, size).share(pairs.BLOCKS)  # of the rank that makes the mistakes
+    others = torch.arange(count) < share.start * pairs.BLOCK
+    for result in results:
+        assert torch.equal(result["shared"], alone)
+        assert torch.tensor(result["two draws of a block"] + result["bad part"]).isnan().all()
+        for mistake in ("noise twice", "kept noise"):  # NaN and counts do not tell, the bits do
+            assert torch.equal(result[mistake][others], alone[others])
+            assert (result[mistake][~others] != alone[~others]).double().mean() > 0.99
+    assert results[0]["next"] != results[1]["next"]  # rank 0 went on behind what the others drew of its stream
+    noise = Noise.fixed(5)
+    noise.handed_on()
+    assert results[0]["next"] == noise.integers(1 << 60, (4,)).tolist()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_a_rank_that_is_killed_over_its_noise_leaves_no_sum_to_the_other(moment, tmp_path):
+    first, second = in_pair(pairs.lost, tmp_path, tmp_path / "left.pt", moment)
+    assert first["error"] == "LostRankError"
+    assert second == {}
+    assert torch.load(tmp_path / "left.pt", weights_only=True) == {"moved": False, "gradient": False}
+
+
 def test_a_step_of_two_ranks_is_the_step_of_one(numbers):
     for result in numbers:
         difference = (result["sharded"] - numbers[0]["alone"]).abs().max()
@@ -158,8 +185,8 @@ def test_a_rank_that_gets_no_noisy_gradient_moves_no_weight_to_a_number():
     class Deaf(Ranks):
         """Another rank than 0 to which nothing comes."""
 
-        def sum_to_first(self, tensors):
-            return []
+        def sum(self, tensors):
+            pass
 
         def from_first(self, tensors):
             pass
