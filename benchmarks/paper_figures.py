@@ -159,7 +159,7 @@ def cell_config(cell: Cell, arguments: argparse.Namespace) -> RunConfig:
     table["data"]["holdout_share"] = holdout_share(table, cell.size)
     if cell.epsilon is not None:
         table["privacy"] |= budget(cell)
-    if cell.method == "dp-gan":
+    if cell.method.startswith("dp-gan"):
         table["privacy"].pop("sample_rate", None)  # that of the batch
         table["training"]["batch_size"] = min(table["training"]["batch_size"], cell.size // 4)
     return build_config(table, f"the cell {cell}")

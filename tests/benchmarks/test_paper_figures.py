@@ -30,7 +30,9 @@ def test_cells_on_celeba_are_of_its_own_configs_and_size(tmp_path):
         found = paper_figures.describe(config.data)
         assert (found.num_private, found.image_shape) == (20, (3, 48, 48))
         assert len(found.classes) == 4
-        assert config.training.batch_size <= 5 or method != "dp-gan"
+        if method.startswith("dp-gan"):  # Zhang's of 1,000 faces was refused with the rate of its own config
+            assert config.training.batch_size <= 5
+            assert config.privacy.sample_rate is None
     assert paper_figures.own_config("dp-gan", "celeba").stem == "celeba-dp-gan"
     assert paper_figures.own_config("gaussian", "celeba").stem == "mnist-gaussian"
     assert paper_figures.own_config("idp-gan-aggregate", "mnist").stem == "mnist-aggregate-no-public"
