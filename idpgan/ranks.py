@@ -51,8 +51,11 @@ class Ranks:
         return self.size == 1
 
     def share(self, num: int) -> slice:
-        """Return this rank's rows of ``num``: runs of rows in the order of the ranks, whose lengths differ by 1."""
-        return slice(num * self.rank // self.size, num * (self.rank + 1) // self.size)
+        """Return this rank's rows of ``num``: runs of rows in the order of the ranks, whose lengths differ by 1.
+
+        Rank 0 has the one row, where it is one.
+        """
+        return slice(-(-num * self.rank // self.size), -(-num * (self.rank + 1) // self.size))
 
     def rows(self, num: int) -> int:
         """Return how many rows `share` has."""

@@ -112,9 +112,8 @@ class DPSGDPlan:
     proof. It covers the weights and what is computed from them, not the losses and norms of a `ClippedSum`. A batch of
     no records is charged, noised and stepped like any other.
 
-    Several processes (``ranks``) take a step together: each calls all methods, with the records of its share of the
-    positions. Rank 0 alone draws the coins of all records. Each rank adds the noise of its blocks of numbers to what it
-    has summed, before parts add up: none holds the sum without noise. Sum and noise are those of one process.
+    Several processes (``ranks``) take a step together: each calls all methods, with the records of its share. Rank 0
+    draws all coins. Each rank adds the noise of its blocks of numbers before parts add up, as the module says.
 
     The caller charges `event` before each step. Row r of every tensor of a tile must be a function of the record in
     slot r, of the weights and of that record's own coins. A null record keeps its row, and is marked.
@@ -453,14 +452,15 @@ class DPSGDPlan:
     def grid_noise(self, count: int, noise: Noise) -> Tensor:
         """Draw this rank's blocks of ``round(Z)``, Z normal of deviation ``ceil(noise_multiplier / grid)`` steps.
 
-        All ranks draw from rank 0's source, whose key and place it sends. Alone, these are all numbers, (count,).
+        All ranks draw from rank 0's source, whose key and place it sends. Alone: all, (count,).
         """
-        if not self.ranks.alone:
-            place = noise.handed_on() if self.ranks.first else torch.zeros(PLACE_BYTES, dtype=torch.uint8)
+        parts = discrete.num_blocks(count)
+        if not self.ranks.alone and parts > 1:
+            place = noise.handed_on(parts) if self.ranks.first else torch.zeros(PLACE_BYTES, dtype=torch.uint8)
             self.ranks.from_first([place])
-            noise = Noise.taken_over(place, private=noise.private)
-        own = self.ranks.share(discrete.num_blocks(count))
-        return discrete.rounded_gaussian(math.ceil(self.noise_multiplier / self.grid), count, noise, own)
+            noise = Noise.taken_over(place, parts, private=noise.private)
+        scale = math.ceil(self.noise_multiplier / self.grid)
+        return discrete.rounded_gaussian(scale, count, noise, self.ranks.share(parts))
 
     def noisy_gradients(self, weights: Weights, sums: Weights, normal: Callable[[Sequence[int]], Tensor]) -> None:
         """Set ``grad = (sum + N(0, (noise_multiplier clip_norm)^2)) / divisor`` in floating point, as Opacus does.

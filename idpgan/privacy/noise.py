@@ -36,7 +36,6 @@ from idpgan.privacy.event import MOST
 _BLOCK_BYTES = 16  # AES block = two 64-bit words
 _ZEROS = memoryview(bytes(1 << 20))  # encrypted, they are the stream
 _PART = 1 << 32  # blocks of a part of the stream: 64 GiB, for which nothing asks
-_HANDED = 1 << 64  # blocks that are left to other processes, of 2^128
 PLACE_BYTES = 32 + _BLOCK_BYTES  # of a key and a place in its stream
 _RATCHET = b"idpgan noise ratchet"
 
@@ -132,23 +131,24 @@ class Noise:
             source._start(self._key, start, start + _PART)
         return sources
 
-    def handed_on(self) -> torch.Tensor:
-        """Leave the next 2^64 blocks to other processes: return key and place for `taken_over`, uint8 (`PLACE_BYTES`,).
+    def handed_on(self, count: int) -> torch.Tensor:
+        """Leave the next ``count`` parts to other processes: return key and place for `taken_over`.
 
-        Secret. This source goes on behind these blocks, whatever is drawn of them.
+        uint8 (`PLACE_BYTES`,), secret. This source goes on after the last one, as after `parts`: where one that drew
+        all would.
         """
         if self._key is None:
             raise RuntimeError("the key of this noise source was erased when its run ended; nothing can be drawn.")
         place = self._key + self._blocks.to_bytes(_BLOCK_BYTES, "big")
-        self._start(self._key, self._blocks + _HANDED)
+        self._start(self._key, self._blocks + count * _PART)
         return torch.frombuffer(bytearray(place), dtype=torch.uint8)
 
     @classmethod
-    def taken_over(cls, place: torch.Tensor, *, private: bool) -> Noise:
-        """Return the source that `handed_on` has left to others: the same numbers for all who take it over."""
+    def taken_over(cls, place: torch.Tensor, count: int, *, private: bool) -> Noise:
+        """Return the source of the ``count`` parts that `handed_on` has left: the same for all who take it over."""
         content = place.numpy().tobytes()
         source, start = cls(b"", private=private), int.from_bytes(content[32:], "big")
-        source._start(content[:32], start, start + _HANDED)
+        source._start(content[:32], start, start + count * _PART)
         return source
 
     def uniform(self, shape: Sequence[int]) -> torch.Tensor:

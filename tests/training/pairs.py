@@ -154,8 +154,9 @@ def shards(ranks: Ranks) -> dict[str, Any]:
     discrete.BLOCK, last = BLOCK, ranks.rank == ranks.size - 1
     return {
         "shared": (found := _blocks(ranks))[0],
-        "alone": _blocks(ALONE)[0],
+        "alone": (alone := _blocks(ALONE))[0],
         "next": found[1],
+        "next alone": alone[1],
         "two draws of a block": _blocks(Greedy(ranks.rank, ranks.size, ranks.group) if last else ranks)[0][:9].tolist(),
         "noise twice": _blocks(ranks, lambda drawn: 2 * drawn if last else drawn)[0],
         "kept noise": _blocks(ranks, lambda drawn: 0 * drawn if last else drawn)[0],

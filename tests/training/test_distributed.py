@@ -49,10 +49,7 @@ def test_ranks_share_the_noise_of_a_step_and_release_the_bits_of_one_process(siz
         for mistake in ("noise twice", "kept noise"):  # NaN and counts do not tell, the bits do
             assert torch.equal(result[mistake][others], alone[others])
             assert (result[mistake][~others] != alone[~others]).double().mean() > 0.99
-    assert results[0]["next"] != results[1]["next"]  # rank 0 went on behind what the others drew of its stream
-    noise = Noise.fixed(5)
-    noise.handed_on()
-    assert results[0]["next"] == noise.integers(1 << 60, (4,)).tolist()
+    assert results[0]["next"] == results[0]["next alone"]  # the next step's noise is that of one process too
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -73,7 +70,7 @@ def test_a_step_of_two_ranks_is_the_step_of_one(numbers):
 def test_each_drawn_record_is_in_one_share(numbers):
     shares = [result["drawn"] for result in numbers]
     assert shares[0] + shares[1] == numbers[0]["drawn alone"]
-    assert max(shares[0]) < 50 <= min(shares[1])  # by position, whoever else is drawn
+    assert max(shares[0]) < 51 <= min(shares[1])  # by position, whoever else is drawn
 
 
 def test_votes_are_counted_on_both_ranks_and_get_one_noise(numbers):
