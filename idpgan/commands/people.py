@@ -76,6 +76,7 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
         InputError: If the package `anny` is missing or another version, or something lies at ``out``.
     """
     from idpgan import portraits
+    from idpgan.data.annotations import write_annotations
     from idpgan.data.metadata import METADATA
     from idpgan.device import resolve_device
     from idpgan.release.folder import refuse_place
@@ -114,28 +115,8 @@ def write_people(out: Path, options: PeopleOptions, progress: Progress = silent)
         files.write_text_atomic(part / METADATA, _table(names, traits))
         files.write_text_atomic(part / PAPERS_FILE, text)
         if options.landmarks:
-            _write_places(part, names, *portraits.place(traits, options.size, options.seed))
+            write_annotations(part, names, portraits.place(traits, options.size, options.seed))
     return record
-
-
-def _write_places(folder: Path, names: list[str], points: Tensor, masks: Tensor) -> None:
-    """Write landmarks.csv, which `publish --method gp-gan` reads, and masks.npz, which also names points and values."""
-    import numpy as np
-
-    from idpgan.data.metadata import FILE_NAME, LANDMARKS
-    from idpgan.portraits import PARTS, POINTS
-
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([FILE_NAME, *(f"{axis}{point}" for point in range(1, len(POINTS) + 1) for axis in "xy")])
-    for name, values in zip(names, points.flatten(1).tolist(), strict=True):
-        writer.writerow([name, *(f"{value:.2f}" for value in values)])
-    files.write_text_atomic(folder / LANDMARKS, text.getvalue())
-    buffer = io.BytesIO()
-    np.savez_compressed(
-        buffer, masks=masks.numpy(), file_name=np.array(names), parts=np.array(PARTS), points=np.array(POINTS)
-    )
-    files.write_bytes_atomic(folder / "masks.npz", buffer.getvalue())
 
 
 def _whole(folder: Path, names: list[str], channels: int, size: int) -> int:

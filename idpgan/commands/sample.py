@@ -24,6 +24,7 @@ def sample(
     soft_labels: Annotated[
         bool, typer.Option("--soft-labels", help="Also write the probabilities that the generator's teacher gives.")
     ] = False,
+    landmarks: Annotated[bool, typer.Option("--landmarks", help="Also where the parts of portraits lie.")] = False,
     purpose: Annotated[
         str, typer.Option("--for", metavar="looking|training", help="What the images are for: how widely they vary.")
     ] = "looking",
@@ -54,6 +55,7 @@ def sample(
         labels=labels,
         seed=seed,
         soft_labels=soft_labels,
+        landmarks=landmarks,
         purpose=purpose,
         device=device,
         module=module,

@@ -316,9 +316,9 @@ def _fields(item: Mapping[str, Any], features: Mapping[str, Any], what: str, lab
 # Files of arrays, as numpy.savez writes them ---------------------------------------------------------------------
 
 
-def named(source: Mapping[str, Any]) -> dict[str, Any]:
-    """Return images, labels and classes under one of their `NAMES`."""
-    chosen = {kind: next((name for name in names if name in source), None) for kind, names in NAMES.items()}
+def named(source: Mapping[str, Any], known: Mapping[str, Sequence[str]] = NAMES) -> dict[str, Any]:
+    """Return images, labels and classes under one of their `NAMES`, or other things under theirs."""
+    chosen = {kind: next((name for name in names if name in source), None) for kind, names in known.items()}
     return {kind: source[name] for kind, name in chosen.items() if name is not None}
 
 
@@ -327,19 +327,15 @@ def is_npz(path: str | os.PathLike[str]) -> bool:
     return os.fspath(path).endswith(".npz") and not os.path.isdir(path)
 
 
-def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
-    """Read images, labels and classes of an npz file, as plain numbers and texts only.
-
-    Raises:
-        InputError: If it is no such file, or holds no images. Pickled objects are never loaded.
-    """
+def npz_arrays(path: Path, known: Mapping[str, Sequence[str]]) -> dict[str, np.ndarray[Any, Any]]:
+    """Read things of these names in an npz file; raises `InputError`, and never loads pickled objects."""
+    every = {name for names in known.values() for name in names}
     try:
         with zipfile.ZipFile(path) as archive:
-            known = {name for names in NAMES.values() for name in names}
-            sizes = [item.file_size for item in archive.infolist() if item.filename.removesuffix(".npy") in known]
+            sizes = [item.file_size for item in archive.infolist() if item.filename.removesuffix(".npy") in every]
         check_memory(2 * sum(sizes), f"{path}, unpacked,", "Save fewer images at once.")
         with open(path, "rb") as file, np.load(file, allow_pickle=False) as arrays:
-            parts = named(arrays)
+            parts = named(arrays, known)
     except InputError:
         raise
     except _NO_ARCHIVE as error:
@@ -351,6 +347,12 @@ def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
     for name, array in parts.items():
         if not isinstance(array, np.ndarray):  # an entry without an array header is read as bytes
             raise DataError(f"{path}: '{name}' is not an array. Save numbers with numpy.savez.")
+    return parts
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray[Any, Any]]:
+    """Read images, labels and classes; errors as of `npz_arrays`, and if there are no images."""
+    parts = npz_arrays(path, NAMES)
     if "classes" in parts:
         names = parts["classes"]
         if names.ndim != 1 or names.dtype.kind not in "US":

@@ -20,6 +20,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from idpgan.config import Section, build
+from idpgan.data.annotations import POINTS
 from idpgan.data.images import check_class_names
 from idpgan.errors import ConfigError, InputError
 from idpgan.files import (
@@ -39,7 +40,7 @@ from idpgan.models.gaussian import GaussianGenerator, RefinedGenerator
 from idpgan.models.generator import MOST_CANDIDATES, Generator
 from idpgan.models.initialize import without_weights
 from idpgan.models.own import NETWORK, GeneratorOutline, OwnCritic, OwnGenerator, outline_of, outlined
-from idpgan.models.pictures import Asked, PicturesGenerator
+from idpgan.models.pictures import ANNOTATIONS, Asked, HeldPictures, PicturesGenerator
 from idpgan.models.pipelines import PipelineGenerator, PipelineOutline
 from idpgan.models.private_classifier import described_classifier
 from idpgan.models.simulators import DRAWN, GeneratorSimulator, PhotoSimulator, PopulationGenerator, Simulator
@@ -222,6 +223,8 @@ def describe(generator: Generator, classes: Sequence[str] | None = None) -> dict
         described["proposer"] = generator.proposer
     if isinstance(generator, PicturesGenerator) and generator.asked:
         described["asked"] = [one.model_dump(mode="json") for one in generator.asked]
+    if generator.annotated:
+        described["landmarks"] = len(POINTS)
     if (teacher := generator.teacher) is not None:
         named = {"network": teacher.network, "options": teacher.options()}
         described["teacher"] = {**named, "candidates": generator.candidates}
@@ -350,6 +353,8 @@ def build_described(described: Any, path: Path) -> Generator:
                     generator = VariedGenerator(generator)
                 if held := config.moved or config.drawn.agreed:
                     generator = MovedGenerator(generator, held)
+                if isinstance(generator, HeldPictures) and described.get("landmarks") == len(POINTS):
+                    generator.hold_annotations()
         if len(classes) != generator.num_classes:
             raise InputError(f"an unconditional generator has no classes, but {len(classes)} are named. {_AGAIN}.")
         check_class_names(classes)
@@ -440,4 +445,4 @@ def origin_weights(path: Path | None, origin: Origin) -> dict[str, Tensor]:
     law = generator
     while isinstance(law, MovedGenerator | VariedGenerator):
         law = law.law
-    return {name: tensor for name, tensor in law.state_dict().items() if not name.startswith("teacher.")}
+    return {name: tensor for name, tensor in law.state_dict().items() if not name.startswith(("teacher.", ANNOTATIONS))}

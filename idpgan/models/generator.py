@@ -44,6 +44,7 @@ class Generator(nn.Module):
         privacy: What protects the training images, a `idpgan.privacy.PrivacyReport`, where it was loaded from a release
             by `idpgan.load_generator`; else None. The report covers the weights as loaded: set it to None before they
             are trained on other private images.
+        annotated: Whether it holds where the parts of its pictures lie; see `models.pictures`.
         choosing: Positions of the latent numbers that make a discrete choice, such as of a member: a small change of
             one may give another image.
         shared: Positions of the latent numbers that all candidates of an image have in common.
@@ -51,6 +52,8 @@ class Generator(nn.Module):
     Raises:
         ConfigError: If classes are asked for and there are none.
     """
+
+    annotated = False
 
     def __init__(self, config: ModelConfig, image_shape: Sequence[int], num_classes: int, latent_dim: int) -> None:
         super().__init__()

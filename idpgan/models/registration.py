@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from idpgan.data.annotations import Annotations
 from idpgan.numerics.dct import cosines
 
 _SIDE = 24  # px of the blurred images that are compared
@@ -87,9 +88,30 @@ def bent_back(images: Tensor, shapes: Tensor) -> Tensor:
 
 def bent_anew(images: Tensor, before: Tensor, after: Tensor) -> Tensor:
     """Return ``bent_back(displaced(images, before), after)``, but read once, so that edges stay sharp."""
-    places = _places_back(after, *images.shape[2:])
-    field = _read(_field(before, *images.shape[2:]).movedim(3, 1), places, "bilinear").movedim(1, 3)
-    return _read(images, places + field, "bicubic")
+    return _read(images, _places_anew(before, after, *images.shape[2:]), "bicubic")
+
+
+def annotations_anew(annotations: Annotations, before: Tensor, after: Tensor) -> Annotations:
+    """Return where the parts of images lie in those of `bent_anew`; the pose stays.
+
+    An image that reads at ``p + d(p)`` shows a point q at the p of ``p = q - d(p)``, by iteration as in `bent_back`.
+    """
+    landmarks, masks, pose = annotations
+    height, width = masks.shape[1:]
+    places, sides = _places_anew(before, after, height, width), torch.tensor([width, height]).to(landmarks)
+    field = (places - _places(height, width, places.dtype, places.device)).movedim(3, 1)
+    goal = (2 * landmarks / sides - 1)[:, :, None]
+    found = goal
+    for _ in range(_INVERSIONS):
+        found = goal - _read(field, found, "bilinear").movedim(1, 3)
+    shown = _read(masks[:, None].float(), places, "nearest")[:, 0].to(torch.uint8)
+    return Annotations((found[:, :, 0] + 1) * sides / 2, shown, pose)
+
+
+def _places_anew(before: Tensor, after: Tensor, height: int, width: int) -> Tensor:
+    """Return where `bent_anew` reads, (B, H, W, 2)."""
+    places = _places_back(after, height, width)
+    return places + _read(_field(before, height, width).movedim(3, 1), places, "bilinear").movedim(1, 3)
 
 
 def _places_back(shapes: Tensor, height: int, width: int) -> Tensor:

@@ -16,14 +16,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from idpgan.data.annotations import Annotations
 from idpgan.data.images import to_float
 from idpgan.models.config import Purpose
 from idpgan.models.gaussian import basis_of
 from idpgan.models.generator import Generator
+from idpgan.models.pictures import HeldPictures
 from idpgan.models.simulators import uniform_of
 from idpgan.models.warp import MOVES, move, moves_of
 
 _LIMITED = 6  # numbers of a motion that are even within limits; the others are normal
+UNKNOWN = 255  # in a mask: no part of a portrait, as far as is known
 _SHARPEST = 1.5, 3.0  # an edge gets steeper by up to that factor
 
 
@@ -59,7 +62,7 @@ class VariedGenerator(Generator):
         return torch.tanh(factor * moved) / torch.tanh(factor)
 
 
-class MovedGenerator(Generator):
+class MovedGenerator(HeldPictures):
     """Draw one of the moved pictures of the image's class, with noise of its own, or an image by the law.
 
     Pictures that were agreed with have no such noise. To be looked at, all images are moved pictures without it, but
@@ -73,7 +76,6 @@ class MovedGenerator(Generator):
         pictures: Number of pictures of each class.
 
     Attributes:
-        pictures: uint8 (max(num_classes, 1), pictures, C, H, W); black before they are set.
         smear: Standard deviation of the noise on each low DCT coefficient, (max(num_classes, 1), q).
     """
 
@@ -97,13 +99,18 @@ class MovedGenerator(Generator):
         """Return which images are no images of the law; see `Generator.shows_public`."""
         return (2 * uniform_of(z[:, 0]) - 1).abs() <= 1 - self.config.drawn.plain_share
 
+    def annotations(self, z: Tensor, labels: Tensor | None) -> Annotations:
+        """See `HeldPictures.annotations`; of an image of the law nothing is known: NaN, and `UNKNOWN` in its mask."""
+        found, by_law = super().annotations(z[:, 1:], labels), ~self.shows_public(z).cpu()
+        for values, unknown in zip(found, (torch.nan, UNKNOWN, torch.nan), strict=True):
+            values[by_law] = unknown
+        return found
+
     def images(self, z: Tensor, labels: Tensor | None) -> Tensor:
         """Draw images of latent numbers (B, latent_dim)."""
-        _, choice, noise, rest = z.split([1, 1, self._noise, self.law.latent_dim], dim=1)
+        _, noise, rest = z.split([2, self._noise, self.law.latent_dim], dim=1)
         plain = ~self.shows_public(z)
-        rows = torch.zeros(len(z), dtype=torch.int64, device=z.device) if labels is None else labels
-        moved = rows[~plain]
-        chosen = (uniform_of(choice[~plain, 0]) * self.pictures.shape[1]).long().clamp(max=self.pictures.shape[1] - 1)
+        moved, chosen = (place[~plain] for place in self.chosen(z[:, 1], labels))
         images = z.new_empty(len(z), *self.image_shape)
         pictures = to_float(self.pictures[moved, chosen])
         if self._noise:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from idpgan.data.annotations import MASKS, POINTS, POSE, Annotations
 from idpgan.data.image_files import Files, Shape, read_files
+from idpgan.data.images import Images
+from idpgan.data.intake import npz_arrays
 from idpgan.data.metadata import METADATA, read_rows
 from idpgan.errors import DataError
 from idpgan.portraits.traits import COLUMNS, Traits
@@ -42,3 +46,31 @@ def read(root: Path, image_shape: Shape, progress: Progress = silent) -> tuple[T
     if odd := next((name for name, column in traits.items() if not bool(column.isfinite().all())), None):
         raise DataError(f"{root / METADATA}: the trait '{odd}' has a number that is not finite. {again}.")
     return images.images, traits
+
+
+def annotated(root: Path, public: Tensor) -> Annotations | None:
+    """Return where the parts of public pictures lie, as `idpgan people --landmarks` wrote it; None where it did not.
+
+    Args:
+        root: The folder of the portraits.
+        public: Some of them in any order, uint8 (N, C, H, W); each is known by its pixels.
+
+    Raises:
+        DataError: If the file is damaged, or lacks one of them.
+    """
+    if not (root / MASKS).is_file():
+        return None
+    stored = npz_arrays(root / MASKS, {name: (name,) for name in ("file_name", *Annotations._fields)})
+    names = stored.pop("file_name", np.array([])).astype(str).flatten().tolist()
+    num, side = len(names), public.shape[2:]
+    wanted = {"landmarks": ("f4", num, len(POINTS), 2), "masks": ("u1", num, *side), "pose": ("f4", num, len(POSE))}
+    kinds = {name: (values.dtype.str[1:], *values.shape) for name, values in stored.items()}
+    images, _ = read_files(Files(tuple(root / name for name in names)), (public.shape[1], *side), private=False)
+    at = {digest: row for row, digest in enumerate(images.digests())}
+    index = [at.get(digest, -1) for digest in Images(public).digests()]
+    if kinds != wanted or min(index) < 0 or not all(np.isfinite(values).all() for values in stored.values()):
+        raise DataError(
+            f"{root / MASKS} does not say where the parts of all {len(public):,} public portraits lie. Draw the folder "
+            f"anew (idpgan people --landmarks), or take {MASKS} away."
+        )
+    return Annotations(*(torch.from_numpy(stored[name])[index] for name in Annotations._fields))

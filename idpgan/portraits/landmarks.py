@@ -8,15 +8,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from idpgan.data.annotations import PARTS
 from idpgan.portraits.mesh import EYE, LASHES, MASKS, SKIN, TEETH, TONGUE, Head
 from idpgan.portraits.rasterize import rasterize
 from idpgan.portraits.shape import Posed
 
-POINTS = (
-    *("left_eye", "right_eye", "left_eye_inner", "left_eye_outer", "right_eye_inner", "right_eye_outer"),
-    *("nose_tip", "mouth_left", "mouth_right", "lip_top", "lip_bottom", "chin"),
-)
-PARTS = ("ground or hair", "skin", "eye", "mouth", "lips", "glasses")  # of a mask, by value
 _MIDDLE = 0.03  # decimeters: points so near to the plane between left and right lie on it
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from idpgan.data.annotations import POSE, Annotations
 from idpgan.data.faces import grain_noise
 from idpgan.data.images import to_uint8
 from idpgan.device import zeros
@@ -107,13 +108,8 @@ def batches(
     return ((start, drawn(start)) for start in range(first - first % batch, num, batch))
 
 
-def place(traits: Traits, size: int = 48, seed: int = 0, *, head: Head | None = None) -> tuple[Tensor, Tensor]:
-    """Return where the parts of these portraits lie; arguments and errors as `draw`.
-
-    Returns:
-        `landmarks.POINTS`, float32 (N, K, 2), x and y in px from the left upper corner; and the number in
-        `landmarks.PARTS` of what each pixel shows, uint8 (N, size, size).
-    """
+def place(traits: Traits, size: int = 48, seed: int = 0, *, head: Head | None = None) -> Annotations:
+    """Return where the parts of these portraits lie; arguments and errors as `draw`."""
     head, num = head or read_head(), len(traits[COLUMNS[0]])
     numbers, _ = _numbers(num, seed, head)
     found = []
@@ -123,7 +119,7 @@ def place(traits: Traits, size: int = 48, seed: int = 0, *, head: Head | None = 
         posed = pose(head, here, shape_weights(head, here, local), size)
         found.append((points_of(head, posed), masks_of(head, posed, size)))
     points, masks = zip(*found, strict=True)
-    return torch.cat(points), torch.cat(masks)
+    return Annotations(torch.cat(points), torch.cat(masks), torch.stack([traits[name].cpu() for name in POSE], 1))
 
 
 def _numbers(num: int, seed: int, head: Head) -> tuple[Tensor, int]:

@@ -10,7 +10,7 @@ import os
 import re
 import secrets
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idpgan.data.annotations import MASKS, Annotations, arrays_of, write_annotations
 from idpgan.data.images import png_bytes, to_uint8
 from idpgan.data.labels import are_ambiguous, numbers, position_of
-from idpgan.data.metadata import FILE_NAME, LABEL, MANIFEST, METADATA, SAMPLES, written
+from idpgan.data.metadata import FILE_NAME, LABEL, LANDMARKS, MANIFEST, METADATA, SAMPLES, written
 from idpgan.device import GIB, free_memory, resolve_device
 from idpgan.errors import InputError
 from idpgan.files import (
@@ -75,6 +76,7 @@ class _Drawn:
     card: bytes | None
     mark: Mark | None  # of all together
     sources: Sequence[DigitalSource | None] = ()  # what made each, where they are marked
+    annotations: Annotations | None = None
 
     def marked(self, index: int, png: bytes) -> bytes:
         """Return the PNG of an image with its own mark; a public picture as it was has none."""
@@ -90,6 +92,7 @@ def export_samples(
     labels: Sequence[int] | str | None = None,
     seed: int | None = None,
     soft_labels: bool = False,
+    landmarks: bool = False,
     purpose: str = Purpose.LOOKING,
     device: str = "cpu",
     module: Any = None,
@@ -110,6 +113,8 @@ def export_samples(
         seed: Of the latent vectors; None = fresh entropy.
         soft_labels: Also write the probability that the generator's teacher gives each class: the array
             ``probabilities`` (N, K) of an .npz, or the file ``soft_labels.csv`` of a folder.
+        landmarks: Also write where the parts of moved or drawn portraits lie, as `idpgan people` does: arrays of an
+            .npz, or ``landmarks.csv`` and ``masks.npz`` of a folder. Of an image of the law alone nothing is known.
         purpose: What the images are for, which says how widely they are drawn; see `Drawing.truncation`.
         device: Where images are drawn.
         module: The code of a generator that is its makers' own; see `idpgan.load_generator`.
@@ -138,13 +143,14 @@ def export_samples(
             f"--soft-labels: {source} has no teacher that could give them. Train with method.teacher_share above 0, or "
             "leave them out."
         )
+    if landmarks and not generator.annotated:
+        raise InputError(
+            f"--landmarks: {source} holds none. Train with portraits of idpgan people --landmarks, or leave it out."
+        )
     seed, card = secrets.randbits(63) if seed is None else seed, None
     manifest = _manifest(find_weights(source), release, generator, num, chosen, seed)
     names = None if chosen is None else [generator.classes[place] for place in chosen.tolist()]
-    public: list[bool] = []
-    with generator.register_forward_hook(
-        lambda model, latent, _: public.extend(model.shows_public(latent[0])[:: model.candidates].tolist())
-    ):
+    with _noted(generator, landmarks) as (public, parts):
         pixels = to_uint8(
             generator.sample(num, names, seed, batch_size=min(num, _BATCH), progress=progress, purpose=Purpose(purpose))
         )
@@ -164,9 +170,24 @@ def export_samples(
         }
         card = render_card(release.stated, release.settings, "samples", shown).encode()
     told = generator.teacher.probabilities(pixels).cpu() if soft_labels and generator.teacher is not None else None
-    drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card, mark, sources)
+    known = Annotations(*map(torch.cat, zip(*parts, strict=True))) if parts else None
+    drawn = _Drawn(pixels, chosen, generator.classes, told, json_text(manifest).encode(), card, mark, sources, known)
     (_write_npz if _is_npz(out) else _write_folder)(out, drawn)
     return manifest
+
+
+@contextlib.contextmanager
+def _noted(generator: Generator, landmarks: bool) -> Iterator[tuple[list[bool], list[Annotations]]]:
+    """Yield which of the images that are drawn are public pictures, and where their parts lie, if that is asked for."""
+    public, parts = list[bool](), list[Annotations]()
+
+    def note(model: Any, latent: Any, _: Tensor) -> None:
+        public.extend(model.shows_public(latent[0])[:: model.candidates].tolist())  # in this all candidates are alike
+        if landmarks:
+            parts.append(Annotations(*(part[:: model.candidates] for part in model.annotations(*latent))))
+
+    with generator.register_forward_hook(note):
+        yield public, parts
 
 
 # Refusals before anything is drawn ------------------------------------------------------------------------------
@@ -226,7 +247,7 @@ def _refuse_memory(generator: Generator, num: int) -> None:
 
 def folder_names(classes: Sequence[str]) -> list[str]:
     """Return a name for the folder of each class that every system can unpack; metadata.csv has the true ones."""
-    taken, names = {*map(str.lower, (*BESIDE, METADATA, SOFT_LABELS))}, list[str]()
+    taken, names = {*map(str.lower, (*BESIDE, METADATA, SOFT_LABELS, LANDMARKS, MASKS))}, list[str]()
     for name in classes:
         safe = _UNSAFE.sub("_", name[:_LONGEST_NAME])
         safe = f"_{safe}" if _RESERVED.fullmatch(safe.lower()) else safe
@@ -321,6 +342,8 @@ def _write_npz(out: Path, drawn: _Drawn) -> None:
     if drawn.mark is not None:
         uris = [source.uri if source else "" for source in drawn.sources]
         arrays["digital_source_type"] = np.array(uris if len(set(uris)) > 1 else uris[0])
+    if drawn.annotations is not None:
+        arrays |= arrays_of(drawn.annotations)
     buffer = io.BytesIO()
     np.savez_compressed(buffer, **arrays)
     with contextlib.ExitStack() as claimed:  # after a signal or on a full disk none of them remains
@@ -359,5 +382,7 @@ def _write_folder(out: Path, drawn: _Drawn) -> None:
             shares = zip(names, drawn.probabilities.tolist(), strict=True)
             rows = [[name, *(f"{share:.6g}" for share in row)] for name, row in shares]
             (part / SOFT_LABELS).write_bytes(written([FILE_NAME, *drawn.classes], rows, end="\r\n").encode())
+        if drawn.annotations is not None:
+            write_annotations(part, names, drawn.annotations)
         for name, content in _texts(drawn).items():
             (part / name).write_bytes(content)

@@ -88,7 +88,7 @@ class Method(ReleasedOnce):
 
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
-        product.check_public(split, self._run.model)
+        self._annotations = product.check_public(split, self._run)
         config, method, self.training = self._run, self.config, self._run.training
         self.shape = split.image_shape
         self.networks = Generators(
@@ -143,6 +143,7 @@ class Method(ReleasedOnce):
             noise=noise,
             teacher=self.teacher,
             candidates=self.plan.candidates,
+            annotations=self._annotations,
             progress=self.progress,
         )
 

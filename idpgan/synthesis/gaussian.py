@@ -147,7 +147,7 @@ class Method(ReleasedOnce):
     def _set_up(self, split: Split, generator: GaussianGenerator | None = None) -> None:
         super()._set_up(split)
         model = self._run.model
-        product.check_public(split, model)
+        self._annotations = product.check_public(split, self._run)
         if generator is None:
             seed, classes = self._run.training.seed, len(split.classes)
             made = checkpoint.build_generator(model, split.image_shape, classes, seed=seed).requires_grad_(False)
@@ -217,6 +217,7 @@ class Method(ReleasedOnce):
             template=self.moments.template,
             teacher=self.teacher,
             candidates=self.plan.candidates,
+            annotations=self._annotations,
             progress=self.progress,
         )
 

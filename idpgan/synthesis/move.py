@@ -35,6 +35,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from idpgan.data.annotations import Annotations
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.device import check_memory
@@ -46,7 +47,7 @@ from idpgan.models.gaussian import GaussianGenerator, basis_of
 from idpgan.models.generator import Generator
 from idpgan.models.initialize import torch_seed
 from idpgan.models.private_classifier import PrivateClassifier
-from idpgan.models.registration import Registration, bent_anew, bent_back, displaced, shape_unit
+from idpgan.models.registration import Registration, annotations_anew, bent_anew, bent_back, displaced, shape_unit
 from idpgan.models.simulators import OwnSimulator
 from idpgan.models.varied import MovedGenerator
 from idpgan.own_code import is_own_code
@@ -115,10 +116,20 @@ class Coordinates:
         added = (texture @ self.basis.T).view(images.shape).float()
         if self.template is None:
             return images + _lit(added, images)
-        before = self._unit * numbers[:, self.size :]
-        after = (before + self._unit * bend).float()
-        bent = bent_anew(images, before.float(), after)
+        before, after = self._bends(numbers, bend)
+        bent = bent_anew(images, before, after)
         return bent + _lit(bent_back(added, after), bent)
+
+    def _bends(self, numbers: Tensor, bend: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the displacements of images before and after their numbers change, float32 (B, 2 shape)."""
+        before = self._unit * numbers[:, self.size :]
+        return before.float(), (before + self._unit * bend).float()
+
+    def annotated(self, annotations: Annotations, numbers: Tensor, offset: Tensor) -> Annotations:
+        """Return where the parts of the images of `moved` lie; light and texture move none, and pose stays as drawn."""
+        if self.template is None:
+            return annotations
+        return annotations_anew(annotations, *self._bends(numbers, offset[:, self.size :]))
 
 
 def _lit(added: Tensor, images: Tensor) -> Tensor:
@@ -148,6 +159,7 @@ def move(
     template: Tensor | None = None,
     *,
     seed: int,
+    annotations: Annotations | None = None,
 ) -> MovedGenerator:
     """Return a generator that draws public pictures moved onto a law, beside the law's own images.
 
@@ -158,6 +170,7 @@ def move(
         template: Of the release, (T, C, H, W), where it was one of registered images. Only a "gaussian" generator is
             moved onto as registered; what any other draws is taken as it lies.
         seed: Of which pictures are taken.
+        annotations: Of the public pictures, which move with them.
     """
     num, rows = generator.config.moved, max(generator.num_classes, 1)
     coordinates = Coordinates(generator, template if type(generator) is GaussianGenerator else None)
@@ -171,6 +184,7 @@ def move(
     drawn_std = (law.covariance.diagonal(dim1=1, dim2=2) / law.num).sqrt()
     shift, residual = shifts(law.mean - means, mean_std, drawn_std)
     rng, one = torch.Generator().manual_seed(seed), torch.eye(len(units), dtype=torch.float64)
+    parts: list[Annotations] = []
     for row, pool in enumerate(pools):
         chosen = torch.randperm(len(pool), generator=rng)[:num]
         linear = gains(x[row].T.cov(), law.covariance[row], variance_std[row])
@@ -179,6 +193,11 @@ def move(
         offset[:, q:] += bends * torch.randn(num, len(bends), generator=rng, dtype=torch.float64)
         moved = coordinates.moved(to_float(pool[chosen]), x[row][chosen], offset).clamp(-1, 1)
         result.pictures[row] = to_uint8(moved).to(device)
+        if annotations is not None:
+            there = Annotations(*(part[_serving(public, row)][chosen] for part in annotations))
+            parts.append(coordinates.annotated(there, x[row][chosen], offset))
+    if annotations is not None:
+        result.hold_annotations(Annotations(*map(torch.stack, zip(*parts, strict=True))))
     result.smear.copy_(_SMEAR * residual[:, :q])
     return result.eval().requires_grad_(False)
 
@@ -348,5 +367,8 @@ def check_pools(public: Images, model: ModelConfig, rows: int) -> None:
 
 def pool_of(public: Images, row: int) -> Tensor:
     """Return the public pictures that serve a class, uint8 (n, C, H, W)."""
-    images = public.images.cpu()
-    return images if public.labels is None else images[public.labels.cpu() == row]
+    return public.images.cpu()[_serving(public, row)]
+
+
+def _serving(public: Images, row: int) -> Tensor | slice:
+    return slice(None) if public.labels is None else public.labels.cpu() == row

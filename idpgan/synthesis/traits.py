@@ -20,6 +20,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, cast
 
 import torch
@@ -29,6 +30,7 @@ from idpgan import portraits
 from idpgan.audit.cases import AuditCase, asked_of
 from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.config import key
+from idpgan.data.annotations import MASKS, Annotations
 from idpgan.data.config import DataConfig
 from idpgan.data.images import Images
 from idpgan.data.load import Split
@@ -146,13 +148,12 @@ class Method(ReleasedOnce):
         made = build_generator(self._run.model, split.image_shape, len(split.classes)).requires_grad_(False)
         self.generator = cast(PicturesGenerator, made).to(self.device).eval()
         self.generator.classes = split.classes if self.generator.num_classes else ()
-        self._portraits: tuple[Tensor, Traits] | None = None
-        self._root = self._run.data.public_root
+        self._root = (self._run.data.public_root or Path()).expanduser()  # `Plan.check` refuses a run without
 
     def prepare(self) -> None:
         """Fix what compares photos with portraits, then pay for the release and make it."""
         if self.ledger.released_digest is None:
-            images, traits = self._read_portraits()
+            images, traits = self._portraits
             rows_of(traits, self._run.data, self.generator.classes)  # refuses classes that no portrait shows
             self.statistics = OrientationStatistics.learn(images).to(self.device)
         super().prepare()
@@ -177,13 +178,9 @@ class Method(ReleasedOnce):
             self.statistics.load_state_dict(learned)
             self.statistics.to(self.device)
 
-    def _read_portraits(self) -> tuple[Tensor, Traits]:
-        """Return the portraits of data.public_root and their traits."""
-        if self._portraits is None and self._root is not None:
-            self._portraits = portraits.read(self._root.expanduser(), self.generator.image_shape, self.progress)
-        if self._portraits is None:
-            raise ConfigError("method traits needs portraits with their traits: name a folder as data.public_root.")
-        return self._portraits
+    @functools.cached_property
+    def _portraits(self) -> tuple[Tensor, Traits]:
+        return portraits.read(self._root, self.generator.image_shape, self.progress)
 
     # What follows is post-processing of the sums --------------------------------------------------------------------
 
@@ -196,7 +193,7 @@ class Method(ReleasedOnce):
 
     def _draw(self, statistics: OrientationStatistics) -> None:
         """Put portraits into the generator, those of each class near parents that are weighted by its released mean."""
-        (images, traits), num, seed = self._read_portraits(), self._run.model.codes, self._run.training.seed
+        (images, traits), num, seed = self._portraits, self._run.model.codes, self._run.training.seed
         sums, std = self._released["sums"], self.plan.sums.noise_std
         (mean, noise), (counts, off) = statistics.means(sums, std), statistics.counts(sums, std)
         s, members = statistics.statistics(images), rows_of(traits, self._run.data, self.generator.classes)
@@ -214,6 +211,9 @@ class Method(ReleasedOnce):
         images = portraits.draw(near, side, channels, drawn, device=self.device, progress=self.progress)
         self.generator.pictures.copy_(images.view(self.generator.pictures.shape))
         self.generator.asked = tuple(told)
+        if (self._root / MASKS).is_file():
+            there = (part.unflatten(0, (-1, num)) for part in portraits.place(near, side, drawn))
+            self.generator.hold_annotations(Annotations(*there))
 
     @property
     def released_sums(self) -> ReleasedSums | None:
