@@ -418,13 +418,13 @@ def _data(images: Any, labels: Any, given: _Given, files: tuple[Path, Path], pro
     table |= say_taken(found)
     facts = facts.of_handwriting() if given.handwriting else facts
     if given.public is not None:
-        root = _folder(given.public)
-        if root is None:
+        if (root := _folder(given.public)) is None:
             root, labeled = files[1], isinstance(given.public, tuple) and len(given.public) == 2
             names = facts.shape.classes if labeled else None
             public = intake.gathered(given.public, pixel_range=given.pixel_range, classes=names, what="public images")
             public = public.existing(least=1)
         table = {**table, "public_root": str(root.absolute())}
+        table |= {} if public is None or public.classes else {"public_labels": {}}
         config, data_set = DataConfig.model_validate(table), None if gathered is None else in_memory(gathered)
         facts = dataclasses.replace(facts, shape=known_shape(config, data_set, public=public))
     return _Data(table, facts, records, gathered, public)

@@ -49,7 +49,7 @@ class InitOptions:
     )
     handwriting: bool = option(False, "Images are strokes on an even ground, as of a pen: digits, letters.")
     base: Path | None = option(
-        None, "Public, to build on: images (idpgan people), or a denoiser to adapt (edm, diffusers)."
+        None, "Public, to build on: photos, portraits (idpgan people), or a denoiser to adapt (edm, diffusers)."
     )
 
     def __post_init__(self) -> None:
@@ -160,7 +160,7 @@ def _template(source: str, options: InitOptions) -> Template:
     config = _config_of(data, starter.table)
     planned = _planned(config, facts)
     notes = [_chosen(source, config, starter, facts), *_least(planned, facts), *_how_long(config.method.name)]
-    notes += [*_portraits(facts, source), *_unused(seen)]
+    notes += [*_public_pictures(facts, source, starter.name), *_unused(seen)]
     if denoiser is not None:
         notes.append(
             f"data.public_disjoint = true is your word that nobody of the private images is among what {denoiser} "
@@ -324,8 +324,8 @@ def _how_long(method: str) -> tuple[str, ...]:
     return (f"{method} took {took} (docs/guide/which-method.md); train shows the time left.",) if took else ()
 
 
-def _portraits(facts: Facts, source: str) -> list[str]:
-    """Say where portraits suffice, or how to draw them where they would help: beside squares of faces in place."""
+def _public_pictures(facts: Facts, source: str, template: str) -> list[str]:
+    """Say which public pictures would help, or suffice: portraits beside squares of faces in place, else photos."""
     from idpgan import portraits
 
     if facts.portraits_suffice:
@@ -333,6 +333,8 @@ def _portraits(facts: Facts, source: str) -> list[str]:
             f"At epsilon {facts.epsilon:g} so few photos added nothing to portraits where it was measured: train on "
             "portraits alone, which read no photo and cost no budget, or raise epsilon."
         ]
+    if template == "photos" and not (facts.aligned or facts.handwriting or facts.public_suffice):
+        return _public_photos(facts, source)
     channels, height, width = facts.shape.image_shape
     drawable = height == width and portraits.SIZES[0] <= height <= portraits.SIZES[1]
     if not (facts.aligned and drawable) or facts.shape.sizes.public:
@@ -343,6 +345,20 @@ def _portraits(facts: Facts, source: str) -> list[str]:
         "Portraits of people who do not exist, moved onto what is released, have the edges that a release lacks: "
         f"{install}idpgan people portraits --num 6000 --size {height}{color}, then idpgan init {pasted(source)} --base "
         "portraits."
+    ]
+
+
+def _public_photos(facts: Facts, source: str) -> list[str]:
+    """Say from how many on public photos are drawn too: a teacher chooses those of each class."""
+    from idpgan.models.drawing import CHOSEN
+
+    num, classes = facts.shape.sizes.public, facts.num_classes
+    few = f"{CHOSEN * classes:,} or more" if classes > 1 else "a few thousand"
+    if num:
+        return [f"{num:,} public images set center and scale; {few} would be drawn too."] if classes > 1 else []
+    return [
+        f"Public photos of the same kind, {few}, labeled or not, make pictures where a release alone makes blobs: "
+        f"idpgan init {pasted(source)} --base PUBLIC (docs/guide/own-data.md)."
     ]
 
 

@@ -164,8 +164,9 @@ class ModelConfig(Section):
         variation: How much an image of a "population" differs from its member: 0 not at all, 1 as two images of the
             simulator do.
         drawing: How images are drawn, by what they show: "plain", nothing special; "photos", "few-photos" (grey, below
-            20,000), "faces" (aligned), "handwriting", "pen" (handwriting beside digits of a simulated pen) or
-            "many-classes". What each means: `idpgan.models.drawing`.
+            20,000), "faces" (aligned), "handwriting", "pen" (handwriting beside digits of a simulated pen),
+            "many-classes" or "public-photos" (beside public ones that a teacher finds to be of a class). What each
+            means: `idpgan.models.drawing`.
         moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
             released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these. With a ``simulator``
             of your own, or "generator", what that draws is moved.

@@ -136,7 +136,8 @@ def signal_of(plan: RunPlan, noise: float, source: str, std: float | None = None
     cap = cap_of(plan.config.privacy)
     records, model = plan.shape.num_private / (cap or 1) / plan.rows, plan.config.model
     pixels = math.prod(plan.shape.image_shape[1:])
-    numbers = (records * math.sqrt(plan.rows / 2) / std) ** (2 / 3) if std and pixels >= _SMALLEST else None
+    known = std and pixels >= _SMALLEST and model.drawing != "public-photos"  # those are pictures, whatever the noise
+    numbers = (records * math.sqrt(plan.rows / 2) / std) ** (2 / 3) if known and std else None
     in_place = model.drawing in _IN_PLACE or model.moved > 0
     record = "images" if cap is None else _RECORDS[plan.unit]
     return Signal(records, plan.rows, noise, source, record, numbers=numbers, in_place=in_place)

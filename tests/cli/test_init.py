@@ -163,6 +163,32 @@ def test_portraits_are_moved_where_they_are_named_and_the_commands_are_told(run,
     assert run("init", images, "--base", tmp_path / "none")[0] == 2
 
 
+def test_public_photos_without_labels_are_chosen_by_the_teacher(run, tmp_path, monkeypatch):
+    """init -> init --base -> train -> verify: no line is edited, and the public folder says no class."""
+    images = metadata(tmp_path / "images", "file_name,mood,person", lambda i: f"{['a', 'b'][i % 2]},p{i}")
+    code, _, err = run("init", images)
+    assert (code, "1,000 or more, labeled or not" in err) == (0, True)
+    assert f"idpgan init {images} --base PUBLIC" in err
+    public = tmp_path / "public"
+    public.mkdir()
+    pixels = np.random.default_rng(0).integers(0, 256, (1000, 8, 8), dtype=np.uint8)
+    for path in images.glob("*.png"):
+        Image.open(path).resize((16, 16)).save(path)
+    for number, picture in enumerate(pixels):
+        Image.fromarray(picture).resize((16, 16)).save(public / f"{number}.png")
+    code, said, err = run("init", images, "--base", public)
+    assert (code, "--base PUBLIC" in err, "blobs" in err) == (0, False, False)
+    table = tomllib.loads(said)
+    assert (table["data"]["public_labels"], table["model"]["drawing"]) == ({}, "public-photos")
+    assert table["data"]["public_disjoint"] is True  # of people it is their curator's word
+    (tmp_path / "config.toml").write_text(said)
+    quick = ["method.teacher_steps=3", "release.samples=10", "--no-progress"]
+    assert run("train", tmp_path / "config.toml", *quick, "--out", tmp_path / "run")[0] == 0
+    assert run("verify", tmp_path / "run/release")[0] == 0
+    card = (tmp_path / "run/release/README.md").read_text()
+    assert "500 public images of each class that the teacher agreed with: whoever is on one is seen" in card
+
+
 @pytest.mark.parametrize(
     ("release", "kind"), [("config-digits-gaussian", "gaussian"), ("config-digits-dp-gan", "warp")]
 )

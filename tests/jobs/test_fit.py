@@ -1,6 +1,7 @@
 """The front door of Python: arrays in, a release that verifies out, under the refusals of the command line."""
 
 import io
+import json
 import os
 import shutil
 import stat
@@ -478,3 +479,8 @@ def test_a_fit_that_is_stopped_names_a_run_to_go_on_with_only_where_one_is_kept(
         idpgan.fit(GREY, LABELS, out=out, **QUICK)
     assert ("--resume" in str(stopped.value)) == kept
     assert kept or "nothing of the run is kept" in str(stopped.value)
+
+
+def test_public_images_without_labels_stand_beside_labeled_ones():
+    made = idpgan.fit(GREY, LABELS, public=255 - GREY, **QUICK)
+    assert json.loads((made.release / "config.json").read_text())["settings"]["data"]["public_labels"] == {}

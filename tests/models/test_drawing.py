@@ -22,7 +22,7 @@ OLD = {  # what [model] of version 0.3.0 had -> the name that draws so
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", DRAWINGS)
+@pytest.mark.parametrize("name", sorted(DRAWINGS.keys() - {"public-photos"}))  # no earlier version had it
 def test_a_release_of_an_earlier_version_draws_as_the_name_does(name):
     old = build(ModelConfig, of_release(OLD[name]), "config.json")
     named = ModelConfig(generator=OLD[name]["generator"], drawing=name)

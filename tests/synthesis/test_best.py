@@ -109,6 +109,23 @@ def test_photos_in_color_are_drawn_with_their_contrasts():
     assert proposed(20_000, 3, aligned=True)["drawing"] == "faces"
 
 
+def test_public_photos_are_chosen_by_a_teacher_or_moved():
+    def proposed(public, classes=4, num=2_000, channels=3, **keys):
+        shape = DataShape(Sizes(public, num, 0, 100), (channels, 32, 32), tuple(map(str, range(classes))))
+        facts = Facts(shape, None, False, **keys)
+        table = {"data": {"name": "digits", "public_root": "x", "public_labels": {}}, **starter_for(facts).table}
+        plan_run(build_config(table, "a test"), shape).check()
+        return {**table["model"], **table["method"]}
+
+    assert proposed(2_000)["drawing"] == proposed(2_000, num=400)["drawing"] == "public-photos"
+    assert proposed(2_000, channels=1)["teacher_share"] >= 0.5  # of few images too: it chooses
+    few, unlabeled = proposed(1_999), proposed(5_000, classes=0, num=30_000)
+    assert (few["drawing"], "teacher_share" in few, "moved" in few) == ("photos", False, False)
+    assert (unlabeled["drawing"], unlabeled["moved"]) == ("few-photos", 5_000)
+    assert proposed(4_000, portraits=True)["drawing"] == "photos"
+    assert proposed(4_000, classes=2, aligned=True)["drawing"] == "faces"
+
+
 def test_where_noise_drowns_a_law_portraits_suffice():
     def suffice(epsilon, num=6_991, per_person=None, aligned=True, portraits=True):
         shape = DataShape(Sizes(12_000, num, 0, 1_805), (1, 48, 48), ("neutral", "happiness"), has_people=True)
