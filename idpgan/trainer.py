@@ -37,6 +37,7 @@ from idpgan.privacy import folder_ledger
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import PrivacyReport
 from idpgan.privacy.ledger import Ledger
+from idpgan.private.memory import forecast
 from idpgan.progress import Progress, silent
 from idpgan.ranks import ALONE, Ranks
 from idpgan.release.artifact import Artifact
@@ -92,6 +93,7 @@ def plan(config: RunConfig, out: Path | None = None, shape: DataShape | None = N
     planned.check()
     check_total(planned)
     refuse_beyond_limits(planned)
+    planned.memory = forecast(planned)
     return planned
 
 
@@ -147,6 +149,8 @@ def start(
     planned = planned or plan(config, out, None if split is None else split.shape)
     if planned.signal is not None and (foretold := planned.signal.warning or planned.signal.foretold):
         _LOG.warning("%s", foretold if planned.signal.warning else f"Expect {foretold}")
+    if planned.memory is not None:
+        _LOG.warning("%s", planned.memory)
     ledger = Ledger.of(planned.price, config.identity())
     with send_config(ranks, dump_toml(config)):  # refusals come before the folder exists
         split, method = _load_and_build(config, ledger, ranks, planned, split)

@@ -72,17 +72,15 @@ Settings = settings(
 class Plan(classifier.StepsPlan):
     """The plan of a run of dp-sgd."""
 
-    WAY_OUT = "Lower method.max_physical_batch or method.width."
+    WAY_OUT = "Lower method.width."
 
     def classifier(self, image_shape: Sequence[int], classes: Sequence[str]) -> PrivateClassifier:
         """Return a convolutional network whose layers normalize each image by itself."""
         return GroupNormCnn(image_shape, classes, width=self.config.method.width, seed=self.config.training.seed)
 
     def step_bytes(self, network: PrivateClassifier) -> int:
-        """Count the gradients of the records that are in memory at once."""
-        method, training = self.config.method, self.config.training
-        records = min(method.max_physical_batch, training.batch_size, self.shape.num_private)
-        return records * sum(weight.numel() for weight in network.parameters()) * _BYTES
+        """Count the gradient of one record: fewer are in memory at once where it is short."""
+        return sum(weight.numel() for weight in network.parameters()) * _BYTES
 
 
 class Method(steps.PrivateSteps):

@@ -68,14 +68,13 @@ from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.layer_gradients import SLACK, Features, blocks, clip_and_add, clip_factors, norms
 from idpgan.privacy.noise import PLACE_BYTES, Noise
 from idpgan.privacy.precision import Precision, full_precision, products_in
-from idpgan.privacy.tiles import Rows, Tiles, Way, alike, all_threads, random_like, sizes, threads_of
+from idpgan.privacy.tiles import Rows, Tiles, Way, alike, all_threads, random_like, sizes, spare, threads_of
 from idpgan.ranks import ALONE, Ranks
 
 _GRID_BITS = 32  # a clip norm has 2^32 grid steps, and the noise at most 2^50
 _NOISE_BITS = 50
 _FEATURE_BITS = 17  # of these, for the norm of features; see `DPSGDPlan.clipped_outer_sum`
 _CACHE = 4 << 20  # bytes of features in float64 at once on a processor: all of them take five times as long
-_SPARE = 4  # float64 copies of the weights for what follows a sum: noise, the noisy sum, the optimizer's averages
 _HALF_STEP = 2.0**-53  # between a uniform number of `Noise` and the end of its interval
 
 ClipNorm = Annotated[float, Field(ge=CLIP_NORMS[0], le=CLIP_NORMS[1])]  # of a config
@@ -239,10 +238,9 @@ class DPSGDPlan:
 
         def whole_step() -> None:
             """Take all the memory of a step, with that of its noise and optimizer, which comes after a charge."""
-            spare = [torch.empty_like(w, dtype=torch.float64) for w in weights.values() for _ in range(_SPARE)]
+            _spare = spare(weights)
             records, null = prepared(torch.Generator().manual_seed(0)), torch.zeros(rows, dtype=torch.bool)
             self.clipped_sum(loss, weights, [(records, null.to(device))], found)
-            del spare
 
         while True:
             threads = 0 if self.sample_rate == 1 else threads_of(chunk, device)

@@ -104,7 +104,10 @@ def clip_factors(norms: Tensor, clip_norm: float) -> Tensor:
 
 def fused(device: torch.device) -> Callable[[Tensor, Tensor, Tensor], None] | None:
     """Return the kernel that cuts and adds rows in one pass, where it gives the sums of `cut`; else None."""
-    if not (is_gpu(device) or os.environ.get("TRITON_INTERPRET") == "1") or importlib.util.find_spec("triton") is None:
+    if (
+        not (device.type == "cuda" or os.environ.get("TRITON_INTERPRET") == "1")
+        or importlib.util.find_spec("triton") is None
+    ):
         return None
     from idpgan.privacy import clip_kernel
 

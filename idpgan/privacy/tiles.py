@@ -27,7 +27,7 @@ import dataclasses
 import functools
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -47,6 +47,7 @@ _MOST_ROWS = 1024  # of a tile of several chunks
 _MOST_ON_A_GPU = 2048  # records whose gradients are in memory at once
 _TRIALS = 8  # records that stand in all slots
 _VECTORS = 32  # float32 numbers that torch's loops take at once, at most: two vectors of AVX-512
+_SPARE = 4  # float64 copies of the weights for what follows a sum: noise, the noisy sum, the optimizer's averages
 _MOST_KINDS = 16  # if there are more, every slot is its own kind
 
 
@@ -132,6 +133,11 @@ class Tiles:
         places = torch.full((number, self.rows), EMPTY, dtype=torch.int64, device=index.device)
         places[rank // free[kinds], slot] = index
         return places
+
+
+def spare(weights: Mapping[str, Tensor]) -> list[Tensor]:
+    """Return the memory that noise, the noisy sum and the optimizer take after a sum of gradients."""
+    return [torch.empty_like(weight, dtype=torch.float64) for weight in weights.values() for _ in range(_SPARE)]
 
 
 def rows_at_once(section: Any, device: torch.device) -> int:

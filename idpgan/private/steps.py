@@ -14,14 +14,11 @@ besides the weights and what was released before, only record i, its label and i
 from __future__ import annotations
 
 import dataclasses
-import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from idpgan.audit.cases import AuditCase, asked_of
 from idpgan.audit.entry import Entry, Request, RunFacts
@@ -29,7 +26,7 @@ from idpgan.audit.gradient_canaries import CanarySteps, Training, canary_case
 from idpgan.config import Keys, key
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
-from idpgan.device import check_memory, free_memory, resolve_device, sent
+from idpgan.device import check_memory, resolve_device, sent
 from idpgan.models.adapters import trained_weights
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit, accounting, opacus_history
@@ -38,7 +35,8 @@ from idpgan.privacy.dpsgd import DPSGDPlan, least_noise
 from idpgan.privacy.event import rounding_words
 from idpgan.privacy.noise import Source
 from idpgan.privacy.plan import Budget
-from idpgan.privacy.tiles import Tiles, Way, random_like, rows_at_once, tiled
+from idpgan.privacy.tiles import Tiles, Way, random_like, rows_at_once, spare, tiled
+from idpgan.private.memory import fitting
 from idpgan.ranks import Ranks
 from idpgan.training.config import DELTA_ABOVE_ZERO
 from idpgan.training.loop import no_step_affordable
@@ -52,7 +50,6 @@ PHYSICAL_BATCH = (
     "Records whose gradients are in memory at once, halved by itself where that is too many; a GPU takes 2,048 unless "
     'another number is set. "opacus" takes at most 128, and does not halve it.'
 )
-_USABLE = 0.8  # of the free memory: libraries have buffers of their own, and freed memory lies in pieces
 BUDGET: Keys = {
     "epsilon": key(float, ..., "What the run may spend; the step that would exceed it is not taken.", gt=0),
     **DELTA_ABOVE_ZERO,
@@ -90,11 +87,8 @@ def reason_of_steps(plan: RunPlan, what: str, events: Sequence[Event], source: S
 
 
 def check_gradients(plan: RunPlan, record_bytes: int, way_out: str) -> None:
-    """Refuse gradients of single records, of so many bytes each, that do not fit in memory."""
-    method, training = plan.config.method, plan.config.training
-    least = min(method.max_physical_batch, training.batch_size)
-    what = f"the gradients of method.max_physical_batch = {least} images, each by itself,"
-    check_memory(least * record_bytes, what, way_out, str(resolve_device(training.device)))
+    """Refuse a gradient of a single record, of so many bytes, that does not fit in memory."""
+    check_memory(record_bytes, "the gradient of one image", way_out, str(resolve_device(plan.config.training.device)))
 
 
 def refuse_no_step(plan: RunPlan, dpsgd: DPSGDPlan) -> None:
@@ -185,7 +179,7 @@ class PrivateSteps(Method):
             batches = [Batch(self.batch_loss, records, null)]
             batches += [] if public is None else [Batch(public[1], public[2])]
             return self.dpsgd.statistics(*self._opacus.step(self.dpsgd, self.noise, *batches)[0])
-        weights, tiles = trained_weights(self._trained), self.tiles
+        weights, tiles = self.weights(), self.tiles
         drawn = self.dpsgd.sample(len(self._images), self.noise, tiles)
         result = self.dpsgd.clipped_sum(self.record_loss, weights, map(self._records, drawn), tiles)
         sums = result.sums
@@ -221,23 +215,31 @@ class PrivateSteps(Method):
         if self._opacus is not None:
             return None
         most = rows_at_once(self.config, self.device)
+        if saved is None:
+            known = self.plan.memory
+            most = known.at_once if known is not None else fitting(most, self.trial, self.device)
         return self.dpsgd.tiles(
             self.record_loss,
-            trained_weights(self._trained),
+            self.weights(),
             self.example(),
             num=len(self._images),
-            most=most if saved else fitting(most, self._trial, self.device),
+            most=most,
             way=self.way,
             prepare=self.prepared,
             precision=self._run.training.precision,
             saved=saved,
         )
 
-    def _trial(self, num: int) -> None:
-        """Compute the gradients of so many random records, as a step does."""
+    def weights(self) -> Weights:
+        """Return what the steps move."""
+        return trained_weights(self._trained)
+
+    def trial(self, num: int) -> None:
+        """Compute the gradients of so many random records, as a step does, in the memory that it leaves."""
         draws = torch.Generator().manual_seed(0)
         values = [random_like(part, draws).expand(num, *part.shape[1:]).contiguous() for part in self.example()]
-        weights, records = trained_weights(self._trained), self.prepared(*values)
+        weights, records = self.weights(), self.prepared(*values)
+        _spare = spare(weights)
         try:
             self.dpsgd.clipped_sum(self.record_loss, weights, tiled(records, num), Tiles.fixed(num, self.way))
         except NotCapturedError:
@@ -332,6 +334,8 @@ def validate_network(network: nn.Module, config: Any) -> None:
         ConfigError: Naming every offending layer and its reason.
     """
     objections: Sequence[str] = ()
+    if next(network.parameters()).is_meta:  # of a forecast: nothing to try
+        return
     if config.engine == "opacus":
         from idpgan.privacy import opacus_steps
 
@@ -360,65 +364,3 @@ def steps_entry(
         return canary_case(name, played, asked_of(config), facts.claimed)
 
     return Entry(build, (Unit.IMAGE,), (Relation.ZERO_OUT,), delta=1e-5, of_run=of_run)
-
-
-# How much memory a step will take ------------------------------------------------------------------------------------
-
-
-def fitting(most: int, step: Callable[[int], object], device: torch.device) -> int:
-    """Return how many records' gradients the free memory will hold at once by forecast: ``most``, or half, and so on.
-
-    The forecast is from steps of one record and of two, which any machine holds. A processor's system promises more
-    memory than it has, and ends the process that uses it: a chunk that is too large is no error that could be caught,
-    as it is on a GPU.
-
-    Memory grows with the records along a line at most: what grows slower is shared by a block of them.
-
-    Args:
-        most: At least 1.
-        step: Computes the gradients of so many records.
-    """
-    free = free_memory(str(device))
-    if free is None or most == 1:
-        return most
-    one, two = most_bytes(lambda: step(1)), most_bytes(lambda: step(2))
-    while most > 1 and one + (most - 1) * max(two - one, 0) > _USABLE * free:
-        most //= 2
-    return most
-
-
-def most_bytes(call: Callable[[], object]) -> int:
-    """Return the most bytes of new tensors that there are at once while a function is called."""
-    with _Allocated() as seen:
-        call()
-    return seen.most
-
-
-class _Allocated(TorchDispatchMode):
-    """Counts the memory of tensors that operations return, while they live."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._living: dict[int, int] = {}
-        self._now = self.most = 0
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Say no, since the mark for PyTorch's compiler imports it at the first call, which takes a second."""
-        return False
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
-            storage = tensor.untyped_storage() if isinstance(tensor, torch.Tensor) else None
-            if storage is not None and storage._cdata not in self._living:
-                self._living[storage._cdata] = storage.nbytes()
-                self._now += storage.nbytes()
-                self.most = max(self.most, self._now)
-                weakref.finalize(storage, self._freed, storage._cdata)
-        return made
-
-    def _freed(self, storage: int) -> None:
-        self._now -= self._living.pop(storage)

@@ -340,7 +340,7 @@ class Plan(RunPlan):
         record_bytes = 4 * self.num_weights + self.draws * checkpoint.batch_bytes(
             self.config.model, self.shape.image_shape, 1
         )
-        check_gradients(self, record_bytes, "Lower it, or model.width.")
+        check_gradients(self, record_bytes, "Lower model.width.")
 
 
 def _count(network: nn.Module) -> int:

@@ -249,7 +249,7 @@ class Plan(RunPlan):
                 f"{classes}. Set method.mismatch = 0."
             )
         record_bytes = checkpoint.critic_bytes(self.critic_model, self.shape.image_shape, classes)
-        steps.check_gradients(self, record_bytes, "Lower it, or method.critic_width (model.width).")
+        steps.check_gradients(self, record_bytes, "Lower method.critic_width (model.width).")
         self.refuse_no_step()
 
     def refuse_no_step(self) -> None:

@@ -88,7 +88,8 @@ class Generators:
         self._average = initialize.Ema(self.newest, ema_decay)
         self.average = cast(Generator, self._average.module)
         self.generator_optimizer = adam.optimizer(self.newest)
-        self.rng = torch.Generator(device).manual_seed(initialize.torch_seed(seed, stream))
+        self.rng = torch.Generator("cpu" if device.type == "meta" else device)
+        self.rng.manual_seed(initialize.torch_seed(seed, stream))
         self.ranks: Ranks = ALONE
 
     def state(self) -> dict[str, Any]:
