@@ -36,6 +36,7 @@ LAST = 2000  # characters of what a part that failed has printed
 CASES = (  # method, side of the images, width: 0.2, 10 and 100 million weights of `dp-gan`'s critic
     *(("dp-gan", "28", "74"), ("dp-gan", "64", "17"), ("dp-gan", "64", "122"), ("dp-gan", "128", "60")),
     *(("dp-sgd", "28", "64"), ("dp-sgd", "64", "256"), ("diffusion", "28", "64"), ("diffusion", "64", "128")),
+    ("lora", "64", "128"),  # of a pipeline of diffusers, where it is installed
     *(("dp-gan", "28", "555"), ("dp-gan", "64", "384"), ("dp-gan", "128", "192")),
 )
 QUICK_TESTS = "tests/test_device.py"

@@ -3,11 +3,14 @@
 python benchmarks/gpu_steps.py facts [--device cuda]        public numbers alone; one JSON value
 python benchmarks/gpu_steps.py svd [--device cuda]          batched_svd beside the CPU and beside torch's own
 python benchmarks/gpu_steps.py step METHOD SIDE WIDTH       one training run on drawn faces in this process
+python benchmarks/gpu_steps.py step lora SIDE WIDTH         the same by adapters of a random pipeline of diffusers
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
+import importlib.util
 import json
 import tempfile
 import time
@@ -26,6 +29,7 @@ from idpgan.training.stats import read_stats
 
 SHAPES = (256, 28, 28), (64, 112, 92), (16, 200, 180)  # matrices, height, width
 KEYS = {"dp-gan": "method.critic_width", "dp-sgd": "method.width", "diffusion": "model.width"}
+LORA = ["data.public_disjoint=true", 'model.trained=["lora:8"]', "model.conditional=false", "method.start_share=0.0"]
 
 
 def main() -> None:
@@ -104,14 +108,20 @@ def step(method: str, side: int, width: int, options: argparse.Namespace) -> dic
     weights, inner = list[int](), DPSGDPlan.grid_noise
     DPSGDPlan.grid_noise = lambda plan, count, noise: weights.append(count) or inner(plan, count, noise)  # type: ignore
     drawn = [f"data.num_images={options.images}", f"data.image_size={side}", "data.channels=1"]
-    drawn += ["data.name=faces", "data.num_people=64", 'data.label=["smiling"]', f"{KEYS[method]}={width}"]
+    drawn += ["data.name=faces", "data.num_people=64", 'data.label=["smiling"]']
     length = [f"training.steps={options.steps}", f"training.tick_steps={max(1, options.steps // 3)}"]
     length += [f"training.batch_size={options.images}"]  # all in every step
     length += ["privacy.sample_rate=1.0"] if method == "dp-gan" else []
+    if method == "lora" and importlib.util.find_spec("diffusers") is None:
+        return {"skipped": "diffusers is not installed: pip install idpgan[diffusers]"}
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
+        if method == "lora":
+            drawn += [f"data.public_generator={pipeline(Path(folder) / 'pipeline', side, width)}", *LORA]
+        else:
+            drawn.append(f"{KEYS[method]}={width}")
         arguments = [
-            f"digits-{method}",
+            f"digits-{'diffusion' if method == 'lora' else method}",
             *drawn,
             *length,
             "--device",
@@ -128,6 +138,23 @@ def step(method: str, side: int, width: int, options: argparse.Namespace) -> dic
         speed = read_stats(run / "stats.jsonl")[-1]["steps_per_second"]
     peak = torch.cuda.max_memory_allocated() / 2**30 if options.device.startswith("cuda") else None
     return {"weights": max(weights), "steps per second": speed, "peak GiB": peak}
+
+
+def pipeline(folder: Path, side: int, width: int) -> Path:
+    """Save a DDPM of such images with random weights, as large as its width makes it, and return its folder."""
+    diffusers = importlib.import_module("diffusers")
+    unet = diffusers.UNet2DModel(
+        sample_size=side,
+        in_channels=1,
+        out_channels=1,
+        block_out_channels=(width, 2 * width, 4 * width),
+        down_block_types=("DownBlock2D", "DownBlock2D", "AttnDownBlock2D"),
+        up_block_types=("AttnUpBlock2D", "UpBlock2D", "UpBlock2D"),
+        norm_num_groups=8,
+    )
+    diffusers.DDPMPipeline(unet, diffusers.DDPMScheduler()).save_pretrained(folder)
+    (folder / "README.md").write_text("---\nlicense: apache-2.0\n---\n", encoding="utf-8")
+    return folder
 
 
 if __name__ == "__main__":

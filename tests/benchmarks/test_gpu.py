@@ -2,8 +2,10 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import gpu
+import gpu_steps
 import pytest
 
 
@@ -29,6 +31,13 @@ def test_all_parts_are_measured_and_a_finished_run_is_not_trained_again(monkeypa
     again, code = measured(monkeypatch, tmp_path, *options)
     assert code == 0
     assert "gaussian epsilon 1.0: train" not in again["parts"]
+
+
+def test_adapters_without_diffusers_are_left_out_with_the_reason(monkeypatch):
+    options = SimpleNamespace(images=64, steps=3, device="cpu")
+    monkeypatch.setattr(gpu_steps.importlib.util, "find_spec", lambda name: None)
+    assert "diffusers is not installed" in gpu_steps.step("lora", 16, 8, options)["skipped"]
+    assert any(case[0] == "lora" for case in gpu.CASES)
 
 
 def test_what_cannot_be_measured_is_told(monkeypatch, tmp_path):
