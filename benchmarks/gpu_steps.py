@@ -29,7 +29,13 @@ from idpgan.training.stats import read_stats
 
 SHAPES = (256, 28, 28), (64, 112, 92), (16, 200, 180)  # matrices, height, width
 KEYS = {"dp-gan": "method.critic_width", "dp-sgd": "method.width", "diffusion": "model.width"}
-LORA = ["data.public_disjoint=true", 'model.trained=["lora:8"]', "model.conditional=false", "method.start_share=0.0"]
+LORA = [
+    "data.public_disjoint=true",
+    'model.trained=["lora:8"]',
+    "model.generator=pipeline",
+    "model.conditional=false",
+    "method.start_share=0.0",
+]
 
 
 def main() -> None:
