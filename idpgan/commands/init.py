@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -160,7 +160,7 @@ def _template(source: str, options: InitOptions) -> Template:
     config = _config_of(data, starter.table)
     planned = _planned(config, facts)
     notes = [_chosen(source, config, starter, facts), *_least(planned, facts), *_how_long(config.method.name)]
-    notes += [*_public_pictures(facts, source, starter.name), *_unused(seen)]
+    notes += [*_public_pictures(facts, source, starter.name), *_unused(seen), *_written_twice(facts.shape.classes)]
     if denoiser is not None:
         notes.append(
             f"data.public_disjoint = true is your word that nobody of the private images is among what {denoiser} "
@@ -370,6 +370,17 @@ def _unused(seen: Shown) -> list[str]:
     if seen.unfit:
         lines.append(f"Columns not used, with one value, too many, or few images of each: {', '.join(seen.unfit)}.")
     return lines
+
+
+def _written_twice(classes: Sequence[str]) -> list[str]:
+    """Name the classes that may be one: each spelling makes its own."""
+    from idpgan.data.cells import spellings
+    from idpgan.data.declared import shown
+
+    if not (groups := spellings(classes)):
+        return []
+    found = "; ".join(" = ".join(map(shown, group)) for group in groups)
+    return [f"Classes written {found} are taken as they are written. If two are one, write its name in one way."]
 
 
 # What is written ---------------------------------------------------------------------------------------------------

@@ -116,6 +116,13 @@ def test_folders_that_are_numbers_and_spellings_of_people_are_said(run, tmp_path
     assert 'one person each? "Anna" = "anna"' in run("init", "album")[1]
 
 
+def test_spellings_of_classes_are_said_and_kept(run, tmp_path):
+    fill(tmp_path / "images", names=("cat/{}.png", "Cat/{}.png", "dog/{}.png", "dogs/{}.png"))
+    _, text, err = run("init", tmp_path / "images")
+    assert tomllib.loads(text)["data"]["classes"] == ["Cat", "cat", "dog", "dogs"]
+    assert 'Classes written "Cat" = "cat" are taken as they are written.' in err
+
+
 @pytest.mark.parametrize("kind", ["mood", "orl"])
 def test_it_trains(run, tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
