@@ -114,10 +114,12 @@ class FeatureClassifier(FeatureNetwork):
 def full_training_set(split: Split, judged_on: Part = "test") -> Images:
     """Return all real training images that are there: public, holdout and private; shares leave the order unchanged.
 
-    With ``judged_on="holdout"`` the holdout is left out: the judging network has not seen the images of the comparison.
+    Of classes, public images without labels are left out. With ``judged_on="holdout"`` the holdout is left out: the
+    judging network has not seen the images of the comparison.
     """
     split = split.existing()
     parts = (split.public, split.holdout, split.private) if judged_on == "test" else (split.public, split.private)
+    parts = tuple(part for part in parts if part.labels is not None or split.private.labels is None)
     labels = [part.labels for part in parts if part.labels is not None]
     images = cat([part.images for part in parts])
     return Images(images, torch.cat(labels) if labels else None, split.classes)

@@ -213,9 +213,9 @@ def measure(what: str, judging: Judging, images: Images) -> UtilityResult | None
 
 def check_floor(judging: Judging) -> None:
     """Refuse to measure the utility of public images where there are none."""
-    if len(judging.split.public) == 0:
+    if len(judging.split.public) == 0 or judging.split.public.labels is None:
         raise InputError(
-            "The floor needs public images, and there are none. Set data.public_share or data.public_root."
+            "The floor needs public images with labels, and there are none. Set data.public_share or data.public_root."
         )
 
 

@@ -1,3 +1,4 @@
+import dataclasses
 import json
 
 import numpy as np
@@ -177,6 +178,12 @@ def test_the_full_training_set_does_not_depend_on_the_shares(digits):
     other = load(DataConfig(public_share=0.3, confirm_public=True, holdout_share=0.2))
     assert full_training_set(other).digest() == full_training_set(digits).digest()
     assert len(full_training_set(digits)) == len(digits.private) + len(digits.holdout) + len(digits.public)
+
+
+def test_public_images_without_labels_judge_no_classes(digits):
+    public = Images(digits.private.images[:5])
+    found = full_training_set(dataclasses.replace(digits, public=public))
+    assert len(found) == len(found.labels) == len(digits.private) + len(digits.holdout)
 
 
 @pytest.mark.trained
