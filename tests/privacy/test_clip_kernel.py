@@ -79,10 +79,10 @@ def test_whole_clipped_sums_are_bit_equal_with_the_kernel(kernel, monkeypatch):
 
 def test_it_is_used_where_it_gives_the_same_sums_alone(kernel, monkeypatch, capsys):
     assert kernel.holds(CPU)
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
     assert layer_gradients.fused(CPU) is kernel.add_scaled
-    monkeypatch.delenv("TRITON_INTERPRET")
-    assert layer_gradients.fused(CPU) is None  # a CPU computes the torch form
+    with monkeypatch.context() as patch:  # undone before the fixture is: else all tests after this one are interpreted
+        patch.delenv("TRITON_INTERPRET")
+        assert layer_gradients.fused(CPU) is None  # a CPU computes the torch form
 
 
 @pytest.mark.parametrize("fault", ["differs", "fails"])
