@@ -118,8 +118,8 @@ def full_training_set(split: Split, judged_on: Part = "test") -> Images:
     judging network has not seen the images of the comparison.
     """
     split = split.existing()
-    parts = (split.public, split.holdout, split.private) if judged_on == "test" else (split.public, split.private)
-    parts = tuple(part for part in parts if part.labels is not None or split.private.labels is None)
+    every = (split.public, split.holdout, split.private) if judged_on == "test" else (split.public, split.private)
+    parts = [part for part in every if part.labels is not None or split.private.labels is None]
     labels = [part.labels for part in parts if part.labels is not None]
     images = cat([part.images for part in parts])
     return Images(images, torch.cat(labels) if labels else None, split.classes)
