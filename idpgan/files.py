@@ -197,8 +197,10 @@ def new_folder(target: Path, asked: str = "") -> Iterator[Path]:
         InputError: If something lies at ``target``, before or after the block.
     """
     refuse_filled(target)
-    make = lambda: _left(target, asked) or _make_part_folder(target)  # noqa: E731  # one line for a choice
-    with locked_folder(make, kept=bool(asked)) as part, naming(target):
+    with (
+        locked_folder(lambda: _left(target, asked) or _make_part_folder(target), kept=bool(asked)) as part,
+        naming(target),
+    ):
         remove_dead(target.parent)
         if asked:
             write_text_atomic(part / _BEGUN, asked)

@@ -17,6 +17,7 @@ POINTS = (
     *("nose_tip", "mouth_left", "mouth_right", "lip_top", "lip_bottom", "chin"),
 )
 PARTS = ("ground or hair", "skin", "eye", "mouth", "lips", "glasses")  # of a mask, by value
+UNKNOWN = 255  # in a mask: no part of a portrait, as far as is known
 POSE = ("yaw", "pitch", "roll")  # traits that say how a head is turned
 
 
@@ -25,7 +26,7 @@ class Annotations(NamedTuple):
 
     Attributes:
         landmarks: `POINTS`, float32 (N, K, 2): x and y in px from the left upper corner.
-        masks: Which of `PARTS` each pixel shows, uint8 (N, H, W).
+        masks: Which of `PARTS` each pixel shows, or `UNKNOWN`, uint8 (N, H, W).
         pose: The traits `POSE` that a portrait was drawn by, float32 (N, 3).
     """
 

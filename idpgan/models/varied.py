@@ -16,7 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from idpgan.data.annotations import Annotations
+from idpgan.data.annotations import UNKNOWN, Annotations
 from idpgan.data.images import to_float
 from idpgan.models.config import Purpose
 from idpgan.models.gaussian import basis_of
@@ -26,7 +26,6 @@ from idpgan.models.simulators import uniform_of
 from idpgan.models.warp import MOVES, move, moves_of
 
 _LIMITED = 6  # numbers of a motion that are even within limits; the others are normal
-UNKNOWN = 255  # in a mask: no part of a portrait, as far as is known
 _SHARPEST = 1.5, 3.0  # an edge gets steeper by up to that factor
 
 

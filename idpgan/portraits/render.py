@@ -64,8 +64,9 @@ def draw(
         InputError: If `anny` is not installed, or is not the version that is known.
     """
     num = len(next(iter(traits.values()), ()))
+    device = torch.device(device)
     parts = batches(traits, size, channels, seed, device=device, head=head)
-    images = zeros((num, channels, size, size), torch.uint8, torch.device(device))
+    images = zeros((num, channels, size, size), torch.uint8, device)
     for start, part in parts:
         images[start : start + len(part)] = part
         progress("draw people", start + len(part), num)
@@ -73,14 +74,7 @@ def draw(
 
 
 def batches(
-    traits: Traits,
-    size: int = 48,
-    channels: int = 1,
-    seed: int = 0,
-    *,
-    device: torch.device | str = "cpu",
-    head: Head | None = None,
-    first: int = 0,
+    traits: Traits, size: int, channels: int, seed: int, device: torch.device, head: Head | None = None, first: int = 0
 ) -> Iterator[tuple[int, Tensor]]:
     """Draw as `draw`, some at once: yield the place of the first in the list, and the images of these.
 
@@ -93,7 +87,6 @@ def batches(
         raise DataError(f"Portraits have 1 channel (grey) or 3 (RGB), not {channels}.")
     if missing := [name for name in COLUMNS if name not in traits]:
         raise DataError(f"Portraits are drawn from {len(COLUMNS)} traits, and '{missing[0]}' is missing. Give all.")
-    device = torch.device(device)
     head, num = (head or read_head()).to(device), len(traits[COLUMNS[0]])
     numbers, key = _numbers(num, seed, head)
     batch = max(1, (_PIXELS if device.type == "cpu" else _PIXELS_GPU) // (_FINER * size) ** 2)

@@ -7,7 +7,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, ClassVar, Literal
 
 import torch
 
@@ -169,7 +169,8 @@ class RunPlan:
                     "evolution or idp-gan-aggregate."
                 )
             )
-        self.exact, self.memory = True, cast(Any, None)  # a `private.memory.Forecast`, where one was made
+        self.exact = True
+        self.memory: Any = None  # a `private.memory.Forecast`, where one was made
         self.contained: tuple[Part, ...] = config.counted
 
     @property
