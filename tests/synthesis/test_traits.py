@@ -7,9 +7,11 @@ import shutil
 
 import pytest
 import torch
+from PIL import Image
 
 import idpgan
 from idpgan import portraits, trainer
+from idpgan.commands.attack import AttackOptions, attack_run
 from idpgan.commands.audit import run_case
 from idpgan.commands.people import PeopleOptions, write_people
 from idpgan.data.config import DataConfig
@@ -40,12 +42,12 @@ def _head():
         yield
 
 
-def write(root, num, seed, **columns):
-    """A folder of portraits; with columns (trait -> two names) those alone, and a person of its own on each two."""
+def write(root, num, seed, who="person", **columns):
+    """A folder of portraits; with columns (trait -> two names) those alone, and a person, or photo, on each two."""
     write_people(root, PeopleOptions(num=num, size=SIDE, seed=seed))
     if columns:
         rows = list(csv.DictReader((root / "metadata.csv").read_text().splitlines()))
-        lines = [",".join(["file_name", "person", *columns])]
+        lines = [",".join(["file_name", who, *columns])]
         for number, row in enumerate(rows):
             values = [names[int(float(row[trait]))] for trait, names in columns.items()]
             lines.append(",".join([row["file_name"], f"p{number // 2}", *values]))
@@ -57,6 +59,15 @@ def write(root, num, seed, **columns):
 def folders(tmp_path_factory):
     place = tmp_path_factory.mktemp("traits")
     return write(place / "portraits", POOL, 1), write(place / "photos", PRIVATE, 2, smiling=("calm", "happy"))
+
+
+def enlarged(folder, root, side):
+    """The same folder in color, its pictures enlarged."""
+    for path in folder.rglob("*.png"):
+        (root / path.relative_to(folder)).parent.mkdir(parents=True, exist_ok=True)
+        Image.open(path).convert("RGB").resize((side, side)).save(root / path.relative_to(folder), compress_level=1)
+    shutil.copy(folder / "metadata.csv", root / "metadata.csv")
+    return root
 
 
 @pytest.fixture(scope="module")
@@ -347,9 +358,44 @@ def test_units_relations_and_no_classes(folders, tmp_path, privacy, conditional)
     assert str(verify(made.run.release).report.proven.unit) == privacy.get("unit", "image")
 
 
+def test_two_faces_of_a_photo_are_one_unit(folders, tmp_path):
+    photos = write(tmp_path / "photos", PRIVATE, 3, who="cut_from", smiling=("calm", "happy"))
+    privacy = {"unit": "photo", "most_per_person": 2}
+    made = trainer.start(config((folders[0], photos), privacy=privacy), tmp_path / "run")
+    found = verify(made.run.release)
+    assert found.problems == ()
+    assert str(found.report.proven.unit) == "photo"
+    with pytest.raises(ConfigError, match=r'Set privacy\.unit = "photo"'):
+        trainer.start(config((folders[0], photos)), tmp_path / "of-images")
+
+
+@pytest.mark.parametrize("side", [64, 96])
+def test_larger_pictures_are_drawn_in_color(folders, tmp_path, side):
+    larger = [enlarged(folder, tmp_path / folder.name, side) for folder in folders]
+    data, model = {"image_size": side, "channels": 3}, {"codes": 2}
+    made = trainer.start(config(larger, data=data, model=model), tmp_path / "run")
+    assert verify(made.run.release).problems == ()
+    pictures = idpgan.load_generator(made.run.release).pictures
+    assert pictures.shape == (2, 2, 3, side, side)
+    assert bool((pictures[:, :, 0] != pictures[:, :, 2]).flatten(2).any(2).all())  # the folders were grey
+
+
 def test_the_audit_of_a_run_is_below_its_proof(finished):
     found = run_case(finished.run.path).run(2000, seed=1)
     assert 0 < found.result.epsilon_lower <= found.case.proven.epsilon
+
+
+@pytest.mark.slow  # half a minute
+def test_ten_attacks_run_on_a_release_and_its_sums(folders, tmp_path):
+    num = 3 * PRIVATE
+    photos = write(tmp_path / "photos", num, 4, smiling=("calm", "happy"))
+    data = {"holdout_share": 0.2, "num_images": num, "num_people": num // 2}
+    made = trainer.start(config((folders[0], photos), data=data), tmp_path / "run")
+    found = attack_run(made.run.path, AttackOptions(samples=60, most=12, most_costly=6))
+    judged = {one.attack.name: one.result for one in found.outcomes if one.result is not None}
+    assert len(judged) == 10
+    assert {"nearest-sample", "person-set", "trace"} <= set(judged)
+    assert all(0 <= one.auc <= 1 for one in judged.values())
 
 
 @pytest.mark.parametrize(
