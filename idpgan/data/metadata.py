@@ -18,13 +18,13 @@ import math
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from idpgan.config import nearest_hint, text_of
-from idpgan.data import cells
+from idpgan.data import cells, image_files
 from idpgan.data.declared import warn_of_spellings
 from idpgan.data.labels import in_order
 from idpgan.data.source import warn_once
@@ -263,9 +263,16 @@ def file_names(table: Table) -> list[str]:
         problems.append(
             f"{backwards[0]} and {len(backwards) - 1:,} more have \\ between folders and files. Write / instead."
         )
+    names = [name if name == name.strip() or (root / name).exists() else name.strip() for name in names]
+    absent = [] if table.ours else [name for name in names if "/" not in name and not _on_disk(root, name).exists()]
+    if absent and not problems:
+        below = in_subfolders(names, [path.relative_to(root).as_posix() for path in image_files.walk(root)])
+        found = {name: below.get(composed(name), [name]) for name in absent}
+        names = [found.get(name, [name])[0] for name in names]
+        problems = doubtful_names(found)
     if problems:
-        raise DataError(f"{table.path}: {' '.join(problems)}")
-    return [name if name == name.strip() or (root / name).exists() else name.strip() for name in names]
+        raise DataError(f"{table.path} {' '.join(problems)}")
+    return names
 
 
 def file_problems(table: Table) -> list[str]:
@@ -288,6 +295,25 @@ def file_problems(table: Table) -> list[str]:
     if again:
         problems.append(f"{some_of(again)}. Keep one row for each image.")
     return problems
+
+
+def in_subfolders(names: Iterable[str], files: Iterable[str]) -> dict[str, list[str]]:
+    """Return names of files, and the files in subfolders that are called so and that no row names by their path.
+
+    A row with such a name alone means the only one of them. A file serves one row at most, so a file more or less
+    empties or changes no other row.
+    """
+    named, found = {*map(composed, names)}, dict[str, list[str]]()
+    for file in files:
+        if "/" in file and composed(file) not in named:
+            found.setdefault(composed(PurePosixPath(file).name), []).append(file)
+    return found
+
+
+def doubtful_names(found: Mapping[str, Sequence[str]]) -> list[str]:
+    """Say in a sentence which names without a folder several files in subfolders have."""
+    doubts = [f"{name}, which is {files[0]} or {files[1]}" for name, files in found.items() if len(files) > 1]
+    return [f"names {some_of(doubts)}. Write the path below that folder."] if doubts else []
 
 
 def composed(name: str) -> str:

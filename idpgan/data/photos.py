@@ -287,14 +287,18 @@ def _columns_of(
     by_key = {key: name for name in reversed(names) for key in _keys(name)}
     wanted = [name for name in table.columns if name != FILE_NAME]
     values = {name: table.people(name) if name == PERSON else table.column(name) for name in wanted}
-    rows, gone = {}, list[str]()
+    below = {} if table.ours else metadata.in_subfolders(map(str.strip, table.column(FILE_NAME)), names)
+    nearest = {key: files[0] for name, files in below.items() for key in _keys(name)} | by_key
+    rows, gone, doubtful = {}, list[str](), dict[str, list[str]]()
     for row, name in enumerate(str(PurePosixPath(name)) for name in table.column(FILE_NAME)):
         name = name if name in photos else str(PurePosixPath(name.strip()))
         if name not in photos:  # a Mac and others write accents in two ways
             name = by_key.get(metadata.composed(name), name)
+        if name not in photos and (found := below.get(metadata.composed(name))):
+            doubtful[name], name = found, found[0]
         rows[name] = row
         if name not in photos:
-            near = next((by_key[key] for key in _keys(name) if key in by_key), None)
+            near = next((nearest[key] for key in _keys(name) if key in nearest), None)
             gone.append(name if near is None else f"{name} (did you mean {near}?)")
     if gone and not (labels.skip_missing and len(gone) < len(rows)):
         problems.append(
@@ -302,6 +306,7 @@ def _columns_of(
             f"in {source} ({len(gone)} of {len(rows)} rows). Write {labels.file_column} as a path below that folder, "
             f"such as {names[0]}, or leave rows without a photo out (--skip-missing)."
         )
+    problems += metadata.doubtful_names(doubtful)
     if problems:
         raise DataError(f"{table.path} {' '.join(problems)}")
     said = [f"{name}: {blank}" for name in wanted if name != PERSON and (blank := table.blanks(name))]

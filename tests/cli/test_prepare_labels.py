@@ -229,11 +229,35 @@ def test_tables_of_the_parts_of_a_set_keep_people(photos, suffix):
 
 
 @pytest.mark.parametrize(
-    ("name", "near"), [("a\\0.png", "a/0.png"), ("A/0.PNG", "a/0.png"), ("b/1.CR2", "b/1.png"), ("a/0.jpg", "a/0.png")]
+    ("name", "near"),
+    [
+        *(("a\\0.png", "a/0.png"), ("A/0.PNG", "a/0.png"), ("b/1.CR2", "b/1.png"), ("a/0.jpg", "a/0.png")),
+        ("1.PNG", "b/1.png"),
+    ],
 )
 def test_the_nearest_photo_is_named(photos, name, near):
     with pytest.raises(ValueError, match=re.escape(f"{name} (did you mean {near}?)")):
         prepared(photos, ["file_name,mood", f"{name},glad"])
+
+
+def test_bare_names_are_the_only_photos_of_that_name_in_subfolders(photos):
+    done = prepared(photos, ["file_name,mood", "0.png,glad", "1.png,sad", "a/2.png,sad"])
+    assert rows(done)[1:5] == ["a/0.png,glad", "a/2.png,sad", "a/4.png,", "b/1.png,sad"]
+
+
+def test_a_bare_name_of_two_photos_is_refused_with_both(run, photos):
+    picture(photos / "b" / "0.png")
+    picture(photos / "b" / "2.png")
+    (photos.parent / "t.csv").write_text("file_name,mood\n0.png,glad\n1.png,sad\n2.png,sad\na/2.png,sad\n")
+    code, _, err = run("prepare", photos, photos.parent / "out", "--size", 28, "--table", photos.parent / "t.csv")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "0.png, which is a/0.png or b/0.png" in err
+    assert "2.png" not in err  # a/2.png has a row of its own, so 2.png is the other one
+
+
+def test_a_photo_that_a_row_names_is_taken_by_no_other(photos):
+    with pytest.raises(ValueError, match=r"names 0\.png, which is not a photo"):
+        prepared(photos, ["file_name,mood", "a/0.png,glad", "0.png,sad"])
 
 
 @pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])

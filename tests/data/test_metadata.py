@@ -365,6 +365,27 @@ def test_backslashes_are_refused_by_the_table_alone(tmp_path):
         read_rows(tmp_path, ())
 
 
+def test_bare_names_are_found_in_subfolders_wherever_a_table_is_read(tmp_path):
+    """A file serves one row at most, so that a file less empties or changes no other position."""
+    write(tmp_path, 6)
+    (tmp_path / "metadata.csv").write_text("file_name,mood\n4.png,sad\n0/0.png,sad\n2.png,glad\n0.png,sad\n9.png,sad\n")
+    found = [path.relative_to(tmp_path).as_posix() for path in read_rows(tmp_path).paths]
+    assert found == ["1/4.png", "0/0.png", "2/2.png", "0.png", "9.png"]  # 0/0.png is another row's
+    (tmp_path / "landmarks.csv").write_text("file_name,x1,y1\n4.png,1,2\n")
+    assert read_landmarks(tmp_path, [tmp_path / "1" / "4.png"]) == [[(1, 2)]]
+    save(tmp_path / "0" / "4.png", Image.fromarray(pixels(0)))
+    with pytest.raises(DataError, match=r"4\.png, which is 0/4\.png or 1/4\.png"):
+        read_rows(tmp_path)
+
+
+def test_rows_of_a_prepared_folder_are_files_as_they_are_written(tmp_path):
+    """A photo that could not be used has a row and no file: no other takes its position."""
+    write(tmp_path, 6)
+    (tmp_path / "metadata.csv").write_text("file_name\n4.png\n")
+    (tmp_path / "prepared.json").write_text("{}")
+    assert read_rows(tmp_path).paths == (tmp_path / "4.png",)
+
+
 def test_names_in_other_letters_are_told(tmp_path, caplog):
     write(tmp_path, row={3: ["0/3.PNG", "glad", "1", "p1"]})
     (tmp_path / "1" / "10.png").unlink()  # a file that is not there at all is told as before
