@@ -133,6 +133,7 @@ class Method(steps.PrivateSteps):
 
     newest: LinearScattering
     SAVED = ("newest", "product", "averaged", "optimizer", "noise")
+    took = "2 minutes on one core for 54,000 digits of 28 x 28"
 
     plan: Plan
 

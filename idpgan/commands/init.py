@@ -15,7 +15,7 @@ import typer
 from idpgan.commands.command import Answer, command, completing, given, option
 from idpgan.errors import InputError
 from idpgan.files import new_file, pasted, refuse_existing, write_text_atomic
-from idpgan.methods import METHODS, methods_of, names_of
+from idpgan.methods import CLASSIFIER, METHODS, methods_of, names_of
 from idpgan.removed import gone
 
 if TYPE_CHECKING:
@@ -36,8 +36,8 @@ class InitOptions:
     method: Annotated[
         str,
         typer.Option(
-            help="What to train: a generator, or best = by the situation.",
-            autocompletion=completing(BEST, *methods_of("generator")),
+            help=f"What to train: a generator, {CLASSIFIER} (a classifier), or best = a generator by the situation.",
+            autocompletion=completing(BEST, *methods_of("generator"), CLASSIFIER),
         ),
     ] = BEST
     epsilon: float | None = option(None, "Of the whole run, per unit; default: 3. It sets how many numbers are kept.")
@@ -148,6 +148,8 @@ def _template(source: str, options: InitOptions) -> Template:
     denoiser = options.base if options.base and is_denoiser(options.base) else None
     if denoiser is not None and options.method not in (BEST, "diffusion"):
         raise InputError(f"--base is adapted by method diffusion, not by {options.method}. Leave one of them out.")
+    if options.base and options.method == CLASSIFIER:
+        raise InputError(f"--base is for generators: {CLASSIFIER} reads no public image. Leave one of them out.")
     images = None if denoiser else options.base
     seen, public_facts = facts_of(source, options.data_root, options.label, images)
     _check_method(options.method, public_facts.of_handwriting() if options.handwriting else public_facts)
@@ -190,10 +192,16 @@ def _check_method(method: str, facts: Facts) -> None:
         return
     if method not in (known := methods_of(*trained)):
         raise InputError(f"--method {method} is unknown. {nearest_hint(method, (BEST, *known), names_of(*trained))}")
+    if method == CLASSIFIER:
+        raise InputError(
+            f"--method {method} learns classes, and the images have none. Name the column that makes them (--label "
+            "COLUMN), or prepare the folder again with a table of labels or --folders label."
+        )
     begun = [name for name in config_names() if load_table(Path(name))["method"]["name"] == method]
+    other = CLASSIFIER if METHODS[method].family == "classifier" else BEST
     raise InputError(
-        f"--method {method} has no template for such images. Begin with a config of the package, such as idpgan init "
-        f"{begun[0]}."
+        f"--method {method} has no template for such images. Take --method {other}, or begin with a config of the "
+        f"package, such as idpgan init {begun[0]}."
     )
 
 
@@ -328,6 +336,8 @@ def _public_pictures(facts: Facts, source: str, template: str) -> list[str]:
     """Say which public pictures would help, or suffice: portraits beside squares of faces in place, else photos."""
     from idpgan import portraits
 
+    if template == "classifier":
+        return []
     if facts.portraits_suffice:
         return [
             f"At epsilon {facts.epsilon:g} so few photos added nothing to portraits where it was measured: train on "

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from idpgan.data.declared import shown
 from idpgan.data.load import DataShape
+from idpgan.methods import CLASSIFIER
 from idpgan.models.drawing import CHOSEN, drawing_of
 from idpgan.privacy import Event, Relation, Unit, calibrate
 from idpgan.privacy.tradeoff import gaussian_mu
@@ -31,7 +32,12 @@ from idpgan.synthesis.template import TEMPLATE_SHARE
 EPSILON = 3.0
 BEST = "best"
 _STARTERS = Path(__file__).parent / "starters"
-_OF_METHOD = {"diffusion": "diffusion", "evolution": "evolution", "idp-gan-aggregate": "handwriting"}
+_OF_METHOD = {
+    "diffusion": "diffusion",
+    "evolution": "evolution",
+    "idp-gan-aggregate": "handwriting",
+    CLASSIFIER: "classifier",
+}
 _TAUGHT = 1_000  # images of a class from which on a teacher was measured
 _MANY = (
     20_000  # private images from which on a teacher takes more steps, grey ones have light, a network learns writing
@@ -137,6 +143,8 @@ def has_template(method: str, facts: Facts) -> bool:
     """Tell whether a method has a template for such images."""
     if method == "idp-gan-aggregate":  # a network for strokes draws ghosts of faces
         return facts.handwriting and facts.num_classes > 1
+    if method == CLASSIFIER:
+        return facts.num_classes > 1
     return method in ("gaussian", *_OF_METHOD)
 
 
@@ -158,6 +166,7 @@ def starter_for(facts: Facts, method: str = BEST, base: Mapping[str, object] | N
         "many": many and teacher,
         "pen": facts.digits and teacher and not shape.sizes.public,
         "move": facts.of_photos and not shape.classes,
+        "numerous": many,
         "public": shape.sizes.public > 0,
         "taught": teacher,
         "writing": writing,

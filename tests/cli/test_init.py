@@ -225,6 +225,28 @@ def test_another_method_is_suggested_when_it_is_asked_for(run, tmp_path, monkeyp
     assert run("init", "images", "--method", "wgan-gp")[0] == 2
 
 
+def test_a_folder_goes_to_a_judged_classifier_without_a_guess(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fill(tmp_path / "images", names=("cats/{}.png", "dogs/{}.png"), mode="RGB", num=200)
+    code, config, err = run("init", "images", "--method", "scattering-linear")
+    assert (code, "linear" in config, "portraits" in err, "public photos" in err) == (0, True, False, False)
+    (tmp_path / "config.toml").write_text(config)
+    assert run("train", "config.toml", "training.steps=4", "--no-progress", "--out", "run")[0] == 0
+    assert run("verify", "run")[0] == 0
+    code, out, _ = run("evaluate", "run", "--no-progress")
+    assert (code, "accuracy" in out) == (0, True)
+
+
+def test_a_classifier_without_a_template_or_classes_is_refused_with_the_way(run, tmp_path):
+    flat = fill(tmp_path / "flat", names=("{}.png",), num=40)
+    code, _, err = run("init", flat, "--method", "scattering-linear")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "learns classes" in err
+    assert "--label COLUMN" in err
+    assert "reads no public image" in run("init", "digits", "--method", "scattering-linear", "--base", flat)[2]
+    assert "--method scattering-linear" in run("init", "digits", "--method", "dp-sgd")[2]
+
+
 def test_photos_and_handwriting_begin_with_other_generators():
     """A network for strokes draws ghosts of faces."""
     options = InitOptions(method="idp-gan-aggregate")

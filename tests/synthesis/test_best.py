@@ -10,6 +10,7 @@ import pytest
 from idpgan.commands.init import InitOptions, config_for
 from idpgan.config import packaged
 from idpgan.data.load import DataShape, Sizes
+from idpgan.methods import CLASSIFIER
 from idpgan.synthesis.facts import DIGITS
 from idpgan.synthesis.starter import BEST, Facts, has_template, starter_for
 from idpgan.trainer import load_config
@@ -52,7 +53,7 @@ def test_the_proposed_settings_are_those_of_the_best_measured_row(name):
     assert chosen.training.steps == row.training.steps
 
 
-@pytest.mark.parametrize("method", [BEST, "gaussian", "diffusion", "evolution", "idp-gan-aggregate"])
+@pytest.mark.parametrize("method", [BEST, "gaussian", "diffusion", "evolution", "idp-gan-aggregate", CLASSIFIER])
 @pytest.mark.parametrize("name", SPLITS)
 def test_every_template_can_be_planned(name, method):
     facts = facts_of(name)
@@ -60,7 +61,15 @@ def test_every_template_can_be_planned(name, method):
         plan_run(made(name, facts, method=method), facts.shape).check()
         assert not re.search(r"[$|]", starter_for(facts, method).text)  # all is filled in
     else:
-        assert (method, facts.handwriting) == ("idp-gan-aggregate", False)
+        assert method == CLASSIFIER or not facts.handwriting
+        assert not facts.shape.classes or method == "idp-gan-aggregate"
+
+
+def test_a_classifier_of_many_images_takes_the_settings_of_its_measured_row():
+    for name in ("mnist", "digits"):
+        row = load_config(Path(f"{name}-scattering-linear"), [])
+        chosen = made(name, facts_of(name), method=CLASSIFIER)
+        assert (chosen.method, chosen.training) == (row.method, row.training)
 
 
 def test_few_images_or_none_of_a_class_get_no_teacher():
