@@ -56,6 +56,8 @@ class Batch:
 class NotCapturedError(Exception):
     """The loss does something that is not captured; `torch.func` has to differentiate it."""
 
+    instead: Way = "vmap"
+
 
 def capture(
     loss: Callable[..., Tensor], weights: Mapping[str, Tensor], records: Sequence[Tensor]
@@ -336,9 +338,9 @@ def record_gradients(
     """Return the gradients of every record by weight, in a form that can be clipped and summed, and the losses (B,).
 
     Raises:
-        NotCapturedError: If the way is "capture" and the loss cannot be captured.
+        NotCapturedError: If the way is not "vmap" and the loss cannot be captured.
     """
-    if way == "capture" and len(records[0]):
+    if way != "vmap" and len(records[0]):
         return capture(loss, weights, records)
     gradients, losses = per_example_gradients(loss, weights, records)
     return {name: layers.Materialized(gradient) for name, gradient in gradients.items()}, losses

@@ -48,7 +48,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, ClassVar
 
 import torch
@@ -59,13 +59,13 @@ from idpgan import checks
 from idpgan.device import is_gpu, sent
 from idpgan.errors import InputError
 from idpgan.host import own_state
-from idpgan.privacy import discrete
+from idpgan.privacy import discrete, graphs
 from idpgan.privacy.accounting import calibrate
 from idpgan.privacy.captured_gradients import NotCapturedError, RecordLoss, Weights, is_out_of_memory, record_gradients
 from idpgan.privacy.clip_groups import CLIP_NORMS, ClipGroups
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
-from idpgan.privacy.layer_gradients import SLACK, Features, blocks, clip_and_add, clip_factors, norms
+from idpgan.privacy.layer_gradients import SLACK, Features, blocks, clip_factors, norms
 from idpgan.privacy.noise import PLACE_BYTES, Noise
 from idpgan.privacy.precision import Precision, full_precision, products_in
 from idpgan.privacy.tiles import Rows, Tiles, Way, alike, all_threads, random_like, sizes, spare, threads_of
@@ -200,7 +200,8 @@ class DPSGDPlan:
     ) -> Tiles:
         """Decide how the records of all steps are computed, on random records: rows, chunks, way, threads, kinds.
 
-        Chunks are halved until memory holds them; where a loss cannot be captured, "capture" becomes "vmap".
+        Chunks are halved until memory holds them; where a loss cannot be captured, "capture" becomes "vmap", and
+        "graph" becomes "capture" where a replay is not proven (`graphs.record`).
 
         Args:
             record: One record that is public, tensors of 1 row each: floating-point numbers are replaced by random ones
@@ -226,13 +227,9 @@ class DPSGDPlan:
             yield slice(0, rows), torch.cat([part.double().view(rows, -1) for part in prepared(draws)], 1)
 
         def gradients(draws: torch.Generator) -> Rows:
-            noisy = {
-                name: weight.detach() + 0.1 * torch.randn(weight.shape, generator=draws).to(weight)
-                for name, weight in weights.items()  # weights of zero would hide what follows them
-            }
-            some = [part[:chunk] for part in prepared(draws)]
+            moved, some = graphs.moved_weights(weights, draws), [part[:chunk] for part in prepared(draws)]
             with products_in(precision):
-                found, losses = record_gradients(loss, noisy, some, way)
+                found, losses = record_gradients(loss, moved, some, way)
             for place, part in blocks(found, len(losses)):
                 yield place, torch.cat([*part, norms(part, losses[place])[:, None]], 1)
 
@@ -248,11 +245,14 @@ class DPSGDPlan:
             try:
                 with found.computing():
                     whole_step()
-                    if found is saved or not threads:
-                        return found
-                    return Tiles(rows, alike(rows, (rows, inputs), (chunk, gradients)), chunk, way, threads, precision)
-            except NotCapturedError:
-                way, saved = "vmap", None
+                    if found is not saved and threads:
+                        found = replace(found, kinds=alike(rows, (rows, inputs), (chunk, gradients)))
+                    if way == "graph":
+                        graphs.record(self, loss, found, weights, prepared(torch.Generator().manual_seed(0)))
+                        whole_step()  # in the memory that the graph leaves
+                    return found
+            except NotCapturedError as error:
+                way, saved = error.instead, None
                 continue
             except RuntimeError as error:
                 if chunk == 1 or not is_out_of_memory(error):
@@ -318,7 +318,7 @@ class DPSGDPlan:
         weights = {name: weight.detach() for name, weight in weights.items()}
         device = next(iter(weights.values())).device
         total = {name: torch.zeros(w.shape, dtype=torch.float64, device=device) for name, w in weights.items()}
-        room = self.most_rows
+        room, adding = self.most_rows, graphs.chunk_of(self, loss, tiles)
         losses, lengths = [torch.zeros(0, device=device)], [torch.zeros(0, dtype=torch.float64, device=device)]
         with tiles.computing():  # the batches too, which are made one after the other
             for records, null in batches:
@@ -327,9 +327,8 @@ class DPSGDPlan:
                     raise ValueError(f"a tile has {tiles.rows} rows, and a sum {self.most_rows:,} at most.")
                 for *chunk, no in zip(*(part.split(tiles.chunk) for part in (*records, null)), strict=True):
                     if is_gpu(no.device) or not bool(no.all()):  # a GPU would wait for the answer
-                        with tiles.products():
-                            gradients, values = record_gradients(loss, weights, chunk, tiles.way)
-                        lengths.append(clip_and_add(gradients, ~no, self.clip_norm, self.grid, total, self.groups))
+                        values, norms = adding.add(weights, chunk, no, total)
+                        lengths.append(norms)
                         losses.append(values)
         return ClippedSum(total, torch.cat(losses), torch.cat(lengths))
 

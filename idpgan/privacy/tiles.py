@@ -28,7 +28,6 @@ import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -37,9 +36,9 @@ from torch import Tensor
 
 from idpgan import checks
 from idpgan.device import computing_on
-from idpgan.privacy.precision import Precision, gpu_products, products_in
+from idpgan.privacy.precision import Precision, gpu_products
 
-Way = Literal["capture", "vmap"]
+Way = Literal["capture", "graph", "vmap"]
 Rows = Iterable[tuple[slice, Tensor]]  # some slots and what they computed, (k, W) floating point
 
 EMPTY = -1  # stands for a position where a slot has no record
@@ -104,9 +103,10 @@ class Tiles:
         with computing_on(self.threads), gpu_products("ieee" if self.precision == "float32" else "tf32"):
             yield
 
-    def products(self) -> AbstractContextManager[Any]:
-        """Compute the gradients of records in the block in their precision."""
-        return products_in(self.precision)
+    @functools.cached_property
+    def graphs(self) -> dict[Any, Any]:
+        """The replay of every `graphs.Chunk` that is one; part of this process, and of no state."""
+        return {}
 
     @functools.cached_property
     def own(self) -> bool:

@@ -26,7 +26,7 @@ from idpgan.audit.gradient_canaries import CanarySteps, Training, canary_case
 from idpgan.config import Keys, key
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
-from idpgan.device import check_memory, resolve_device, sent
+from idpgan.device import check_memory, is_gpu, resolve_device, sent
 from idpgan.models.adapters import trained_weights
 from idpgan.models.validate import validate_private_critic
 from idpgan.privacy import Event, Ledger, Noise, Relation, Unit, accounting, opacus_history
@@ -114,6 +114,7 @@ class PrivateSteps(Method):
         coins: How many uniform numbers a record has of its own in a step, from the secret source: from a published
             seed, taking a record out would shift those of the others.
         way: How gradients are found; see `DPSGDPlan.tiles`.
+        graphs: Whether a GPU replays chunks that it has recorded; off, see `idpgan.privacy.graphs`.
     """
 
     UNNOISED = ("loss", "gradient_norm", "clipped_share")
@@ -122,6 +123,7 @@ class PrivateSteps(Method):
     dpsgd: DPSGDPlan
     coins: int = 0
     way: Way = "capture"
+    graphs: bool = False
     _images: Images
     _opacus: OpacusSteps | None = None
     _tiles: Tiles | None = None
@@ -224,7 +226,7 @@ class PrivateSteps(Method):
             self.example(),
             num=len(self._images),
             most=most,
-            way=self.way,
+            way="graph" if self.graphs and self.way == "capture" and is_gpu(self.device) else self.way,
             prepare=self.prepared,
             precision=self._run.training.precision,
             saved=saved,
