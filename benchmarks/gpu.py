@@ -39,6 +39,7 @@ CASES = (  # method, side of the images, width: 0.2, 10 and 100 million weights 
     ("lora", "64", "128"),  # of a pipeline of diffusers, where it is installed
     *(("dp-gan", "28", "555"), ("dp-gan", "64", "384"), ("dp-gan", "128", "192")),
 )
+GRAPHED = CASES[0], CASES[4], CASES[6], CASES[2]  # with chunks as CUDA graphs too, which no run asks for
 QUICK_TESTS = "tests/test_device.py"
 
 
@@ -71,6 +72,8 @@ def by_size(measured: Parts, options: argparse.Namespace) -> None:
     for case in CASES[:1] if options.quick else CASES:
         little = ["--steps", "6", "--images", "128"] if options.quick else []
         measured.add(f"steps: {', '.join(case)}", [*steps, *little, "step", *case])
+        if case in GRAPHED:
+            measured.add(f"steps with graphs: {', '.join(case)}", [*steps, *little, "--graphs", "step", *case])
 
 
 class Parts:

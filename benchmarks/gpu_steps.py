@@ -22,9 +22,13 @@ import torch
 
 from idpgan.commands import main as idpgan
 from idpgan.device import is_gpu, resolve_device
+from idpgan.models.config import ModelConfig
+from idpgan.models.dcgan import Critic
 from idpgan.numerics.svd import batched_svd
 from idpgan.privacy import DPSGDPlan, clip_kernel
 from idpgan.privacy.layer_gradients import cut, norms
+from idpgan.private.steps import PrivateSteps
+from idpgan.synthesis.critic_loss import CriticLoss
 from idpgan.training.stats import read_stats
 
 SHAPES = (256, 28, 28), (64, 112, 92), (16, 200, 180)  # matrices, height, width
@@ -46,6 +50,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--images", type=int, default=1024)
+    parser.add_argument("--graphs", action="store_true", help="of step: chunks as CUDA graphs, where they hold")
     options = parser.parse_args()
     device = resolve_device(options.device, "--device")
     if options.part == "step":
@@ -76,7 +81,27 @@ def facts(device: torch.device) -> dict[str, bool]:
         found[f"cut of {width} in the same memory"] = torch.equal(cut(here, there).cpu(), expected)
     far = torch.tensor([2**53 + 1, -(2**53) - 3, 2**60 + 1])
     found["whole numbers to float64 as on the CPU"] = torch.equal(far.to(device).double().cpu(), far.double())
-    return found
+    return found | graph_facts(device) if is_gpu(device) else found
+
+
+def graph_facts(device: torch.device, side: int = 28) -> dict[str, bool]:
+    """Return whether a recorded chunk gives its bits, and slots of one kind the same numbers in a replay."""
+    critic = Critic(ModelConfig(width=8), (1, side, side), 10).to(device)
+    weights, loss = dict(critic.named_parameters()), CriticLoss(critic, "hinge", penalty=0.0, paired=True).of_record
+    image, label = torch.rand(1, 1, side, side, device=device), torch.zeros(1, dtype=torch.int64, device=device)
+    record = [image, label, image.flip(3), image[:, 0, 0, 0], label]
+    plan = DPSGDPlan(sample_rate=0.25, clip_norm=1.0, divisor=32, noise_multiplier=1.0)
+    tiles = plan.tiles(loss, weights, record, num=128, most=32, way="graph")
+    if tiles.way != "graph":
+        return {"a captured chunk's bits": False}
+    of_kind, alike = dict[int, torch.Tensor](), True
+    records = [part.expand(tiles.rows, *part.shape[1:]).contiguous() for part in record]
+    for slot, kind in enumerate(tiles.kinds.tolist()):
+        null = torch.arange(tiles.rows, device=device) != slot
+        sums = plan.clipped_sum(loss, weights, [(records, null)], tiles).sums
+        row = torch.cat([part.flatten() for part in sums.values()])
+        alike &= torch.equal(of_kind.setdefault(kind, row), row) and bool(row.any())
+    return {"a captured chunk's bits": True, "tile proof under graphs": alike}
 
 
 def svd(device: torch.device) -> list[dict[str, Any]]:
@@ -110,16 +135,19 @@ def seconds(call: Callable[[], object], device: torch.device, turns: int = 3) ->
 
 
 def step(method: str, side: int, width: int, options: argparse.Namespace) -> dict[str, Any]:
-    """Train some steps on drawn faces, and return weights, steps a second of the last tick, and peak memory in GiB."""
+    """Train some steps on drawn faces; return weights, way, steps a second of the last tick, and peak memory in GiB."""
+    if method == "lora" and importlib.util.find_spec("diffusers") is None:
+        return {"skipped": "diffusers is not installed: pip install idpgan[diffusers]"}
     weights, inner = list[int](), DPSGDPlan.grid_noise
     DPSGDPlan.grid_noise = lambda plan, count, noise: weights.append(count) or inner(plan, count, noise)  # type: ignore
+    ways, settle = list[str](), PrivateSteps.settle
+    PrivateSteps.settle = lambda made, exact: (settle(made, exact), ways.append(made.tiles.way))[0]  # type: ignore
+    PrivateSteps.graphs = options.graphs
     drawn = [f"data.num_images={options.images}", f"data.image_size={side}", "data.channels=1"]
     drawn += ["data.name=faces", "data.num_people=64", 'data.label=["smiling"]']
     length = [f"training.steps={options.steps}", f"training.tick_steps={max(1, options.steps // 3)}"]
     length += [f"training.batch_size={options.images}"]  # all in every step
     length += ["privacy.sample_rate=1.0"] if method == "dp-gan" else []
-    if method == "lora" and importlib.util.find_spec("diffusers") is None:
-        return {"skipped": "diffusers is not installed: pip install idpgan[diffusers]"}
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         if method == "lora":
@@ -143,7 +171,7 @@ def step(method: str, side: int, width: int, options: argparse.Namespace) -> dic
                 raise
         speed = read_stats(run / "stats.jsonl")[-1]["steps_per_second"]
     peak = torch.cuda.max_memory_allocated() / 2**30 if options.device.startswith("cuda") else None
-    return {"weights": max(weights), "steps per second": speed, "peak GiB": peak}
+    return {"weights": max(weights), "way": ways[-1], "steps per second": speed, "peak GiB": peak}
 
 
 def pipeline(folder: Path, side: int, width: int) -> Path:

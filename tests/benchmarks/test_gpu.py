@@ -7,6 +7,12 @@ from types import SimpleNamespace
 import gpu
 import gpu_steps
 import pytest
+import torch
+
+from tests.privacy.recording import Recording, driver
+
+__all__ = ["driver"]
+CPU = torch.device("cpu")
 
 
 def measured(monkeypatch, tmp_path, *options):
@@ -31,6 +37,20 @@ def test_all_parts_are_measured_and_a_finished_run_is_not_trained_again(monkeypa
     again, code = measured(monkeypatch, tmp_path, *options)
     assert code == 0
     assert "gaussian epsilon 1.0: train" not in again["parts"]
+
+
+@pytest.mark.usefixtures("driver")
+def test_a_recorded_chunk_is_looked_at_slot_by_slot(monkeypatch):
+    assert gpu_steps.graph_facts(CPU, 8) == {"a captured chunk's bits": True, "tile proof under graphs": True}
+    replay, calls = Recording.replay, []
+
+    def other(graph):  # from the tenth replay on, those of the check at the first use are over
+        replay(graph)
+        calls.append(1)
+        graph.sums()[0].flatten()[0] += len(calls) if len(calls) > 9 else 0
+
+    monkeypatch.setattr(Recording, "replay", other)
+    assert gpu_steps.graph_facts(CPU, 8) == {"a captured chunk's bits": True, "tile proof under graphs": False}
 
 
 def test_adapters_without_diffusers_are_left_out_with_the_reason(monkeypatch):

@@ -1,78 +1,31 @@
-"""Chunks as CUDA graphs, on a processor: a recorder in the place of the driver's plays the operators that it saw.
+"""Chunks as CUDA graphs, on a processor, by `tests.privacy.recording`.
 
 Nothing here tells what hardware does. What is told: a replay is given all that changes, nothing of Python's runs in it,
 and one that gives other bits, or cannot be recorded, is not used.
 """
 
-import contextlib
+from pathlib import Path
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from idpgan import trainer
+from idpgan.classify.dp_sgd import Method
+from idpgan.data.load import load
 from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
-from idpgan.privacy import DPSGDPlan, Noise, dpsgd, layer_gradients
+from idpgan.privacy import DPSGDPlan, Ledger, Noise, layer_gradients
 from idpgan.privacy.tiles import Tiles, tiled
+from idpgan.private import steps
 from idpgan.synthesis.critic_loss import CriticLoss
+from idpgan.training.plan import plan_run
+from tests.privacy.recording import Recording, driver
 
+__all__ = ["driver"]
+
+pytestmark = pytest.mark.usefixtures("driver")
 PLAN = DPSGDPlan(0.3, 0.5, 12, 1.0)
 NUM, ROWS = 40, 16
-READS = "_local_scalar_dense", "nonzero", "is_nonzero"  # the host would wait for an answer
-
-
-def storages(values):
-    return {part.untyped_storage()._cdata for part in tree_leaves(values) if isinstance(part, torch.Tensor)}
-
-
-class Recording(TorchDispatchMode):
-    """What `torch.cuda.CUDAGraph` is to the package: the operators between begin and end, on the same memory."""
-
-    spoiled = None  # (number of an operator, what is done to its result in a replay)
-    replays = 0
-
-    def __init__(self):
-        super().__init__()
-        self.calls = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if any(name in str(func) for name in READS):
-            raise RuntimeError("operation not permitted when stream is capturing")
-        made = func(*args, **(kwargs or {}))
-        self.calls.append((func, args, kwargs or {}, made))
-        return made
-
-    @torch.no_grad()
-    def replay(self):
-        Recording.replays += 1
-        for func, args, kwargs, made in self.calls:
-            again = func(*args, **kwargs)
-            if not storages(made) <= storages((args, kwargs)):  # neither a view nor in place
-                for old, new in zip(tree_leaves(made), tree_leaves(again), strict=True):
-                    if isinstance(old, torch.Tensor):
-                        old.copy_(new)
-        if Recording.spoiled:
-            Recording.spoiled(self)
-
-
-@pytest.fixture(autouse=True)
-def driver(monkeypatch):
-    """torch.cuda with a graph and a stream, and a package that asks no tensor, as for a GPU."""
-    monkeypatch.setattr(torch.cuda, "CUDAGraph", Recording)
-    monkeypatch.setattr(torch.cuda, "graph", lambda graph, stream: graph)
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "current_stream", Stream)
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextlib.nullcontext())
-    monkeypatch.setattr(Recording, "spoiled", None)
-    monkeypatch.setattr(Recording, "replays", 0)
-    for module in (dpsgd, layer_gradients):
-        monkeypatch.setattr(module, "is_gpu", lambda device: True)
-
-
-class Stream:
-    def wait_stream(self, other):
-        pass
 
 
 def case(seed=0):
@@ -154,7 +107,7 @@ def test_other_shapes_clip_norms_and_losses_go_without_the_graph():
 
 
 def spoil_sums(graph):
-    next(made for func, _, _, made in reversed(graph.calls) if "add_" in str(func)).flatten()[0] += 1
+    graph.sums()[0].flatten()[0] += 1
 
 
 class Stale:
@@ -164,7 +117,7 @@ class Stale:
         self.left = None
 
     def __call__(self, graph):
-        total = next(made for func, _, _, made in reversed(graph.calls) if "add_" in str(func))
+        total = graph.sums()[0]
         now = total.clone()
         if self.left is not None:
             total.flatten()[0] = self.left.flatten()[0]
@@ -250,3 +203,24 @@ def test_steps_with_and_without_graphs_move_the_weights_alike_and_noise_is_in_no
         ends.append(torch.cat([weight.detach().flatten() for weight in weights.values()]))
     assert torch.equal(*ends)
     assert (len(drawn), Recording.replays > 3) == (6, True)
+
+
+@pytest.mark.parametrize("gpu", [True, False])
+def test_a_method_asks_for_graphs_only_where_it_is_told_to_and_a_gpu_is_there(gpu, monkeypatch):
+    config = trainer.load_config(
+        Path("digits-dp-sgd"), ["method.width=4", "training.steps=3", "training.batch_size=24"]
+    )
+    split, ends = load(config.data), []
+    monkeypatch.setattr(steps, "is_gpu", lambda device: gpu)
+    for asked in (None, True):
+        if asked:
+            monkeypatch.setattr(steps.PrivateSteps, "graphs", asked)
+        plan = plan_run(config, split.shape)
+        ledger = Ledger(plan.unit, plan.relation)
+        method = Method(plan, split, ledger=ledger, device=torch.device("cpu"), noise=Noise.fixed(0))
+        assert method.tiles.way == ("graph" if asked and gpu else "capture")
+        for step in (1, 2):
+            method.step(step)
+        ends.append(torch.cat([weight.detach().flatten() for weight in method.weights().values()]))
+    assert torch.equal(*ends)
+    assert bool(Recording.replays) == gpu
