@@ -248,7 +248,8 @@ class DPSGDPlan:
                     if found is not saved and threads:
                         found = replace(found, kinds=alike(rows, (rows, inputs), (chunk, gradients)))
                     if way == "graph":
-                        graphs.record(self, loss, found, weights, prepared(torch.Generator().manual_seed(0)))
+                        own = graphs.chunk_of(loss, found, self.clip_norm, self.grid, self.groups)
+                        graphs.record(own, found, weights, prepared(torch.Generator().manual_seed(0)))
                         whole_step()  # in the memory that the graph leaves
                     return found
             except NotCapturedError as error:
@@ -318,7 +319,7 @@ class DPSGDPlan:
         weights = {name: weight.detach() for name, weight in weights.items()}
         device = next(iter(weights.values())).device
         total = {name: torch.zeros(w.shape, dtype=torch.float64, device=device) for name, w in weights.items()}
-        room, adding = self.most_rows, graphs.chunk_of(self, loss, tiles)
+        room, adding = self.most_rows, graphs.chunk_of(loss, tiles, self.clip_norm, self.grid, self.groups)
         losses, lengths = [torch.zeros(0, device=device)], [torch.zeros(0, dtype=torch.float64, device=device)]
         with tiles.computing():  # the batches too, which are made one after the other
             for records, null in batches:

@@ -17,7 +17,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -27,9 +26,6 @@ from idpgan.privacy.clip_groups import ClipGroups
 from idpgan.privacy.layer_gradients import clip_and_add
 from idpgan.privacy.precision import Precision, products_in
 from idpgan.privacy.tiles import Tiles, Way
-
-if TYPE_CHECKING:
-    from idpgan.privacy.dpsgd import DPSGDPlan
 
 _WARM_UP = 3  # runs before the recording: in their first ones libraries choose kernels and take memory
 
@@ -60,18 +56,16 @@ class Chunk:
         return losses, clip_and_add(gradients, ~null, self.clip_norm, self.grid, total, self.groups)
 
 
-def chunk_of(plan: DPSGDPlan, loss: RecordLoss, tiles: Tiles) -> Chunk | ChunkGraph:
+def chunk_of(
+    loss: RecordLoss, tiles: Tiles, clip_norm: float, grid: float, groups: ClipGroups | None
+) -> Chunk | ChunkGraph:
     """Return what adds the records of a chunk, as a graph where one was recorded for these tiles."""
-    chunk = _chunk(plan, loss, tiles)
-    found: Chunk | ChunkGraph = tiles.graphs.get(chunk, chunk) if tiles.graphs else chunk
-    return found
+    chunk = Chunk(loss, tiles.way, tiles.precision, clip_norm, grid, groups)
+    replayed: ChunkGraph | None = tiles.graphs.get(chunk) if tiles.graphs else None
+    return replayed or chunk
 
 
-def _chunk(plan: DPSGDPlan, loss: RecordLoss, tiles: Tiles) -> Chunk:
-    return Chunk(loss, tiles.way, tiles.precision, plan.clip_norm, plan.grid, plan.groups)
-
-
-def record(plan: DPSGDPlan, loss: RecordLoss, tiles: Tiles, weights: Weights, records: Sequence[Tensor]) -> None:
+def record(chunk: Chunk | ChunkGraph, tiles: Tiles, weights: Weights, records: Sequence[Tensor]) -> None:
     """Record the chunk of these tiles for all steps, if its replay gives the chunk's bits on this device.
 
     Compared are sums, norms and losses of one random record in all slots, of which all count, or the first or the last
@@ -79,8 +73,7 @@ def record(plan: DPSGDPlan, loss: RecordLoss, tiles: Tiles, weights: Weights, re
     where nothing may be left of the others.
 
     Args:
-        plan: Of the steps.
-        loss: It asks the device for nothing.
+        chunk: Of `chunk_of`; its loss asks the device for nothing.
         tiles: They keep the graph.
         weights: Not changed; those of later steps may be others.
         records: One random record in all slots.
@@ -88,8 +81,9 @@ def record(plan: DPSGDPlan, loss: RecordLoss, tiles: Tiles, weights: Weights, re
     Raises:
         NotRecordedError: If it does not, or cannot be recorded; said on stderr.
     """
-    records = [part[: tiles.chunk] for part in records]
-    chunk, trials = _chunk(plan, loss, tiles), _trials(weights, records)
+    if isinstance(chunk, ChunkGraph):
+        return
+    trials = _trials(weights, [part[: tiles.chunk] for part in records])
     try:
         graph = ChunkGraph(chunk, *trials[0][:2])
         if all(_same(graph, *trial) for trial in (*trials, trials[0])):
