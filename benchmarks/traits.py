@@ -12,6 +12,10 @@ registered, a teacher, half of the images drawn by the law and half portraits mo
 "both:EPSILON" (of one budget: traits with 5 % of it, squared, and their portraits moved onto the law of the rest),
 "moved:EPSILON" (the same, moved portraits alone), "real".
 6,000 images of each row teach; pictures of a release are taken as they lie in it. What is there is kept.
+
+With --fidelity the sets are looked at besides, by photos of the group that chooses, into fidelity.jsonl: what
+`people.py --fidelity` measures, and how often ridge regression on histograms of orientations, which learned from
+private photos, tells an image from a photo of others.
 """
 
 from __future__ import annotations
@@ -28,15 +32,19 @@ import torch
 from torch import Tensor
 
 from idpgan import portraits
-from idpgan.data.images import Images
+from idpgan.data.images import Images, to_float
 from idpgan.data.load import Split
+from idpgan.metrics.cache import Cache
+from idpgan.metrics.features import fit_feature_classifier
 from idpgan.models.initialize import torch_seed
+from idpgan.models.orientations import orientations
 from idpgan.privacy.tradeoff import gaussian_epsilon, gaussian_mu
 from idpgan.trainer import train_on
 from idpgan.training.config import build_config
 
 DELTA, SHARE = 1e-5, 0.05  # the share of traits where a law has the rest, of mu squared
 STEP = 0.06  # of synthesis.traits
+RIDGE = 1e-2  # of the linear judge, per image
 
 
 def released(epsilon: float, seed: int, private: Images, root: Path) -> Images:
@@ -108,6 +116,52 @@ def images_of(row: str, seed: int, private: Images, root: Path, out: Path) -> Im
     return images
 
 
+def looked_at(images: Images, private: Images, others: Images, public: Images, out: Path) -> dict[str, float]:
+    """Return how a set looks beside photos of others: faces found, KID, recall, nearest images, who tells it apart."""
+    shown, cache = people.mixed_up(images, people.DETECTED).images, Cache(out / "cache")
+    network = fit_feature_classifier(private, cache=cache)
+    found = {**people.found_faces(shown), **people.found_by_mtcnn(shown), "spread": people.spread(images.images)}
+    found |= people.nearest(images, private=private, others=others, portraits=public)
+    found |= people.fidelity(images, others, network, cache)
+    return found | {
+        "told_apart": people.told_apart(images, private, others, 0),
+        "told_apart_linear": told_linearly(images, private, others),
+    }
+
+
+def told_linearly(images: Images, private: Images, others: Images) -> float:
+    """Return how often a linear judge of histograms, which learned from private photos, is right, in %."""
+    num, half = len(others), len(images) // 2
+    learned, asked = (
+        torch.cat([orientations(to_float(part)).double() for side in sides for part in side.images.split(500)])
+        for sides in (
+            (images.select(torch.arange(half)), people.mixed_up(private, half)),
+            (images.select(torch.arange(half, half + num)), others),
+        )
+    )
+    center, signs = learned.mean(0), torch.tensor([1.0, -1.0]).double()
+    products = (learned - center).T @ (learned - center) / len(learned)
+    slope = (learned - center).T @ signs.repeat_interleave(half) / len(learned)
+    judge = torch.linalg.solve(products + RIDGE * products.diagonal().mean() * torch.eye(len(products)), slope)
+    right = ((asked - center) @ judge).sign() == signs.repeat_interleave(num)
+    return round(100 * float(right.float().mean()), 2)
+
+
+def add_fidelity(
+    row: str, number: int, private: Images, others: Images, public: Images, asked: argparse.Namespace
+) -> None:
+    """Write a line of a set, unless it is there."""
+    cell, file = {"row": row, "set": number}, asked.out / "fidelity.jsonl"
+    done = [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
+    if any(cell.items() <= other.items() for other in done):
+        return
+    images = images_of(row, number, private, asked.portraits, asked.out)
+    line = json.dumps(cell | looked_at(images, private, others, public, asked.out))
+    with file.open("a") as lines:
+        lines.write(line + "\n")
+    print(line, flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-root", type=Path, required=True)
@@ -116,6 +170,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=["even", "traits:10", "law:10", "traits:1", "law:1", "traits:0.2"])
     parser.add_argument("--sets", nargs="+", type=int, default=[0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1], help="of judges")
+    parser.add_argument("--fidelity", action="store_true", help="how the sets look, too")
     asked = parser.parse_args()
     (asked.out / "laws").mkdir(parents=True, exist_ok=True)
     photos = people.faces(asked.data_root)
@@ -128,8 +183,11 @@ def main() -> None:
     print(
         f"{len(private):,} private; " + ", ".join(f"{len(part):,} {name}" for name, part in groups.items()), flush=True
     )
+    public = alone(asked.portraits, private)
     for number in asked.sets:
         for row in asked.rows:
+            if asked.fidelity:
+                add_fidelity(row, number, private, groups["choose"], public, asked)
             for seed in asked.seeds:
                 cell = {"row": row, "set": number, "seed": seed}
                 file = files["choose"]
