@@ -96,12 +96,12 @@ def _gaussian(**sections: Any) -> dict[str, Any]:
     }
 
 
-def _photos(steps: int, share: float, shape: int, **method: Any) -> dict[str, Any]:
+def _photos(steps: int, share: float) -> dict[str, Any]:
     features = {"features": "photos", "moments": 4, "fourier": 5, "augment": 0.0, "metric_steps": [2]}
     teacher = {"teacher_share": share, "candidates": 2}
     return {
-        "model": {"generator": "refined", "latent_dim": 12, "width": 4, "drawing": {"shape": shape}},
-        "method": {"name": "idp-gan-aggregate", **features, **teacher, **method},
+        "model": {"generator": "refined", "latent_dim": 12, "width": 4},
+        "method": {"name": "idp-gan-aggregate", **features, **teacher},
         "privacy": {"epsilon": 8.0, "delta": 1e-5},
         "training": {"steps": steps},
     }
@@ -129,11 +129,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "privacy": {"epsilon": 8.0, "delta": 1e-5},
         "training": {"steps": 4},
     },
-    "photos": _photos(0, 0.0, 0),
-    "photos in place": _photos(0, 0.0, 2),
-    "photos, taught": _photos(3, 0.5, 0),
-    "photos, taught in place": _photos(3, 0.5, 2, templates="class"),
-    "photos, symmetric": _photos(2, 0.0, 2, symmetric=True, metric="none"),
+    "photos": _photos(0, 0.0),
+    "photos, taught": _photos(3, 0.5),
 }
 
 

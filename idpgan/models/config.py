@@ -167,9 +167,9 @@ class ModelConfig(Section):
             20,000), "faces" (aligned), "handwriting", "pen" (handwriting beside digits of a simulated pen),
             "many-classes" or "public-photos" (beside public ones that a teacher finds to be of a class). What each
             means: `idpgan.models.drawing`.
-        moved: Public images of each class that are moved onto the law of a "gaussian" or "refined" generator and
-            released with it (`idpgan.synthesis.move`); 0: none. Images to look at are then these. With a ``simulator``
-            of your own, or "generator", what that draws is moved.
+        moved: Public images of each class that are moved onto the law of a "gaussian" generator and released with it
+            (`idpgan.synthesis.move`); 0: none. Images to look at are then these. With a ``simulator`` of your own, or
+            "generator", what that draws is moved.
         trained: Of a run that adapts what ``data.public_generator`` names, a released "diffusion" generator or a folder
             of `diffusers`: which of its weights the steps move, one or several of "labels", "biases", "lora:R",
             "lora:R:PATTERN", and patterns of names; see `idpgan.models.adapters`. Empty: nothing is adapted.

@@ -4,12 +4,12 @@ Yang Yunlu, Zhou Yajian, Ning Hua, "Image Data Mining Method Supporting Differen
 affine layer, which is a batch *sum*: ``h_L(W) = sum_{i in L} (x_i W^T + b)`` (eq. 7). As published its guarantee does
 not hold. It does if (a) the layer's input is a feature map phi that is fixed before any private image is read, (b)
 every private image belongs to exactly one cell of a fixed public list, and (c) the critic sees only noisy sums. This
-method does all three; what differs from the paper: docs/reference/deviations.md, aggregate 1 to 9.
+method does all three; what differs from the paper: docs/reference/deviations.md, aggregate 1 to 8.
 
-The only private read is `prepare` (with a template before the sums and a teacher beside them: `synthesis.template`,
-`synthesis.teacher`, each charged in the same release): for every class the sum of ``(phi(x), a)`` over its images, of
-norm at most 1 per image, plus discrete noise on everything at once (`privacy.sums.CellSums`; the proof of the
-sensitivity stands there). Epochs, networks and everything else downstream are post-processing and cost nothing.
+The only private read is `prepare` (with a teacher beside the sums, charged in the same release: `synthesis.teacher`):
+for every class the sum of ``(phi(x), a)`` over its images, of norm at most 1 per image, plus discrete noise on
+everything at once (`privacy.sums.CellSums`; the proof of the sensitivity stands there). Epochs, networks and everything
+else downstream are post-processing and cost nothing.
 
 Why the steps before the sum keep the guarantee:
 
@@ -48,7 +48,6 @@ from idpgan.synthesis.feature_sums import PhotoFeatures, private_vectors
 from idpgan.synthesis.networks import AdamSettings, Generators
 from idpgan.synthesis.pretrain import fit_embedding, pretrain_codes
 from idpgan.synthesis.teacher import TEACHER, fit_teacher, teacher_of
-from idpgan.synthesis.template import release_template
 from idpgan.training.config import ReleaseConfig
 from idpgan.training.distributed import sum_over_ranks
 from idpgan.training.fit import set_rate
@@ -88,7 +87,7 @@ class Method(ReleasedOnce):
 
     def _set_up(self, split: Split) -> None:
         super()._set_up(split)
-        self._annotations = product.check_public(split, self._run)
+        product.check_public(split, self._run)
         config, method, self.training = self._run, self.config, self._run.training
         self.shape = split.image_shape
         self.networks = Generators(
@@ -130,20 +129,14 @@ class Method(ReleasedOnce):
             self.networks.start_from(self.newest)
 
     def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
-        """Return the generator with public pictures that are moved onto its law or agreed with, and its teacher."""
-        noise = None
-        if self._run.model.moved:  # `Plan.check` refuses other features then
-            features = cast(PhotoFeatures, self.features)
-            noise = features.noise_of_normals(self._released["sums"], self.noise_std)
+        """Return the generator with public pictures that its teacher agrees with, and that teacher."""
         return product.artifact(
             self.generator,
             self._run,
             config,
             public=self._public,
-            noise=noise,
             teacher=self.teacher,
             candidates=self.plan.candidates,
-            annotations=self._annotations,
             progress=self.progress,
         )
 
@@ -157,15 +150,8 @@ class Method(ReleasedOnce):
         if config.features == "public":
             self.features = self._public_features(fit=True)
         private, cap = self._take_private(), released_once.cap_of(self._run.privacy)
-        if isinstance(self.features, PhotoFeatures):
-            if release.template is not None:
-                moments = self.features.moments
-                template = release_template(
-                    release.template, moments, private, cap, self.noise, self.kept, self.progress
-                )
-                self.features.set_template(template)
-            if len(self._public):
-                self.features.learn_public(self._public)
+        if isinstance(self.features, PhotoFeatures) and len(self._public):
+            self.features.learn_public(self._public)
         vectors = functools.partial(
             private_vectors,
             private,
@@ -189,9 +175,9 @@ class Method(ReleasedOnce):
         if self.config.features == "public":
             return self._public_features(fit=False)
         if self.config.features == "photos":
-            templates, latent_dim = self.plan.release.num_templates, self._run.model.latent_dim
-            photos = PhotoFeatures(self.shape, latent_dim, seed=seed, templates=templates, **self.plan.feature_sizes)
-            return photos.to(self.device)
+            latent_dim, method = self._run.model.latent_dim, self.config
+            sizes = {"dimensions": method.moments, "fourier": method.fourier}
+            return PhotoFeatures(self.shape, latent_dim, seed=seed, **sizes).to(self.device)
         norm, level = NORMS[self.config.law], self.config.level
         dataless = DATALESS[self.config.features]
         return dataless(self.shape, norm=norm, seed=seed, level=level, **self.plan.feature_sizes).to(self.device)

@@ -37,8 +37,7 @@ _FEATURES = (
 )
 _MOMENTS = (
     'Principal components ("public") or DCT coefficients and projections ("random") whose second moments are released: '
-    'm (m + 1) / 2 numbers a class each. With "photos" projections, and coefficients whose moments are matched (none '
-    "where they are registered or symmetric: those only start the generator)."
+    'm (m + 1) / 2 numbers a class each. With "photos" projections, and coefficients whose moments are matched.'
 )
 _LEVEL = (
     "Brightness that those of no data count from: 0 black, 1 white. A public statement, as on which ground things are "
@@ -220,10 +219,10 @@ class Plan(RunPlan):
                 "are none. Name a folder of them as data.public_root, or set data.public_share and confirm_public, "
                 'or set method.features = "random" and method.metric = "fakes".'
             )
-        if self.config.model.moved and method.features != "photos":
+        if self.config.model.moved or self.config.model.drawn.shape or method.symmetric:
             raise ConfigError(
-                f"model.moved = {self.config.model.moved} moves public images onto released moments, which "
-                f'method.features = "{method.features}" has none of. Set it to "photos", or model.moved = 0.'
+                'model.moved, model.drawing = "faces" and method.symmetric are for method gaussian: idp-gan-aggregate '
+                "takes images as they lie. Take that method, or leave them out."
             )
         unlabeled = are_unlabeled(data, self.shape.classes)
         # Public images need labels to teach classes, unless they only set a center and a scale.
@@ -237,11 +236,6 @@ class Plan(RunPlan):
             raise ConfigError(
                 f'model.generator = "refined" starts at released moments, and method.features = "{method.features}" '
                 'has none. Set method.features = "photos".'
-            )
-        if method.symmetric and method.features != "photos":
-            raise ConfigError(
-                f'method.symmetric = true leaves out moments, and method.features = "{method.features}" has none. Set '
-                'method.features = "photos", or method.symmetric = false.'
             )
         if method.features == "photos" and method.law != "gaussian":
             raise ConfigError(

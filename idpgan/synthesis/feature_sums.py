@@ -25,10 +25,8 @@ from idpgan.privacy.noise import Noise
 from idpgan.synthesis.moments import (
     MomentMap,
     Normals,
-    NormalsNoise,
     count_moments,
     estimate_normals,
-    noise_of_normals,
     private_moments,
 )
 
@@ -107,27 +105,16 @@ class PhotoFeatures(FeatureMap):
     A critic compares all numbers except most of the moments: of v it takes only those of the lowest ``dimensions``
     coefficients, since the generator starts at the rest and matching thousands of noisy numbers would match the noise.
 
-    *Registered or symmetric moments.* With ``shape`` v is that of the image brought into place, and with ``symmetric``
-    it is a mean over mirror images. Such a v only starts the generator, and a critic takes none of it: a generated
-    image would have to be registered in every step too, and one image has no symmetric moments. Everything else, the
-    cosines c_1 of low coefficients included, is of the image as it lies, whose coefficients then count from grey and in
-    the units of the spectrum. So what is matched is, of private and of generated images, the same function of pixels.
-    The proof stands as it is: |v| <= 1 holds for every template (`MomentMap`), and the other parts ask for none.
-
     Args:
         image_shape: (C, H, W).
         latent_dim: Coefficients in v, `ModelConfig.latent_dim`.
         seed: Of the random directions.
         dimensions: Coefficients whose moments are matched, and random directions of the moduli.
         fourier: Number of random Fourier features of each kind.
-        shape: `Drawing.shape`.
-        templates: That images are brought into place on; one, or one of each class.
-        symmetric: Whether v leaves out what a mirror would negate.
     """
 
     center: Tensor
     variance: Tensor
-    template: Tensor
     gabor: Tensor
     projection: Tensor
     low_directions: Tensor
@@ -143,20 +130,13 @@ class PhotoFeatures(FeatureMap):
         seed: int = 0,
         dimensions: int = 48,
         fourier: int = 500,
-        shape: int = 0,
-        templates: int = 1,
-        symmetric: bool = False,
     ) -> None:
         super().__init__(2)
-        self._map = MomentMap(image_shape, latent_dim, shape=shape, symmetric=symmetric)
-        self._at_rest = MomentMap(image_shape, latent_dim) if shape or symmetric else None
-        size = self._map.size
-        self.register_buffer("center", self._map.center if templates == 1 else self._map.center.repeat(templates, 1))
+        self._map = MomentMap(image_shape, latent_dim)
+        self.register_buffer("center", self._map.center)
         self.register_buffer("variance", self._map.variance)
-        if shape:
-            self.register_buffer("template", torch.zeros(templates, *image_shape))
         self._levels, self._moduli = _moduli_of(image_shape)
-        self._low = min(dimensions, size - 2 * shape)
+        self._low = min(dimensions, self._map.size)
         rng = torch.Generator().manual_seed(torch_seed(seed, 4))
         self.register_buffer("gabor", gabor_filters())  # (32, 1, 9, 9)
         self.register_buffer("projection", torch.randn(self._moduli, dimensions, generator=rng) / math.sqrt(dimensions))
@@ -165,9 +145,7 @@ class PhotoFeatures(FeatureMap):
         self.register_buffer("low_phases", torch.rand(fourier, generator=rng) * 2 * math.pi)
         self.register_buffer("moduli_phases", torch.rand(fourier, generator=rng) * 2 * math.pi)
         self._scale, self.count = 1.0, math.sqrt(_COUNT)
-        self.dimensions = self.count_dimensions(
-            image_shape, latent_dim, dimensions=dimensions, fourier=fourier, shape=shape, symmetric=symmetric
-        )
+        self.dimensions = self.count_dimensions(image_shape, latent_dim, dimensions=dimensions, fourier=fourier)
 
     @staticmethod
     def count_dimensions(
@@ -179,16 +157,10 @@ class PhotoFeatures(FeatureMap):
         shape: int = 0,
         symmetric: bool = False,
     ) -> int:
-        """Return `dimensions` of such a map, without building it."""
+        """Return `dimensions` of such a map, or of a registered or symmetric one of idpgan 0.3, without building it."""
         projected = (dimensions + 1) * (dimensions + 2) // 2
         others = _moduli_of(image_shape)[1] + projected + 2 * fourier + 1
         return count_moments(image_shape, latent_dim, shape, symmetric=symmetric) + others
-
-    def set_template(self, template: Tensor) -> None:
-        """Take released templates (T, C, H, W), before an image is mapped."""
-        self.template.copy_(template)
-        self._map.set_template(template.cpu())
-        self.center.copy_(self._map.center)
 
     def learn_public(self, public: Images) -> None:
         """Take center and scale of the coefficients from public images; before a private one is read."""
@@ -198,10 +170,8 @@ class PhotoFeatures(FeatureMap):
 
     @property
     def moments(self) -> MomentMap:
-        """The map of the moments, with the center, scale and templates that were fixed or loaded."""
+        """The map of the moments, with the center and scale that were fixed or loaded."""
         self._map.set_public(self.center.cpu(), self.variance.cpu())
-        if self._map.registration is not None:
-            self._map.template = self.template.cpu()
         return self._map
 
     def normals(self, sums: Tensor, noise_std: float) -> Normals:
@@ -209,41 +179,28 @@ class PhotoFeatures(FeatureMap):
         share = math.sqrt(_MOMENTS)
         return estimate_normals(sums[:, : self._map.dimensions] / share, self.moments, noise_std / share)
 
-    def noise_of_normals(self, sums: Tensor, noise_std: float) -> NormalsNoise:
-        """Return the known noise on `normals` of the same sums."""
-        share = math.sqrt(_MOMENTS)
-        return noise_of_normals(sums[:, : self._map.dimensions] / share, self.moments, noise_std / share)
-
     def blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
-        """Return blocks whose norms are those of the shares; labels (B,) name the template, where there are several."""
-        if self._at_rest is not None:
-            start = math.sqrt(_MOMENTS) * self.moments(images, labels)
-            return [Block(start.to(images.dtype)), *self._others(images, self._start(images, self._at_rest)[0])]
-        z, power = self._start(images, self.moments)
+        """Return blocks whose norms are those of the shares; labels are of no use."""
+        z, power = self._start(images)
         return [Block(z, z), Block(math.sqrt(_MOMENTS) * power), *self._others(images, z)]
 
     def matched_blocks(self, images: Tensor, labels: Tensor | None) -> list[Block]:
         """Return all blocks except those of most of the moments."""
-        if self._at_rest is not None:
-            return self._others(images, self._start(images, self._at_rest)[0])
-        z = self._start(images, self.moments)[0]
+        z = self._start(images)[0]
         low = z[:, : self._low + 1]
         return [Block(low, low), *self._others(images, z)]
 
     def matched_of(self, sums: Tensor) -> Tensor:
         """Take the numbers of `matched_blocks` out of sums of whole vectors."""
         others = sums[..., self._map.dimensions : -1]
-        if self._at_rest is not None:
-            return others
         size = self._map.size + 1
         rows, columns = torch.triu_indices(size, size, device=sums.device)
         triangle = sums[..., : len(rows)][..., (rows <= self._low) & (columns <= self._low)]
         return torch.cat([triangle, others], dim=-1)
 
-    @staticmethod
-    def _start(images: Tensor, moments: MomentMap) -> tuple[Tensor, Tensor]:
-        """Return z of moments, times ``a^(1/4)``, (B, q + 1), and the power, (B, 1)."""
-        z, power = moments.parts(images)
+    def _start(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        """Return z of `moments`, times ``a^(1/4)``, (B, q + 1), and the power, (B, 1)."""
+        z, power = self.moments.parts(images)
         return (_MOMENTS**0.25 * z).to(images.dtype), power.to(images.dtype)
 
     def _others(self, images: Tensor, z: Tensor) -> list[Block]:

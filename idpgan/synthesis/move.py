@@ -59,7 +59,6 @@ _ABOVE = 2.0  # standard deviations of noise that a gap has to stand above
 _MOST_GAIN = 1.4
 _SMEAR = 2.5  # times the noise that is left in a shift
 _SURE = 0.5  # the least probability of its class that all are alike from
-_DRAWN = 4000  # images of each class, to find the moments of a law that has no closed form
 _AT_ONCE = 1000  # images that are registered
 _RIDGE = 1e-3  # of the mean variance, on a public covariance
 _PRIOR_CLASSES = 20  # fewest public pictures of a class: below, its covariance is that of noise
@@ -71,12 +70,10 @@ class Law(NamedTuple):
     Attributes:
         mean: (rows, q).
         covariance: (rows, q, q).
-        num: Images of each row that they were taken from; infinity where they are exact.
     """
 
     mean: Tensor
     covariance: Tensor
-    num: float
 
 
 class Coordinates:
@@ -138,22 +135,15 @@ def _lit(added: Tensor, images: Tensor) -> Tensor:
     return grey + (added - grey) * (1 + images.mean(1, keepdim=True)).clamp(max=1)
 
 
-def law_of(generator: Generator, coordinates: Coordinates) -> Law:
-    """Return the moments of what a generator draws to train on: of a plain normal distribution its own."""
-    if type(generator) is GaussianGenerator and bool(generator.config.drawn.shape) == (
-        coordinates.template is not None
-    ):
-        mean, factor = (part.detach().cpu().double() for part in (generator.mean, generator.factor))
-        units = coordinates.units
-        return Law(mean / units, factor @ factor.mT / (units[:, None] * units), math.inf)
-    rows = max(generator.num_classes, 1)
-    drawn = generator.sample(rows * _DRAWN, seed=0, purpose=Purpose.TRAINING)  # classes in turn
-    numbers = coordinates.of(drawn).view(_DRAWN, rows, -1).transpose(0, 1)
-    return Law(numbers.mean(1), torch.stack([each.T.cov() for each in numbers]), _DRAWN)
+def law_of(generator: GaussianGenerator, coordinates: Coordinates) -> Law:
+    """Return the moments of a generator's law."""
+    mean, factor = (part.detach().cpu().double() for part in (generator.mean, generator.factor))
+    units = coordinates.units
+    return Law(mean / units, factor @ factor.mT / (units[:, None] * units))
 
 
 def move(
-    generator: Generator,
+    generator: GaussianGenerator,
     public: Images,
     noise: NormalsNoise,
     template: Tensor | None = None,
@@ -167,13 +157,12 @@ def move(
         generator: Of the law, on the CPU or a GPU; its config says how many pictures of each class are moved.
         public: Of the same shape; without labels, all pictures serve every class.
         noise: Known noise of the law's normal distributions.
-        template: Of the release, (T, C, H, W), where it was one of registered images. Only a "gaussian" generator is
-            moved onto as registered; what any other draws is taken as it lies.
+        template: Of the release, (T, C, H, W), where it was one of registered images.
         seed: Of which pictures are taken.
         annotations: Of the public pictures, which move with them.
     """
     num, rows = generator.config.moved, max(generator.num_classes, 1)
-    coordinates = Coordinates(generator, template if type(generator) is GaussianGenerator else None)
+    coordinates = Coordinates(generator, template)
     law, units = law_of(generator, coordinates), coordinates.units
     device, q = next(generator.parameters()).device, coordinates.size
     mean_std, variance_std = noise.mean[:, : len(units)] / units, noise.variance[:, : len(units)] / units.square()
@@ -181,8 +170,7 @@ def move(
     pools = [pool_of(public, row) for row in range(rows)]
     x = [coordinates.of(to_float(pool), row) for row, pool in enumerate(pools)]
     means = torch.stack([each.mean(0) for each in x])
-    drawn_std = (law.covariance.diagonal(dim1=1, dim2=2) / law.num).sqrt()
-    shift, residual = shifts(law.mean - means, mean_std, drawn_std)
+    shift, residual = shifts(law.mean - means, mean_std)
     rng, one = torch.Generator().manual_seed(seed), torch.eye(len(units), dtype=torch.float64)
     parts: list[Annotations] = []
     for row, pool in enumerate(pools):
@@ -202,13 +190,12 @@ def move(
     return result.eval().requires_grad_(False)
 
 
-def shifts(gap: Tensor, std: Tensor, sampling_std: Tensor) -> tuple[Tensor, Tensor]:
+def shifts(gap: Tensor, std: Tensor) -> tuple[Tensor, Tensor]:
     """Return by how much the mean of each class is shifted, and the noise that is left in what it has of its own.
 
     Args:
         gap: Mean of the law minus that of the public pictures, (rows, q).
         std: Of the noise of the release on it, (rows, q).
-        sampling_std: Of the error of the law's mean where it was found by drawing, (rows, q).
     """
     rows = len(gap)
     common, beside = gap.mean(0), gap - gap.mean(0)
@@ -219,9 +206,8 @@ def shifts(gap: Tensor, std: Tensor, sampling_std: Tensor) -> tuple[Tensor, Tens
     def of_own(std: Tensor) -> Tensor:
         return (std.square() * (1 - 2 / rows) + std.square().sum(0) / rows**2).clamp(min=0).sqrt()
 
-    whole = (std.square() + sampling_std.square()).sqrt()
-    kept = _kept(beside, of_own(whole))
-    return _kept(common, of_common(whole)) * common + kept * beside, kept * of_own(std)
+    kept = _kept(beside, of_own(std))
+    return _kept(common, of_common(std)) * common + kept * beside, kept * of_own(std)
 
 
 def _kept(gap: Tensor, std: Tensor) -> Tensor:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor
 
 from idpgan.data.annotations import Annotations
 from idpgan.data.images import Images
 from idpgan.data.load import Split
+from idpgan.models.gaussian import GaussianGenerator
 from idpgan.models.generator import Generator
 from idpgan.models.private_classifier import LinearScattering
 from idpgan.models.varied import VariedGenerator
@@ -71,7 +74,9 @@ def artifact(
             public = move.drawn_public(generator.config, run.data, generator.image_shape, generator.classes, seed)
         if public is None or noise is None:
             raise RuntimeError("public images are moved onto a law whose noise is known, and one of both is missing.")
-        generator = move.move(generator, public, noise, template, seed=seed, annotations=annotations)
+        generator = move.move(
+            cast(GaussianGenerator, generator), public, noise, template, seed=seed, annotations=annotations
+        )
     if teacher is not None and candidates is not None:
         generator = generator.taught_by(teacher, candidates)
     return GeneratorArtifact(generator, config.samples)

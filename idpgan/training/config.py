@@ -191,8 +191,8 @@ class RunConfig(Section):
         has_teacher = bool(getattr(method, "teacher_share", 0))
         if model.moved and "move" not in self.ABILITIES:
             raise ConfigError(
-                f"model.moved = {model.moved} needs a method that releases a normal distribution, gaussian "
-                f"or idp-gan-aggregate, and this is {method.name}. Set model.moved = 0."
+                f"model.moved = {model.moved} needs method gaussian, which releases a normal distribution, and this is "
+                f"{method.name}. Set model.moved = 0."
             )
         if model.drawn.agreed and not has_teacher:
             raise ConfigError(
