@@ -352,7 +352,7 @@ def _public_pictures(facts: Facts, source: str, template: str) -> list[str]:
     install = "" if portraits.is_installed() else f"{portraits.INSTALL} && "
     color = " --color" if channels == 3 else ""
     return [
-        "Portraits of people who do not exist, moved onto what is released, have the edges that a release lacks: "
+        "Portraits of people who do not exist, changed by what is released, have the edges that a release lacks: "
         f"{install}idpgan people portraits --num 6000 --size {height}{color}, then idpgan init {pasted(source)} --base "
         "portraits."
     ]

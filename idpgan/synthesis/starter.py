@@ -24,6 +24,7 @@ from idpgan.data.declared import shown
 from idpgan.data.load import DataShape
 from idpgan.methods import CLASSIFIER
 from idpgan.models.drawing import CHOSEN, drawing_of
+from idpgan.models.orientations import FEWEST
 from idpgan.privacy import Event, Relation, Unit, calibrate
 from idpgan.privacy.tradeoff import gaussian_mu
 from idpgan.synthesis.moments import COUNT_SHARE
@@ -37,12 +38,13 @@ _OF_METHOD = {
     "evolution": "evolution",
     "idp-gan-aggregate": "handwriting",
     CLASSIFIER: "classifier",
+    "traits": "portraits",
 }
 _TAUGHT = 1_000  # images of a class from which on a teacher was measured
 _MANY = (
     20_000  # private images from which on a teacher takes more steps, grey ones have light, a network learns writing
 )
-_ALONE = 260  # `Facts.signal` up to which a law was measured to add nothing to portraits
+_ALONE, _FAINT = 110, 260  # `Facts.signal` up to which portraits suffice, and up to which traits taught most
 _MANY_CLASSES, _PLACED, _PLACED_SHARE = 20, 300, 0.25  # so many classes of so many images, and what places them costs
 _MOST_BYTES = 1 << 25  # of public images in a release
 _WIDTH, _LONGEST = 30, 120  # where comments begin, and where lines end
@@ -113,6 +115,11 @@ class Facts:
         return self.of_photos and self.num_classes > 1 and self.shape.sizes.public >= CHOSEN * self.num_classes
 
     @property
+    def of_portraits(self) -> bool:
+        """Whether portraits lie beside aligned faces, and are enough to be asked how the faces look."""
+        return self.aligned and self.portraits and self.shape.sizes.public >= FEWEST
+
+    @property
     def portraits_suffice(self) -> bool:
         """Whether portraits, as they are, teach as much as what is proposed: so much noise is there."""
         return self.aligned and self.portraits and self.signal < _ALONE
@@ -145,6 +152,8 @@ def has_template(method: str, facts: Facts) -> bool:
         return facts.handwriting and facts.num_classes > 1
     if method == CLASSIFIER:
         return facts.num_classes > 1
+    if method == "traits":
+        return facts.of_portraits
     return method in ("gaussian", *_OF_METHOD)
 
 
@@ -192,7 +201,7 @@ def starter_for(facts: Facts, method: str = BEST, base: Mapping[str, object] | N
 def _situation(facts: Facts, *, of_network: bool) -> str:
     """Return the name of the template: the first whose facts hold; ``of_network``: writing is for the network."""
     if facts.aligned:
-        return "faces"
+        return "portraits" if facts.of_portraits and facts.signal < _FAINT else "faces"
     if facts.handwriting:
         return "handwriting" if of_network else "photos"
     return "many-classes" if facts.num_classes >= _MANY_CLASSES and facts.per_class >= _PLACED else "photos"

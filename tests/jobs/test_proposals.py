@@ -15,6 +15,7 @@ from idpgan.config import apply_overrides
 from idpgan.data import faces, fonts
 from idpgan.data.images import png_bytes
 from idpgan.kinds import verify
+from idpgan.models.orientations import FEWEST
 from idpgan.origin import with_releases
 from idpgan.training.config import build_config
 from tests.portraits.made_head import made_head
@@ -51,6 +52,7 @@ def digits(root):
 CASES = {  # folder, options, template, settings that make it small
     "aligned faces": (aligned_faces, {}, "faces", ()),
     "aligned faces and portraits": (aligned_faces, {"base": "portraits"}, "faces", ()),
+    "aligned faces and many portraits": (aligned_faces, {"base": "many"}, "portraits", ("model.codes=3",)),
     "photos": (lambda root: drawn_faces(root, ("cat", "dog")), {}, "photos", ()),
     "flowers of five classes": (lambda root: drawn_faces(root, tuple("abcde"), 3), {}, "photos", ()),
     "handwriting": (digits, {"handwriting": True}, "handwriting", (
@@ -72,8 +74,11 @@ def folders(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("idpgan.portraits.render.read_head", made_head)
         write_people(place / "portraits", PeopleOptions(num=60, size=32))
+        write_people(place / "many", PeopleOptions(num=FEWEST, size=32))
     made = {make: make(place / str(number)) for number, make in enumerate({case[0] for case in CASES.values()})}
-    return {name: made[case[0]] for name, case in CASES.items()} | {"portraits": place / "portraits"}
+    return {name: made[case[0]] for name, case in CASES.items()} | {
+        name: place / name for name in ("portraits", "many")
+    }
 
 
 # At the other epsilons the same lines choose other numbers: `test_best.py` plans those of all templates.
@@ -84,6 +89,7 @@ EPSILONS = [1.0, *(pytest.param(epsilon, marks=pytest.mark.slow) for epsilon in 
 @pytest.mark.parametrize("case", CASES)
 def test_a_proposal_trains_samples_and_verifies(folders, tmp_path, monkeypatch, case, epsilon):
     _, options, name, small = CASES[case]
+    monkeypatch.setattr("idpgan.portraits.render.read_head", made_head)
     for threshold in {"_PLACED"} | ({"_TAUGHT", "_MANY"} if name == "handwriting" else set()):  # few stand for many
         monkeypatch.setattr(f"idpgan.synthesis.starter.{threshold}", 10)
     if "base" in options:
