@@ -162,7 +162,11 @@ def _template(source: str, options: InitOptions) -> Template:
     config = _config_of(data, starter.table)
     planned = _planned(config, facts)
     notes = [_chosen(source, config, starter, facts), *_least(planned, facts), *_how_long(config.method.name)]
-    notes += [*_public_pictures(facts, source, starter.name), *_unused(seen), *_written_twice(facts.shape.classes)]
+    notes += [
+        *_public_pictures(facts, source, starter.name),
+        *_unused(seen),
+        *_written_twice(facts.shape.classes, source),
+    ]
     if denoiser is not None:
         notes.append(
             f"data.public_disjoint = true is your word that nobody of the private images is among what {denoiser} "
@@ -382,15 +386,18 @@ def _unused(seen: Shown) -> list[str]:
     return lines
 
 
-def _written_twice(classes: Sequence[str]) -> list[str]:
+def _written_twice(classes: Sequence[str], source: str) -> list[str]:
     """Name the classes that may be one: each spelling makes its own."""
     from idpgan.data.cells import spellings
     from idpgan.data.declared import shown
+    from idpgan.data.metadata import METADATA
 
     if not (groups := spellings(classes)):
         return []
     found = "; ".join(" = ".join(map(shown, group)) for group in groups)
-    return [f"Classes written {found} are taken as they are written. If two are one, write its name in one way."]
+    table = Path(source) / METADATA
+    way = f"write its name in one way in {table}" if table.is_file() else "put them into one folder"
+    return [f"Classes written {found} are taken as they are written. If two are one, {way}, and call init again."]
 
 
 # What is written ---------------------------------------------------------------------------------------------------

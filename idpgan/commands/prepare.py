@@ -62,7 +62,7 @@ class PrepareOptions:
         "--labels",
         metavar="FILE.csv",
     )
-    file_column: str = option("file_name", "Its column of paths below SRC.", metavar="COLUMN")
+    file_column: str = option("file_name", "Its column of files: names, or paths below SRC.", metavar="COLUMN")
     label_column: str | None = option(None, "Its one column to take; default: all.", metavar="COLUMN")
     person_column: str | None = option(None, "Its column of people; default: person.", metavar="COLUMN")
     only_labelled: bool = option(False, "Leave photos without a label, or without a row, out.")

@@ -239,7 +239,7 @@ def _of_folders(source: Path, parts: Sequence[tuple[str, ...]], folders: str) ->
                 f"{meaning}:{k} ({len(names):,} there: {', '.join(names[:3])}{', ...' * (len(names) > 3)})"
                 for k, names in enumerate(known, start=1)
             )
-            + "."
+            + ", or a table with --table."
         )
     level = int(number or 1)
     stray = next((part for part in parts if len(part) <= level), None)

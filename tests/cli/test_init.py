@@ -121,6 +121,7 @@ def test_spellings_of_classes_are_said_and_kept(run, tmp_path):
     _, text, err = run("init", tmp_path / "images")
     assert tomllib.loads(text)["data"]["classes"] == ["Cat", "cat", "dog", "dogs"]
     assert 'Classes written "Cat" = "cat" are taken as they are written.' in err
+    assert "If two are one, put them into one folder, and call init again." in err
 
 
 @pytest.mark.parametrize("kind", ["mood", "orl"])

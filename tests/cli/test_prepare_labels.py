@@ -141,7 +141,7 @@ def test_which_level_is_meant_is_asked(run, years, meaning):
     assert (
         f"which of them is a {meaning} is not said. Give --folders {meaning}:1 (3 there: 2019, 2020, 2021), or" in err
     )
-    assert f"{meaning}:2 (4 there: a, b, c, ...)." in err
+    assert f"{meaning}:2 (4 there: a, b, c, ...), or a table with --table." in err
     assert not (years.parent / "out").exists()
 
 
