@@ -33,6 +33,7 @@ BLOCK = 1 << 18  # numbers; of fewer, threads wait for each other
 _BITS = 62  # random bits drawn first to find a cell
 _GUIDE_BITS = 14  # leading bits of `_BITS`, which nearly always decide
 _CELLS = 64  # cells per standard deviation or Laplace scale
+_TWO_CELLS_BITS = 7  # 2^7 = 2 cells
 
 
 def _integers(below: int, count: int, noise: Noise) -> np.ndarray:
@@ -270,7 +271,8 @@ def _rounded_gaussian(scale: int, count: int, noise: Noise, spare_bits: int, own
         coins = _integers(4 * _CELLS**2, drawn, source)
         keeps = _place_survives(x, cell, coins >> 1, base, source)
         # scale (k + x) / 64 = (2 scale k + 2 scale x) / 128, to the nearest whole number.
-        magnitude = ((x.digit(0) >> spare_bits) + 2 * scale * cell + _CELLS) // (2 * _CELLS)
+        magnitude = (x.digit(0) >> spare_bits) + 2 * scale * cell
+        magnitude = (magnitude + _CELLS) >> _TWO_CELLS_BITS
         return ((1 - 2 * (coins & 1)) * magnitude)[keeps][:missing]
 
     return _filled(count, noise, some, own)

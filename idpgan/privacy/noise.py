@@ -167,11 +167,14 @@ class Noise:
         if below & (below - 1) == 0:  # a power of two: no word is rejected
             return torch.from_numpy((words & np.uint64(below - 1)).view(np.int64)).reshape(tuple(shape))
         limit = np.uint64((1 << 64) // below * below - 1)  # the last value before a partial copy of the range begins
-        (rejected,) = np.nonzero(words > limit)
+        rejected = np.nonzero(words > limit)[0] if words.max(initial=0) > limit else ()
         while len(rejected):
             words[rejected] = self.words(len(rejected))
             rejected = rejected[words[rejected] > limit]
-        return torch.from_numpy((words % np.uint64(below)).view(np.int64)).reshape(tuple(shape))
+        multiples = words // np.uint64(below)  # NumPy divides by one number in vectors, and takes no remainder so
+        multiples *= np.uint64(below)
+        words -= multiples
+        return torch.from_numpy(words.view(np.int64)).reshape(tuple(shape))
 
     def normal(self, shape: Sequence[int]) -> torch.Tensor:
         """Return float64 standard normal numbers (floating point: see docs/reference/pitfalls.md), by Box-Muller."""
