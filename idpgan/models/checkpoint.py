@@ -127,16 +127,10 @@ def generator_bytes(model: ModelConfig, image_shape: Sequence[int], num_classes:
     return _COPIES * _FLOAT * sum(weight.numel() for weight in weights)
 
 
-def critic_bytes(model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> int:
-    """Return the bytes of one copy of a critic's weights, without building it."""
+def critic_sizes(model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> list[int]:
+    """Return how many numbers each weight of a critic has, without building it."""
     with contextlib.nullcontext() if is_own_code(model.critic) else without_weights():
-        return _FLOAT * sum(weight.numel() for weight in build_critic(model, image_shape, num_classes).parameters())
-
-
-def critic_tensors(model: ModelConfig, image_shape: tuple[int, int, int], num_classes: int) -> int:
-    """Return how many weight tensors a critic has, without keeping one."""
-    with contextlib.nullcontext() if is_own_code(model.critic) else without_weights():
-        return len([*build_critic(model, image_shape, num_classes).parameters()])
+        return [weight.numel() for weight in build_critic(model, image_shape, num_classes).parameters()]
 
 
 def batch_bytes(model: ModelConfig, image_shape: Sequence[int], batch_size: int) -> int:

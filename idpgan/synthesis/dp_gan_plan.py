@@ -209,8 +209,11 @@ class Plan(RunPlan):
         steps the first grows with T, the second with its root.
         """
         cells = max(self.classes, 1)
-        weights = checkpoint.critic_bytes(self.critic_model, self.shape.image_shape, self.classes) / 4
-        noise = self.dpsgd.noise_multiplier * math.sqrt(weights / self.config.training.steps) / self.sample_rate
+        noise = (
+            self.dpsgd.noise_multiplier
+            * math.sqrt(sum(self.critic_sizes) / self.config.training.steps)
+            / self.sample_rate
+        )
         return Signal(self.shape.num_private / cells, cells, noise, "the DP-SGD steps")
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
@@ -248,8 +251,7 @@ class Plan(RunPlan):
                 f"method.mismatch = {method.mismatch:g} needs at least 2 classes, and the critic has "
                 f"{classes}. Set method.mismatch = 0."
             )
-        record_bytes = checkpoint.critic_bytes(self.critic_model, self.shape.image_shape, classes)
-        steps.check_gradients(self, record_bytes, "Lower method.critic_width (model.width).")
+        steps.check_gradients(self, 4 * sum(self.critic_sizes), "Lower method.critic_width (model.width).")
         self.refuse_no_step()
 
     def refuse_no_step(self) -> None:
@@ -257,9 +259,14 @@ class Plan(RunPlan):
         steps.refuse_no_step(self, self.dpsgd)
 
     @property
+    def critic_sizes(self) -> list[int]:
+        """How many numbers each weight of the critic has."""
+        return checkpoint.critic_sizes(self.critic_model, self.shape.image_shape, self.classes)
+
+    @property
     def critic_tensors(self) -> int:
         """Weights of the critic that have a gradient of their own."""
-        return checkpoint.critic_tensors(self.critic_model, self.shape.image_shape, self.classes)
+        return len(self.critic_sizes)
 
     def _check_public(self) -> None:
         """Refuse to look at public images that are not there, and more groups than weights."""
