@@ -4,9 +4,10 @@
     anna/1.png,happiness,anna
 
 Each row is a position, in the order of the file: emptying an image or a label moves no other row. ``file_name`` is a
-path below the folder, ``person`` says who is on the image or, in its place, ``cut_from`` which photo the image was cut
-out of (`idpgan prepare --faces`); any other column may hold labels. Positions, people and photos are public; values of
-labels are private. Landmarks are private too; they are in a separate table, `LANDMARKS`.
+path below the folder, or the name alone of a file in subfolders; ``person`` says who is on the image or, in its place,
+``cut_from`` which photo the image was cut out of (`idpgan prepare --faces`); any other column may hold labels.
+Positions, people and photos are public; values of labels are private. Landmarks are private too; they are in a separate
+table, `LANDMARKS`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,8 @@ error that names it; hidden files and what file systems leave behind are left ou
 A position is a file, ordered by class folder, folder below it and file name; or a row of metadata.csv, in the order of
 the rows. A file that is empty, damaged, of another size (for a row also: missing), or of a class that is not in
 `data.classes` keeps its position as a null record, so that no other position depends on it. Files that metadata.csv
-does not name are not read. Numbers, size, channels and classes are declared (`declared`).
+does not name are not read; a name without a folder also means the only file called so in subfolders
+(`metadata.in_subfolders`). Numbers, size, channels and classes are declared (`declared`).
 """
 
 from __future__ import annotations
