@@ -61,13 +61,13 @@ from idpgan.errors import InputError
 from idpgan.host import own_state
 from idpgan.privacy import discrete, graphs
 from idpgan.privacy.accounting import calibrate
-from idpgan.privacy.captured_gradients import NotCapturedError, RecordLoss, Weights, is_out_of_memory, record_gradients
+from idpgan.privacy.captured_gradients import NotCapturedError, RecordLoss, Weights, is_out_of_memory
 from idpgan.privacy.clip_groups import CLIP_NORMS, ClipGroups
 from idpgan.privacy.event import Event
 from idpgan.privacy.guarantee import Relation, Unit
 from idpgan.privacy.layer_gradients import SLACK, Features, blocks, clip_factors, norms
 from idpgan.privacy.noise import PLACE_BYTES, Noise
-from idpgan.privacy.precision import Precision, full_precision, products_in
+from idpgan.privacy.precision import Precision, full_precision
 from idpgan.privacy.tiles import Rows, Tiles, Way, alike, all_threads, random_like, sizes, spare, threads_of
 from idpgan.ranks import ALONE, Ranks
 
@@ -228,8 +228,7 @@ class DPSGDPlan:
 
         def gradients(draws: torch.Generator) -> Rows:
             moved, some = graphs.moved_weights(weights, draws), [part[:chunk] for part in prepared(draws)]
-            with products_in(precision):
-                found, losses = record_gradients(loss, moved, some, way)
+            found, losses = graphs.gradients_in(precision, loss, moved, some, way)
             for place, part in blocks(found, len(losses)):
                 yield place, torch.cat([*part, norms(part, losses[place])[:, None]], 1)
 

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from idpgan.privacy.captured_gradients import NotCapturedError, RecordLoss, Weights, record_gradients
 from idpgan.privacy.clip_groups import ClipGroups
-from idpgan.privacy.layer_gradients import clip_and_add
+from idpgan.privacy.layer_gradients import LayerGradient, clip_and_add
 from idpgan.privacy.precision import Precision, products_in
 from idpgan.privacy.tiles import Tiles, Way
 
@@ -51,9 +51,16 @@ class Chunk:
         self, weights: Weights, records: Sequence[Tensor], null: Tensor, total: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
         """Add records, k rows a tensor, to totals, null ones (bool) as zeros; return losses and norms, (k,) each."""
-        with products_in(self.precision):
-            gradients, losses = record_gradients(self.loss, weights, records, self.way)
+        gradients, losses = gradients_in(self.precision, self.loss, weights, records, self.way)
         return losses, clip_and_add(gradients, ~null, self.clip_norm, self.grid, total, self.groups)
+
+
+def gradients_in(
+    precision: Precision, loss: RecordLoss, weights: Weights, records: Sequence[Tensor], way: Way
+) -> tuple[Mapping[str, LayerGradient], Tensor]:
+    """Return the gradients of every record as a step takes them; see `record_gradients`."""
+    with products_in(precision):
+        return record_gradients(loss, weights, records, way)
 
 
 def chunk_of(

@@ -15,7 +15,7 @@ from idpgan.data.images import to_float
 from idpgan.errors import InputError
 from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
-from idpgan.privacy import DPSGDPlan, Event, Ledger, Noise, Relation, Unit, dpsgd
+from idpgan.privacy import DPSGDPlan, Event, Ledger, Noise, Relation, Unit, graphs
 from idpgan.privacy.captured_gradients import per_example_gradients, record_gradients
 from idpgan.synthesis.critic_loss import CriticLoss
 from tests.privacy.clipped import clipped
@@ -189,7 +189,7 @@ def test_the_rows_are_halved_until_they_fit_before_a_private_record_is_read(erro
             raise error
         return record_gradients(loss, weights, chunk, way)
 
-    monkeypatch.setattr(dpsgd, "record_gradients", tight)
+    monkeypatch.setattr(graphs, "record_gradients", tight)
     tiles = tiles_of(critic, most=40)
     assert tiles.chunk == tried[-1] == 4
     assert tiles.rows == len(tiles.kinds) >= 200  # about what is drawn of 400 at rate 0.5
@@ -202,7 +202,7 @@ def test_where_memory_is_short_in_a_step_it_fails(monkeypatch):
     def short(*_):
         raise torch.OutOfMemoryError("CUDA")
 
-    monkeypatch.setattr(dpsgd, "record_gradients", short)
+    monkeypatch.setattr(graphs, "record_gradients", short)
     with pytest.raises(torch.OutOfMemoryError):
         sum_of(records(3), critic=critic_of(), physical_batch=8)
 
@@ -213,7 +213,7 @@ def test_other_errors_and_a_single_record_too_many_are_passed_on(monkeypatch):
         def failing(*_, error=error):
             raise error
 
-        monkeypatch.setattr(dpsgd, "record_gradients", failing)
+        monkeypatch.setattr(graphs, "record_gradients", failing)
         with pytest.raises(RuntimeError, match=r"shape|no") as raised:
             tiles_of(critic_of(), most=8)
         assert raised.value is error

@@ -17,7 +17,7 @@ from torch.func import functional_call
 from idpgan.models.config import ModelConfig
 from idpgan.models.dcgan import Critic
 from idpgan.models.private_classifier import GroupNormCnn
-from idpgan.privacy import DPSGDPlan, Noise, dpsgd, layer_gradients
+from idpgan.privacy import DPSGDPlan, Noise, dpsgd, graphs, layer_gradients
 from idpgan.privacy.captured_gradients import record_gradients
 from idpgan.privacy.layer_gradients import LayerGradient, Materialized
 from idpgan.privacy.tiles import Tiles, alike, sizes, threads_of, tiled
@@ -260,7 +260,7 @@ FRAUDS = {
 def test_a_layout_that_hangs_on_the_records_is_caught_and_ours_withstands_the_same_library(fraud, monkeypatch):
     library, layout, change = FRAUDS[fraud]
     loss, weights, records = network_loss("linear")
-    monkeypatch.setattr(dpsgd, "record_gradients", library)
+    monkeypatch.setattr(graphs, "record_gradients", library)
     assert change in moved_others(loss, weights, records, layout)
     tiles = tiles_of(loss, weights, records)
     assert moved_others(loss, weights, records, lambda *_: tiles) == {}

@@ -10,7 +10,7 @@ import torch
 from idpgan.data.images import Images, to_float
 from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
-from idpgan.privacy import Budget, DPSGDPlan, Ledger, Noise, Relation, Unit, compose_epsilon, dpsgd
+from idpgan.privacy import Budget, DPSGDPlan, Ledger, Noise, Relation, Unit, compose_epsilon, graphs
 from idpgan.privacy.dpsgd import least_noise
 from idpgan.privacy.guarantee import EXACT
 from idpgan.synthesis.dp_gan import Method as DpGan
@@ -303,14 +303,14 @@ def test_physical_batches_do_not_change_the_sum(fakes, monkeypatch):
 
 def test_too_little_memory_halves_the_physical_batch_before_the_first_step(monkeypatch):
     plenty, little = method_of(config_of()), method_of(config_of())
-    expected, real = sum_of_a_step(monkeypatch, plenty), dpsgd.record_gradients
+    expected, real = sum_of_a_step(monkeypatch, plenty), graphs.record_gradients
 
     def tight(loss, weights, chunk, way):
         if len(chunk[0]) > 16:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(loss, weights, chunk, way)
 
-    monkeypatch.setattr(dpsgd, "record_gradients", tight)
+    monkeypatch.setattr(graphs, "record_gradients", tight)
     found = sum_of_a_step(monkeypatch, little)
     assert little.state()["tiles"]["chunk"] == 13  # two chunks of it hold the 26 that are expected
     assert found.norm() > 0.5 * expected.norm()  # of the same records, each with other coins of its own

@@ -5,7 +5,7 @@ import shutil
 import pytest
 import torch
 
-from idpgan.privacy import Noise, dpsgd
+from idpgan.privacy import Noise, dpsgd, graphs
 from idpgan.synthesis.dp_gan import Method as DpGan
 from tests.synthesis.test_dp_gan import DELTA, config_of, loop, method_of, weights
 from tests.training.toy import remains
@@ -70,7 +70,7 @@ def test_a_resume_whose_records_are_computed_otherwise_draws_fresh_noise_and_pay
     killed(tmp_path / "equal", config_of())
     for name in ("less memory", "other limit"):
         shutil.copytree(tmp_path / "equal", tmp_path / name)
-    real, rekeyed = dpsgd.record_gradients, []
+    real, rekeyed = graphs.record_gradients, []
     monkeypatch.setattr(type(Noise.fixed(0)), "rekey", lambda noise: rekeyed.append(noise))
     _, equal = loop(tmp_path / "equal", config_of())
     assert (equal.ledger.has_repeated, rekeyed) == (False, [])
@@ -81,7 +81,7 @@ def test_a_resume_whose_records_are_computed_otherwise_draws_fresh_noise_and_pay
         return real(loss, weights, chunk, way)
 
     with monkeypatch.context() as patch:
-        patch.setattr(dpsgd, "record_gradients", tight)
+        patch.setattr(graphs, "record_gradients", tight)
         _, little = loop(tmp_path / "less memory", config_of())
     with monkeypatch.context() as patch:
         patch.setenv("OMP_THREAD_LIMIT", "1")
