@@ -44,7 +44,7 @@ _TAUGHT = 1_000  # images of a class from which on a teacher was measured
 _MANY = (
     20_000  # private images from which on a teacher takes more steps, grey ones have light, a network learns writing
 )
-_ALONE, _FAINT = 110, 260  # `Facts.signal` up to which portraits suffice, and up to which traits taught most
+_ALONE, _FAINT = 50, 260  # `Facts.signal` up to which nothing was shown to add to portraits; to which a law was not
 _MANY_CLASSES, _PLACED, _PLACED_SHARE = 20, 300, 0.25  # so many classes of so many images, and what places them costs
 _MOST_BYTES = 1 << 25  # of public images in a release
 _WIDTH, _LONGEST = 30, 120  # where comments begin, and where lines end
@@ -122,7 +122,7 @@ class Facts:
     @property
     def portraits_suffice(self) -> bool:
         """Whether portraits, as they are, teach as much as what is proposed: so much noise is there."""
-        return self.aligned and self.portraits and self.signal < _ALONE
+        return self.aligned and self.portraits and self.signal < (_ALONE if self.of_portraits else _FAINT)
 
 
 @dataclass(frozen=True)

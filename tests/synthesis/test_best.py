@@ -136,21 +136,24 @@ def test_public_photos_are_chosen_by_a_teacher_or_moved():
 
 
 def test_portraits_are_asked_for_where_noise_drowns_a_law_and_suffice_where_it_drowns_all():
-    def facts(epsilon, num=6_991, **keys):
-        shape = DataShape(Sizes(12_000, num, 0, 1_805), (1, 48, 48), ("neutral", "happiness"), has_people=True)
+    def facts(epsilon, num=6_991, public=12_000, **keys):
+        shape = DataShape(Sizes(public, num, 0, 1_805), (1, 48, 48), ("neutral", "happiness"), has_people=True)
         return Facts(
             shape, keys.pop("per_person", None), False, **({"aligned": True, "portraits": True} | keys), epsilon=epsilon
         )
 
-    names = {epsilon: starter_for(facts(epsilon)).name for epsilon in (0.05, 0.2, 1.0, 10.0)}
-    assert names == {0.05: "portraits", 0.2: "portraits", 1.0: "faces", 10.0: "faces"}
-    assert [facts(epsilon).portraits_suffice for epsilon in names] == [True, False, False, False]
+    names = {epsilon: starter_for(facts(epsilon)).name for epsilon in (0.02, 0.05, 0.2, 1.0, 10.0)}
+    assert names == {0.02: "portraits", 0.05: "portraits", 0.2: "portraits", 1.0: "faces", 10.0: "faces"}
+    assert [facts(epsilon).portraits_suffice for epsilon in names] == [True, False, False, False, False]
     assert starter_for(facts(0.2, num=100_000)).name == "faces"
-    of_people = facts(1.0, per_person=9.0)  # has the noise of a person
+    of_people = facts(1.0, per_person=30.0)  # has the noise of a person
     assert (starter_for(of_people).name, of_people.portraits_suffice) == ("portraits", True)
+    few = facts(0.2, public=299)  # of which no principal components are taken: a law
+    assert (starter_for(few).name, few.portraits_suffice) == ("faces", True)
+    assert not facts(1.0, public=299).portraits_suffice
     assert starter_for(facts(0.2, portraits=False)).name == "faces"
     assert starter_for(facts(0.2, aligned=False)).name == "photos"
-    assert not any(facts(0.05, **{name: False}).portraits_suffice for name in ("portraits", "aligned"))
+    assert not any(facts(0.02, **{name: False}).portraits_suffice for name in ("portraits", "aligned"))
     assert starter_for(facts(10.0), "traits").table["method"] == {"name": "traits"}
     assert not has_template("traits", facts(10.0, portraits=False))
 
