@@ -344,7 +344,7 @@ def _public_pictures(facts: Facts, source: str, template: str) -> list[str]:
         return []
     if facts.portraits_suffice:
         return [
-            f"At epsilon {facts.epsilon:g} so few photos added nothing to portraits where it was measured: train on "
+            f"At epsilon {facts.epsilon:g} so few photos were not shown to add anything to portraits: train on "
             "portraits alone, which read no photo and cost no budget, or raise epsilon."
         ]
     if template == "photos" and not (facts.aligned or facts.handwriting or facts.public_suffice):
