@@ -99,12 +99,22 @@ def routes(gradients: dict[str, LayerGradient], turns: int) -> dict[str, float]:
             np.matmul(left.numpy(), right.numpy(), out=out.numpy())
             for (left, right), out in zip(pairs, outs, strict=True)
         ],
-        "oneDNN, grouped convolution": lambda: [grouped(call) for call in calls if isinstance(call, ConvolutionCall)],
+        "oneDNN, grouped convolution": lambda: grouped_all(calls),
+        "grouped convolution, torch.backends.mkldnn off": lambda: grouped_all(calls, onednn=False),
         "all records in one product": lambda: [
             torch.mm(left.movedim(1, 0).flatten(1), right.flatten(0, 1)) for left, right in pairs
         ],
     }
     return least(contenders, turns)
+
+
+def grouped_all(calls: Sequence[object], *, onednn: bool = True) -> list[Tensor]:
+    """Return `grouped` of all convolutions, by oneDNN or by PyTorch's own kernel."""
+    before = torch.backends.mkldnn.set_flags(_enabled=onednn)[0]  # `flags` warns on builds without an Intel GPU
+    try:
+        return [grouped(call) for call in calls if isinstance(call, ConvolutionCall)]
+    finally:
+        torch.backends.mkldnn.set_flags(_enabled=before)
 
 
 def grouped(call: ConvolutionCall) -> Tensor:
