@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from torch import Tensor
 
 from idpgan.data.annotations import Annotations
@@ -72,11 +70,9 @@ def artifact(
     if generator.config.moved:
         if generator.config.draws_own:
             public = move.drawn_public(generator.config, run.data, generator.image_shape, generator.classes, seed)
-        if public is None or noise is None:
-            raise RuntimeError("public images are moved onto a law whose noise is known, and one of both is missing.")
-        generator = move.move(
-            cast(GaussianGenerator, generator), public, noise, template, seed=seed, annotations=annotations
-        )
+        if public is None or noise is None or not isinstance(generator, GaussianGenerator):
+            raise RuntimeError("public images are moved onto a normal law whose noise is known, and one is missing.")
+        generator = move.move(generator, public, noise, template, seed=seed, annotations=annotations)
     if teacher is not None and candidates is not None:
         generator = generator.taught_by(teacher, candidates)
     return GeneratorArtifact(generator, config.samples)
