@@ -7,8 +7,9 @@ FACES is a folder that `idpgan prepare --align eyes` made, with the columns pers
 one judges. Each CNN is scored on both, and the scores on the last are written to sealed.jsonl, to be read once.
 
 Rows: "even" (the floor: portraits drawn near even parents, as method traits draws, and no private image is read),
-"traits:EPSILON" (configs/faces-aligned-traits.toml), "law:EPSILON" (what `idpgan init` proposes beside portraits:
-registered, a teacher, half of the images drawn by the law and half portraits moved onto it),
+"traits:EPSILON" (configs/faces-aligned-traits.toml), "person:EPSILON" (the same, unit one person),
+"law:EPSILON" (what `idpgan init` proposes beside portraits: registered, a teacher, half of the images drawn by the law
+and half portraits moved onto it),
 "both:EPSILON" (of one budget: traits with 5 % of it, squared, and their portraits moved onto the law of the rest),
 "moved:EPSILON" (the same, moved portraits alone), "real".
 6,000 images of each row teach; pictures of a release are taken as they lie in it. What is there is kept.
@@ -23,6 +24,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import time
 from pathlib import Path
 
@@ -47,8 +49,10 @@ STEP = 0.06  # of synthesis.traits
 RIDGE = 1e-2  # of the linear judge, per image
 
 
-def released(epsilon: float, seed: int, private: Images, root: Path) -> Images:
+def released(epsilon: float, seed: int, private: Images, root: Path, unit: str = "image") -> Images:
     """Return the pictures of a release of method traits, `people.NUM` in all."""
+    num = len(private.identities.unique())
+    of_person = {"most_per_person": math.ceil(len(private) / num)} if unit == "person" else {}  # as `idpgan init` does
     declared = {"name": "folder", "root": ".", "num_images": len(private), "image_size": private.image_shape[1]}
     declared |= {"channels": private.image_shape[0], "classes": [*people.CLASSES], "label": ["expression"]}
     declared |= {"public_root": str(root), "public_disjoint": True}
@@ -57,12 +61,15 @@ def released(epsilon: float, seed: int, private: Images, root: Path) -> Images:
         "data": declared,
         "model": {"generator": "pictures", "codes": people.NUM // 2},
         "method": {"name": "traits"},
-        "privacy": {"epsilon": epsilon, "delta": DELTA},
+        "privacy": {"epsilon": epsilon, "delta": DELTA, "unit": unit, **of_person},
         "training": {"seed": seed},
     }
-    pool = alone(root, private)
-    nobody, private = private.select(torch.arange(0)), dataclasses.replace(private, identities=None)
-    method = train_on(build_config(table, "the row"), Split(pool, private, nobody, nobody))
+    if of_person:
+        declared |= {"num_people": num, "split_by": "identity"}
+    else:
+        private = dataclasses.replace(private, identities=None)
+    nobody = private.select(torch.arange(0))
+    method = train_on(build_config(table, "the row"), Split(alone(root, private), private, nobody, nobody))
     return mixed(method.artifact(method.plan.config.release).generator.pictures, seed)
 
 
@@ -102,8 +109,8 @@ def images_of(row: str, seed: int, private: Images, root: Path, out: Path) -> Im
         images = people.mixed_up(private, people.NUM)
     elif what == "even":
         images = even(seed, private, root)
-    elif what == "traits":
-        images = released(float(given), seed, private, root)
+    elif what in ("traits", "person"):
+        images = released(float(given), seed, private, root, "person" if what == "person" else "image")
     else:
         epsilon, public = float(given), alone(root, private)
         if what != "law":
@@ -171,9 +178,11 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", type=int, default=[0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1], help="of judges")
     parser.add_argument("--fidelity", action="store_true", help="how the sets look, too")
+    parser.add_argument("--tinted", action="store_true", help="grey photos in RGB get the colors of skin")
     asked = parser.parse_args()
     (asked.out / "laws").mkdir(parents=True, exist_ok=True)
     photos = people.faces(asked.data_root)
+    photos = people.tinted(photos) if asked.tinted else photos
     private = people.of_group(photos, *sorted(set(range(people.GROUPS)) - {people.CHOOSE, people.JUDGE}))
     chosen = {"choose": people.CHOOSE, "judge": people.JUDGE}
     groups = {name: people.of_group(photos, group) for name, group in chosen.items()}
@@ -195,7 +204,8 @@ def main() -> None:
                 if any(cell.items() <= other.items() for other in done):
                     continue
                 started, images = time.process_time(), images_of(row, number, private, asked.portraits, asked.out)
-                drawn, right = time.process_time(), people.told(images.select(torch.arange(people.NUM)), both, seed)
+                shown, judges = (people.in_grey(part) if asked.tinted else part for part in (images, both))
+                drawn, right = time.process_time(), people.told(shown.select(torch.arange(people.NUM)), judges, seed)
                 scores = right.split([len(part) for part in groups.values()])
                 took = {"drawn_s": round(drawn - started), "judged_s": round(time.process_time() - drawn)}
                 for name, score in zip(groups, scores, strict=True):
