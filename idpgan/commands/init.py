@@ -201,6 +201,12 @@ def _check_method(method: str, facts: Facts) -> None:
             f"--method {method} learns classes, and the images have none. Name the column that makes them (--label "
             "COLUMN), or prepare the folder again with a table of labels or --folders label."
         )
+    if method == "traits":
+        raise InputError(
+            "--method traits asks faces whose eyes are in place, beside portraits of nobody: idpgan prepare PHOTOS "
+            "FACES --size 48 --align eyes && idpgan people portraits --num 6000 --size 48, then idpgan init FACES "
+            "--base portraits --method traits."
+        )
     begun = [name for name in config_names() if load_table(Path(name))["method"]["name"] == method]
     other = CLASSIFIER if METHODS[method].family == "classifier" else BEST
     raise InputError(

@@ -246,6 +246,7 @@ def test_a_classifier_without_a_template_or_classes_is_refused_with_the_way(run,
     assert "--label COLUMN" in err
     assert "reads no public image" in run("init", "digits", "--method", "scattering-linear", "--base", flat)[2]
     assert "--method scattering-linear" in run("init", "digits", "--method", "dp-sgd")[2]
+    assert "idpgan people portraits" in run("init", flat, "--method", "traits")[2]
 
 
 def test_photos_and_handwriting_begin_with_other_generators():
@@ -320,7 +321,7 @@ def test_a_config_of_the_package_is_repeated_with_its_comments():
     assert tomllib.loads(template.text) == template.table
     assert template.text.startswith("#")
     assert template.notes == (
-        "gaussian took 7 seconds on one core for 7,620 faces of 48 x 48, 4 minutes with a teacher "
+        "gaussian took 7 seconds on one core for 7,620 faces of 48 x 48, 100 seconds with a teacher "
         "(docs/guide/which-method.md); train shows the time left.",
     )
     for options in ({"method": "gaussian"}, {"data_root": Path("x")}, {"epsilon": 1.0}):
