@@ -1,25 +1,27 @@
-r"""Traits: portraits of nobody, with the traits that one noisy sum a class of the private photos asks for.
+r"""Traits: portraits of nobody, with the traits, the light and the sharpness that one noisy sum a class asks for.
 
-Simulated moments (McFadden 1989), released once. The only private read is the sum of ``v(x)`` (a count, and 150 numbers
-of how edges lie in x, norm at most 1: `models.orientations`) over the photos of each class, plus rounded Gaussian noise
-on everything at once (`privacy.sums.CellSums`, where the rest of the proof is). What follows is post-processing:
+Simulated moments (McFadden 1989), released once. The only private read is the sum of ``v(x)`` (a count, and 658 numbers
+of how edges and light lie in x and how sharp it is, norm at most 1: `models.questions`) over the photos of each class,
+plus rounded Gaussian noise on everything at once (`privacy.sums.CellSums`, where the rest of the proof is). What
+follows is post-processing:
 
-- Portraits get weights ``exp(lambda . s)``, the nearest to even ones whose mean of s comes near the released one m.
-  With K the class's portraits, lambda minimizes the convex
+- Portraits get weights ``exp(lambda . s)``, the nearest to even ones whose mean of s, the numbers of edges, comes near
+  the released one m. With K the class's portraits, lambda minimizes the convex
 
       log(mean over K of exp(lambda . s)) - lambda . m + ridge / 2 |lambda|^2.
 
   The ridge is the known variance of the noise and a constant for what photos show and no portrait can: without it a few
   portraits would carry all weight.
-- Portraits with traits near those of parents, which are drawn by these weights, are drawn anew, and are
-  all that the release holds: a picture is clean whatever epsilon is, and has nothing of the noise in any pixel.
+- Portraits with traits near those of parents, which are drawn by these weights, are drawn anew.
+- They get the mean light of their class's photos, and the mean sharpness of all photos, as far as these stand above the
+  known noise (`photographed`). They are all that the release holds: clean pictures, whatever epsilon is.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,15 +34,16 @@ from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.config import key
 from idpgan.data.annotations import MASKS, Annotations
 from idpgan.data.config import DataConfig
-from idpgan.data.images import Images
+from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.data.load import Split
 from idpgan.device import check_memory
 from idpgan.errors import ConfigError
+from idpgan.models.camera import lit, sharpened
 from idpgan.models.checkpoint import build_generator
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import torch_seed
-from idpgan.models.orientations import OrientationStatistics, refuse_few
 from idpgan.models.pictures import Asked, PicturesGenerator
+from idpgan.models.questions import Answers, Questions, refuse_few
 from idpgan.portraits import Traits
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
@@ -59,6 +62,7 @@ _NEWTON, _FLAT = 100, 1e-12  # steps of Newton's method at most; decrease of the
 _STEP = 0.06  # of the numbers behind the traits of a portrait that is drawn anew near another
 _PARENTS, _DRAWN = 31, 32  # streams of training.seed
 _TOLD, _CLEAR, _MOST = 2.0, 3.0, 6  # standard errors, of noise and of weights on few portraits, of a trait named
+_AT_ONCE = 500  # pictures
 _MAP = "map."  # of the names of what is released
 
 
@@ -85,7 +89,7 @@ class Plan(RunPlan):
     def sums(self) -> CellSums:
         """The release, with the least noise that keeps to [privacy]."""
         terms = released_once.terms(self.config.privacy)
-        return CellSums.calibrated(self.rows, OrientationStatistics.dimensions, "gaussian", **terms)
+        return CellSums.calibrated(self.rows, Questions.dimensions, "gaussian", **terms)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -99,11 +103,11 @@ class Plan(RunPlan):
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what was released, and where its noise came from."""
-        return f"one release of noisy sums of orientations; noise: {sources[0].name}"
+        return f"one release of noisy sums of edges, light and sharpness; noise: {sources[0].name}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the portraits, and what they fix."""
-        fixed = "the portraits, and the vector of an image: its basis, center, scale and radius are theirs"
+        fixed = "the portraits, and the vector of an image: its bases, centers and radii are theirs"
         return (f"{fixed}, fixed before any private image", *released_once.capped(self.config))
 
     def check(self) -> None:
@@ -132,7 +136,7 @@ class Method(ReleasedOnce):
 
     Attributes:
         generator: Black pictures until `artifact` has drawn them.
-        statistics: Maps an image to its vector; None before `prepare`.
+        questions: Map an image to its vector; None before `prepare`.
 
     Raises:
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
@@ -140,7 +144,7 @@ class Method(ReleasedOnce):
 
     plan: Plan
     generator: PicturesGenerator
-    statistics: OrientationStatistics | None = None
+    questions: Questions | None = None
     _is_drawn = False
 
     def _set_up(self, split: Split) -> None:
@@ -155,28 +159,28 @@ class Method(ReleasedOnce):
         if self.ledger.released_digest is None:
             images, traits = self._portraits
             rows_of(traits, self._run.data, self.generator.classes)  # refuses classes that no portrait shows
-            self.statistics = OrientationStatistics.learn(images).to(self.device)
+            self.questions = Questions.learn(images).to(self.device)
         super().prepare()
 
     def _release(self) -> dict[str, Tensor]:
         """Sum the vectors of the private images."""
         private, cap = self._take_private(), released_once.cap_of(self._run.privacy)
-        if self.statistics is None:
+        if self.questions is None:
             raise RuntimeError("what maps the images is fixed before they are read.")
         vectors = functools.partial(
-            private_moments, private, self.statistics, conditional=bool(self.generator.num_classes), cap=cap
+            private_moments, private, self.questions, conditional=bool(self.generator.num_classes), cap=cap
         )
-        fixed, num = list(self.statistics.state_dict().values()), len(private)
+        fixed, num = list(self.questions.state_dict().values()), len(private)
         sums = self.kept.released(self.plan.sums, vectors, num, self.noise, fixed=fixed, progress=self.progress)
-        return {"sums": sums} | {_MAP + name: value for name, value in self.statistics.state_dict().items()}
+        return {"sums": sums} | {_MAP + name: value for name, value in self.questions.state_dict().items()}
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
         super()._take_released(released)
         if released:
             learned = {name.removeprefix(_MAP): value for name, value in released.items() if name.startswith(_MAP)}
-            self.statistics = OrientationStatistics()
-            self.statistics.load_state_dict(learned)
-            self.statistics.to(self.device)
+            self.questions = Questions()
+            self.questions.load_state_dict(learned)
+            self.questions.to(self.device)
 
     @functools.cached_property
     def _portraits(self) -> tuple[Tensor, Traits]:
@@ -186,30 +190,32 @@ class Method(ReleasedOnce):
 
     def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
         """Return the portraits that are drawn by what was released."""
-        if not self._is_drawn and self.statistics is not None:
-            self._draw(self.statistics)
+        if not self._is_drawn and self.questions is not None:
+            self._draw(self.questions)
             self._is_drawn = True
         return product.artifact(self.generator, self._run, config)
 
-    def _draw(self, statistics: OrientationStatistics) -> None:
+    def _draw(self, questions: Questions) -> None:
         """Put portraits into the generator, those of each class near parents that are weighted by its released mean."""
         (images, traits), num, seed = self._portraits, self._run.model.codes, self._run.training.seed
-        sums, std = self._released["sums"], self.plan.sums.noise_std
-        (mean, noise), (counts, off) = statistics.means(sums, std), statistics.counts(sums, std)
-        s, members = statistics.statistics(images), rows_of(traits, self._run.data, self.generator.classes)
+        answers = questions.answers(self._released["sums"], self.plan.sums.noise_std)
+        s, members = questions.of("edges", images), rows_of(traits, self._run.data, self.generator.classes)
         rng = torch.Generator().manual_seed(torch_seed(seed, _PARENTS))
         parents, told = [], []
         for row, own in enumerate(members):
-            ridge = float(noise[row]) ** 2 + _OUTSIDE
-            weights = tilted(s[own], mean[row], ridge)
+            mean, noise = answers.means["edges"][row], float(answers.noise["edges"][row])
+            ridge = noise**2 + _OUTSIDE
+            weights = tilted(s[own], mean, ridge)
             parents.append(own[torch.multinomial(weights, num, replacement=True, generator=rng)])
-            moved = moves({name: column[own] for name, column in traits.items()}, s[own], weights, ridge, noise[row])
-            told.append(Asked(images=float(counts[row].round()), images_std=round(off, 1), traits=moved))
+            moved = moves({name: column[own] for name, column in traits.items()}, s[own], weights, ridge, noise)
+            told.append(
+                Asked(images=float(answers.counts[row].round()), images_std=round(answers.off, 1), traits=moved)
+            )
         chosen = {name: column[torch.cat(parents)] for name, column in traits.items()}
         channels, side, _ = self.generator.image_shape
         near, drawn = portraits.near(chosen, _STEP, rng), torch_seed(seed, _DRAWN)
         images = portraits.draw(near, side, channels, drawn, device=self.device, progress=self.progress)
-        self.generator.pictures.copy_(images.view(self.generator.pictures.shape))
+        self.generator.pictures.copy_(photographed(images.view(self.generator.pictures.shape), questions, answers))
         self.generator.asked = tuple(told)
         if (self._root / MASKS).is_file():
             there = (part.unflatten(0, (-1, num)) for part in portraits.place(near, side, drawn))
@@ -217,13 +223,13 @@ class Method(ReleasedOnce):
 
     @property
     def released_sums(self) -> ReleasedSums | None:
-        """The sums of orientations, one row a class; None where none were released."""
-        statistics = self.statistics
-        if "sums" not in self._released or statistics is None:
+        """The sums, one row a class; None where none were released."""
+        questions = self.questions
+        if "sums" not in self._released or questions is None:
             return None
 
         def vectors(images: Images) -> tuple[Tensor, Tensor]:
-            batches = private_moments(images, statistics, conditional=bool(self.generator.num_classes), cap=None)
+            batches = private_moments(images, questions, conditional=bool(self.generator.num_classes), cap=None)
             of_images, rows, _ = zip(*batches, strict=True)
             return torch.cat(of_images), torch.cat(rows)
 
@@ -294,7 +300,7 @@ def tilted(s: Tensor, mean: Tensor, ridge: float) -> Tensor:
     return torch.softmax(s @ dual, 0)
 
 
-def moves(traits: Traits, s: Tensor, weights: Tensor, ridge: float, noise: Tensor) -> dict[str, list[float]]:
+def moves(traits: Traits, s: Tensor, weights: Tensor, ridge: float, noise: float) -> dict[str, list[float]]:
     r"""Return the traits that weights move most: name -> mean before and after, and the noise on the latter.
 
     Noise e on the released mean moves a weighted mean of a trait t, to first order, by
@@ -306,18 +312,46 @@ def moves(traits: Traits, s: Tensor, weights: Tensor, ridge: float, noise: Tenso
         traits: Of N portraits.
         s: (N, k) float64.
         weights: (N,), of `tilted` with this ridge.
-        noise: Standard deviation on each number of the mean, 1 number.
+        noise: Standard deviation on each number of the mean.
     """
     columns = torch.stack(list(traits.values()), 1).double()
     before, after, spread = columns.mean(0), weights @ columns, columns.std(0).clamp(min=1e-6)
     centered = s - weights @ s
     curvature = (centered * weights[:, None]).T @ centered + ridge * torch.eye(s.shape[1]).to(s)
     slopes = torch.linalg.solve(curvature, (centered * weights[:, None]).T @ (columns - after))
-    stds, moved = float(noise) * slopes.norm(dim=0), (after - before).abs()
+    stds, moved = noise * slopes.norm(dim=0), (after - before).abs()
     clear = (moved > _TOLD * stds) & (moved > _CLEAR * weights.norm() * spread)
     order = [i for i in (moved / spread).argsort(descending=True).tolist() if clear[i]][:_MOST]
     names = list(traits)
     return {names[i]: [round(float(one[i]), 3) for one in (before, after, stds)] for i in order}
+
+
+def photographed(pictures: Tensor, questions: Questions, answers: Answers) -> Tensor:
+    """Return pictures (rows, N, C, H, W), uint8, with the light of the photos of each row, and their sharpness.
+
+    Only what stands above the noise changes (`above_noise`). All rows get one sharpness, so that none tells a class.
+    """
+    shown = []
+    for own, mean, noise in zip(pictures, answers.means["light"], answers.noise["light"], strict=True):
+        change = above_noise(mean - questions.of("light", own).mean(0), noise)
+        shown.append(_changed(own, lit, questions.light.back(change)))
+    share = answers.counts.clamp(min=1) / answers.counts.clamp(min=1).sum()
+    drawn = torch.stack([questions.of("sharpness", own).mean(0) for own in shown])
+    noise = (share.square() @ answers.noise["sharpness"].square()).sqrt()
+    change = questions.sharpness.back(above_noise(share @ (answers.means["sharpness"] - drawn), noise))
+    return torch.stack([_changed(own, sharpened, change) for own in shown])
+
+
+def _changed(pictures: Tensor, how: Callable[[Tensor, Tensor], Tensor], change: Tensor) -> Tensor:
+    return torch.cat([to_uint8(how(to_float(part), change.to(part.device))) for part in pictures.split(_AT_ONCE)])
+
+
+def above_noise(difference: Tensor, noise: Tensor) -> Tensor:
+    """Return differences, each shrunk by what noise of a known standard deviation adds to its square; 0 at the least.
+
+    The positive part of James and Stein's rule, number by number.
+    """
+    return difference * (1 - noise.square() / difference.square()).clamp(min=0)
 
 
 # The audit: the sums of a small release, or those of a run -----------------------------------------------------------
@@ -325,7 +359,7 @@ def moves(traits: Traits, s: Tensor, weights: Tensor, ridge: float, noise: Tenso
 
 def _audit(request: Request) -> AuditCase:
     terms = sums_audit.terms_of(request)
-    released = CellSums.calibrated(sums_audit.CLASSES, OrientationStatistics.dimensions, "gaussian", **terms)
+    released = CellSums.calibrated(sums_audit.CLASSES, Questions.dimensions, "gaussian", **terms)
     return sums_audit.sums_case("traits", released, request)
 
 

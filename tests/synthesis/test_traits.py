@@ -20,7 +20,7 @@ from idpgan.data.load import load
 from idpgan.errors import ConfigError, InputError
 from idpgan.kinds import verify
 from idpgan.models.checkpoint import build_described
-from idpgan.models.orientations import OrientationStatistics
+from idpgan.models.questions import Questions
 from idpgan.origin import with_releases
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
@@ -73,7 +73,7 @@ def enlarged(folder, root, side):
 @pytest.fixture(scope="module")
 def learned(folders):
     images, traits = portraits.read(folders[0], (1, SIDE, SIDE))
-    return OrientationStatistics.learn(images), images, traits
+    return Questions.learn(images), images, traits
 
 
 def config(folders, **sections):
@@ -106,7 +106,7 @@ def test_no_image_has_a_vector_longer_than_1_and_some_nearly_reach_it(learned):
                      -torch.ones(1, 1, SIDE, SIDE), to_float(images)])  # fmt: skip
     odd[1::7] = odd[1::7].sign()
     vectors = statistics(odd)
-    assert vectors.shape == (len(odd), OrientationStatistics.dimensions)
+    assert vectors.shape == (len(odd), Questions.dimensions)
     assert vectors.dtype == torch.float64
     lengths = vectors.norm(dim=1)
     assert 0.999 < float(lengths.max()) <= 1 + 1e-12
@@ -119,7 +119,7 @@ def test_one_record_moves_the_sums_by_at_most_what_is_charged(learned, unit, rel
     """Brute force: each record is zeroed out, or becomes an outlier of another class; one nearly reaches the bound."""
     statistics, images, _ = learned
     most = 2 if unit is Unit.PERSON else 1
-    sums = CellSums(2, OrientationStatistics.dimensions, "gaussian", 1.0, unit, relation, most_per_unit=most)
+    sums = CellSums(2, Questions.dimensions, "gaussian", 1.0, unit, relation, most_per_unit=most)
     rng = torch.Generator().manual_seed(5)
     pictures = torch.cat([images[:6], (torch.rand(2, 1, SIDE, SIDE, generator=rng) < 0.5).to(torch.uint8) * 255])
     people, labels = torch.arange(8) // 2, torch.tensor([0, 1, 0, 1, 0, 0, 1, 1])
@@ -146,12 +146,12 @@ def test_one_record_moves_the_sums_by_at_most_what_is_charged(learned, unit, rel
 
 def test_what_is_learned_is_of_the_portraits_alone_and_too_few_are_refused(learned):
     statistics, images, _ = learned
-    again = OrientationStatistics.learn(images)
+    again = Questions.learn(images)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in statistics.state_dict().items())
-    mean = statistics.statistics(images).mean(0)  # of the standard deviations of portraits
+    mean = statistics.of("edges", images).mean(0)  # of the standard deviations of portraits
     assert float(mean.norm()) < 0.5
     with pytest.raises(InputError, match="299 portraits are too few"):
-        OrientationStatistics.learn(images[:299])
+        Questions.learn(images[:299])
 
 
 def test_edges_and_not_the_light_make_the_vector(learned):
@@ -434,7 +434,7 @@ def test_a_folder_without_traits_is_refused(folders, tmp_path):
 
 
 def test_noise_of_a_fixed_seed_gives_the_same_sums(folders, learned):
-    sums = CellSums.calibrated(1, OrientationStatistics.dimensions, "gaussian", epsilon=1.0, delta=1e-5,
+    sums = CellSums.calibrated(1, Questions.dimensions, "gaussian", epsilon=1.0, delta=1e-5,
                                unit=Unit.IMAGE, relation=Relation.ZERO_OUT)  # fmt: skip
     batch = [(learned[0](to_float(learned[1][:10])), torch.zeros(10, dtype=torch.int64), None)]
     first, second = (sums.release(batch, Noise.fixed(seed)) for seed in (1, 2))
