@@ -63,6 +63,7 @@ _STEP = 0.06  # of the numbers behind the traits of a portrait that is drawn ane
 _PARENTS, _DRAWN = 31, 32  # streams of training.seed
 _TOLD, _CLEAR, _MOST = 2.0, 3.0, 6  # standard errors, of noise and of weights on few portraits, of a trait named
 _AT_ONCE = 500  # pictures
+_ROUNDS = 3  # of gains: neighboring sub-bands overlap, and one leaves a third of the difference
 _MAP = "map."  # of the names of what is released
 
 
@@ -336,10 +337,17 @@ def photographed(pictures: Tensor, questions: Questions, answers: Answers) -> Te
         change = above_noise(mean - questions.of("light", own).mean(0), noise)
         shown.append(_changed(own, lit, questions.light.back(change)))
     share = answers.counts.clamp(min=1) / answers.counts.clamp(min=1).sum()
-    drawn = torch.stack([questions.of("sharpness", own).mean(0) for own in shown])
+
+    def of_all(shown: list[Tensor]) -> Tensor:
+        return share @ torch.stack([questions.of("sharpness", own).mean(0) for own in shown])
+
     noise = (share.square() @ answers.noise["sharpness"].square()).sqrt()
-    change = questions.sharpness.back(above_noise(share @ (answers.means["sharpness"] - drawn), noise))
-    return torch.stack([_changed(own, sharpened, change) for own in shown])
+    asked = of_all(shown) + above_noise(share @ answers.means["sharpness"] - of_all(shown), noise)
+    change, found = torch.zeros_like(asked), shown
+    for _ in range(_ROUNDS):
+        change = change + questions.sharpness.back(asked - of_all(found))
+        found = [_changed(own, sharpened, change) for own in shown]
+    return torch.stack(found)
 
 
 def _changed(pictures: Tensor, how: Callable[[Tensor, Tensor], Tensor], change: Tensor) -> Tensor:
