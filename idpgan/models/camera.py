@@ -1,8 +1,9 @@
 """How light lies on pictures, and how sharp they are place by place: numbers of an image, and pictures that get others.
 
-`light` is the lowest frequencies of an image, `sharpness` the logarithm of the energy of its sub-bands in 3 x 3 cells.
-Sub-bands add up to the image, so that a gain for each is a picture again (Heeger and Bergen, "Pyramid-based texture
-analysis/synthesis", 1995; the filter is the cubic spline of Starck, Murtagh and Fadili's undecimated wavelets, 2007).
+Both are of the brightness alone: colors stay as they are. `light` is the lowest frequencies of an image, `sharpness`
+the logarithms of the energies of its sub-bands in 3 x 3 cells. Sub-bands add up to the image, so that a gain for each
+makes a picture again (Heeger and Bergen, "Pyramid-based texture analysis/synthesis", 1995; the filter is the cubic
+spline of Starck, Fadili and Murtagh, "The undecimated wavelet decomposition and its reconstruction", 2007).
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _MOST = math.log(4.0)  # of a gain
 
 
 def light(images: Tensor) -> Tensor:
-    """Return the `LIGHT` lowest frequencies of images (B, C, H, W), float64 (B, LIGHT)."""
-    return images.flatten(1).double() @ _frequencies(tuple(images.shape[1:])).to(images.device)
+    """Return the lowest frequencies of the brightness of images (B, C, H, W), float64 (B, LIGHT)."""
+    return images.mean(1).flatten(1).double() @ _frequencies(*images.shape[2:]).to(images.device)
 
 
 def lit(images: Tensor, change: Tensor) -> Tensor:
-    """Return images whose frequencies have changed by (LIGHT,), in the shape and on the range that they had."""
-    added = _frequencies(tuple(images.shape[1:])).to(images.device) @ change.double()
-    return images + added.view(images.shape[1:]).to(images)
+    """Return images (B, C, H, W) whose frequencies have changed by (LIGHT,), in all channels alike."""
+    added = _frequencies(*images.shape[2:]).to(images.device) @ change.double()
+    return images + added.view(images.shape[2:]).to(images)
 
 
 def sharpness(images: Tensor) -> Tensor:
@@ -75,5 +76,5 @@ def _smooth(images: Tensor, step: int, axis: int) -> Tensor:
 
 
 @functools.lru_cache(maxsize=1)
-def _frequencies(image_shape: tuple[int, ...]) -> Tensor:
-    return low_spectrum(image_shape, LIGHT).basis
+def _frequencies(height: int, width: int) -> Tensor:
+    return low_spectrum((1, height, width), LIGHT).basis
