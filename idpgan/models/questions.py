@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Self, cast
 
 import torch
@@ -20,8 +20,9 @@ _QUANTILE = 0.9  # of the portraits' lengths: the radius
 _AT_ONCE = 500
 FEWEST = 2 * _EDGES  # portraits: fewer do not fix so many directions
 SHARES = {"edges": 0.3, "light": 0.6, "sharpness": 0.1}  # of the squared norm that the count leaves
-_ASKED: dict[str, Callable[[Tensor], Tensor]] = {"edges": orientations, "light": light, "sharpness": sharpness}
+_OF: dict[str, Callable[[Tensor], Tensor]] = {"edges": orientations, "light": light, "sharpness": sharpness}
 SIZES = {"edges": (ORIENTATIONS, _EDGES), "light": (LIGHT, LIGHT), "sharpness": (SHARPNESS, SHARPNESS)}
+ALL = tuple(SIZES)
 
 
 def refuse_few(num: int) -> None:
@@ -110,40 +111,43 @@ class Questions(nn.Module):
     time. A null record adds v = 0, count included, so that zeroing out a record moves one sum by at most 1
     (`privacy.sums` has the rest: rounding, other relations, people).
 
+    Args:
+        asked: The questions, some of `ALL`.
+
     Attributes:
-        edges: `Question`, as light and sharpness.
+        dimensions: Length of v.
     """
 
     COUNT_SHARE = 0.05  # t: a count that is wrong by 2 % moves a mean by less than the noise on it
-    dimensions = 1 + sum(numbers for _, numbers in SIZES.values())
 
-    def __init__(self) -> None:
+    def __init__(self, asked: Sequence[str] = ALL) -> None:
         super().__init__()
-        self.edges, self.light, self.sharpness = (Question(*size) for size in SIZES.values())
+        self.asked = tuple(asked)
+        self.dimensions = 1 + sum(SIZES[name][1] for name in asked)
+        for name in asked:
+            self.add_module(name, Question(*SIZES[name]))
 
-    @classmethod
-    def learn(cls, images: Tensor) -> Self:
+    def learn(self, images: Tensor) -> Self:
         """Take all constants from portraits, uint8 (N, C, H, W).
 
         Raises:
             InputError: If there are too few.
         """
         refuse_few(len(images))
-        made = cls()
-        for name, of in _ASKED.items():
-            numbers = torch.cat([of(to_float(part)).double() for part in images.split(_AT_ONCE)])
-            made._question(name).learn(numbers)
-        return made
+        for name in self.asked:
+            numbers = torch.cat([_OF[name](to_float(part)).double() for part in images.split(_AT_ONCE)])
+            self.question(name).learn(numbers)
+        return self
 
     def forward(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return v of images (B, C, H, W) in [-1, 1], (B, `dimensions`) float64 of norm at most 1; rows: of no use."""
-        parts = [self._scale(name) * self._of(name, images) for name in SIZES]
+        parts = [self._scale(name) * self._of(name, images) for name in self.asked]
         count = parts[0].new_full((len(images), 1), math.sqrt(self.COUNT_SHARE))
         return torch.cat([count, *parts], 1)
 
     def of(self, name: str, images: Tensor) -> Tensor:
         """Return s of a question of images, uint8 (N, C, H, W), as float64 (N, k) on the CPU."""
-        device = self.edges.radius.device
+        device = self.question(name).radius.device
         return torch.cat([self._of(name, to_float(part.to(device))).cpu() for part in images.split(_AT_ONCE)])
 
     def answers(self, sums: Tensor, noise_std: float) -> Answers:
@@ -152,20 +156,22 @@ class Questions(nn.Module):
         Args:
             noise_std: Standard deviation of the noise on each number of them.
         """
-        counts, *parts = sums.split([1, *(numbers for _, numbers in SIZES.values())], 1)
+        counts, *parts = sums.split([1, *(SIZES[name][1] for name in self.asked)], 1)
         counts = counts / math.sqrt(self.COUNT_SHARE)
         means, noise = {}, {}
-        for name, part in zip(SIZES, parts, strict=True):
+        for name, part in zip(self.asked, parts, strict=True):
             scale = 1 / (self._scale(name) * counts.clamp(min=1))
-            means[name], noise[name] = self._question(name).shortened(part * scale), noise_std * scale
+            means[name], noise[name] = self.question(name).shortened(part * scale), noise_std * scale
         return Answers(counts[:, 0], noise_std / math.sqrt(self.COUNT_SHARE), means, noise)
 
     def _scale(self, name: str) -> float:
         """Return the factor of s in v."""
-        return math.sqrt((1 - self.COUNT_SHARE) * SHARES[name]) / float(self._question(name).radius)
+        share = SHARES[name] / sum(SHARES[one] for one in self.asked)
+        return math.sqrt((1 - self.COUNT_SHARE) * share) / float(self.question(name).radius)
 
     def _of(self, name: str, images: Tensor) -> Tensor:
-        return self._question(name)(_ASKED[name](images))
+        return self.question(name)(_OF[name](images))
 
-    def _question(self, name: str) -> Question:
+    def question(self, name: str) -> Question:
+        """Return the constants of a question."""
         return cast(Question, self.get_submodule(name))

@@ -22,29 +22,24 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
-from idpgan import portraits
 from idpgan.audit.cases import AuditCase, asked_of
 from idpgan.audit.entry import Entry, Request, RunFacts
 from idpgan.config import key
-from idpgan.data.annotations import MASKS, Annotations
-from idpgan.data.config import DataConfig
+from idpgan.data.annotations import Annotations
 from idpgan.data.images import Images, to_float, to_uint8
 from idpgan.data.load import Split
 from idpgan.device import check_memory
-from idpgan.errors import ConfigError
 from idpgan.models.camera import lit, sharpened
 from idpgan.models.checkpoint import build_generator
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import torch_seed
 from idpgan.models.pictures import Asked, PicturesGenerator
 from idpgan.models.questions import Answers, Questions, refuse_few
-from idpgan.portraits import Traits
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
@@ -53,13 +48,13 @@ from idpgan.private.released_once import ReleasedOnce
 from idpgan.release.generator import GeneratorArtifact
 from idpgan.synthesis import product, sums_audit
 from idpgan.synthesis.moments import private_moments
+from idpgan.synthesis.renderer import Portraits, Renderer, Traits, renderer_of
 from idpgan.training.config import DELTA_ABOVE_ZERO, ReleaseConfig, settings
 from idpgan.training.method import ReleasedSums
 from idpgan.training.plan import RunPlan, Signal
 
 _OUTSIDE = 1.0  # ridge for what photos show and no portrait can; near 0 some sixty portraits carry all weight
 _NEWTON, _FLAT = 100, 1e-12  # steps of Newton's method at most; decrease of the dual at which it ends
-_STEP = 0.06  # of the numbers behind the traits of a portrait that is drawn anew near another
 _PARENTS, _DRAWN = 31, 32  # streams of training.seed
 _TOLD, _CLEAR, _MOST = 2.0, 3.0, 6  # standard errors, of noise and of weights on few portraits, of a trait named
 _AT_ONCE = 500  # pictures
@@ -84,13 +79,21 @@ Settings = settings(
 class Plan(RunPlan):
     """What a run of traits costs: one release of sums, one cell a class."""
 
-    reads_public = True
+    @property
+    def reads_public(self) -> bool:  # type: ignore[override]  # it follows from the settings
+        """Whether portraits of a folder are looked at: a pen has its own digits."""
+        return isinstance(self.renderer, Portraits)
+
+    @functools.cached_property
+    def renderer(self) -> Renderer:
+        """What draws the pictures."""
+        return renderer_of(self.config.data, self.config.model, self.shape.image_shape)
 
     @functools.cached_property
     def sums(self) -> CellSums:
         """The release, with the least noise that keeps to [privacy]."""
         terms = released_once.terms(self.config.privacy)
-        return CellSums.calibrated(self.rows, Questions.dimensions, "gaussian", **terms)
+        return CellSums.calibrated(self.rows, Questions(self.renderer.asked).dimensions, "gaussian", **terms)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -104,29 +107,19 @@ class Plan(RunPlan):
 
     def reason(self, events: Sequence[Event], sources: Sequence[Source]) -> str:
         """Name what was released, and where its noise came from."""
-        return f"one release of noisy sums of edges, light and sharpness; noise: {sources[0].name}"
+        return f"one release of noisy sums of {', '.join(self.renderer.asked)}; noise: {sources[0].name}"
 
     def assumptions(self, sources: Sequence[Source]) -> tuple[str, ...]:
         """Name the portraits, and what they fix."""
-        fixed = "the portraits, and the vector of an image: its bases, centers and radii are theirs"
+        fixed = f"{self.renderer.what}, and the vector of an image: its bases, centers and radii are theirs"
         return (f"{fixed}, fixed before any private image", *released_once.capped(self.config))
 
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold or draw."""
-        data, (channels, height, width), model = self.config.data, self.shape.image_shape, self.config.model
-        least, most = portraits.SIZES
-        if data.public_root is None or not data.public_root.expanduser().is_dir():
-            raise ConfigError(
-                "method traits needs portraits with their traits: draw a folder (idpgan people PORTRAITS --num 12000 "
-                f"--size {height}{' --color' if channels == 3 else ''}) and name it as data.public_root."
-            )
-        if height != width or not least <= height <= most:
-            raise ConfigError(
-                f"method traits draws squares of {least} to {most} px, and the images are {height} x {width}. Bring "
-                "them to one (idpgan prepare PHOTOS NEW --size 48 --align eyes)."
-            )
-        refuse_few(self.shape.sizes.public)
-        portraits.sample(1)  # refuses where nothing can be drawn
+        self.renderer.check()
+        if self.reads_public:
+            refuse_few(self.shape.sizes.public)
+        model = self.config.model
         needed = model.codes * self.rows * math.prod(self.shape.image_shape)
         check_memory(2 * needed, f"model.codes = {model.codes:,}", "Lower it.")
         released_once.check_people(self)
@@ -153,14 +146,13 @@ class Method(ReleasedOnce):
         made = build_generator(self._run.model, split.image_shape, len(split.classes)).requires_grad_(False)
         self.generator = cast(PicturesGenerator, made).to(self.device).eval()
         self.generator.classes = split.classes if self.generator.num_classes else ()
-        self._root = (self._run.data.public_root or Path()).expanduser()  # `Plan.check` refuses a run without
 
     def prepare(self) -> None:
         """Fix what compares photos with portraits, then pay for the release and make it."""
         if self.ledger.released_digest is None:
-            images, traits = self._portraits
-            rows_of(traits, self._run.data, self.generator.classes)  # refuses classes that no portrait shows
-            self.questions = Questions.learn(images).to(self.device)
+            images, traits = self._pool
+            self.plan.renderer.rows_of(traits, self.generator.classes)  # refuses classes that no picture shows
+            self.questions = Questions(self.plan.renderer.asked).learn(images).to(self.device)
         super().prepare()
 
     def _release(self) -> dict[str, Tensor]:
@@ -179,13 +171,13 @@ class Method(ReleasedOnce):
         super()._take_released(released)
         if released:
             learned = {name.removeprefix(_MAP): value for name, value in released.items() if name.startswith(_MAP)}
-            self.questions = Questions()
+            self.questions = Questions(self.plan.renderer.asked)
             self.questions.load_state_dict(learned)
             self.questions.to(self.device)
 
     @functools.cached_property
-    def _portraits(self) -> tuple[Tensor, Traits]:
-        return portraits.read(self._root, self.generator.image_shape, self.progress)
+    def _pool(self) -> tuple[Tensor, Traits]:
+        return self.plan.renderer.pool(self.progress)
 
     # What follows is post-processing of the sums --------------------------------------------------------------------
 
@@ -197,30 +189,26 @@ class Method(ReleasedOnce):
         return product.artifact(self.generator, self._run, config)
 
     def _draw(self, questions: Questions) -> None:
-        """Put portraits into the generator, those of each class near parents that are weighted by its released mean."""
-        (images, traits), num, seed = self._portraits, self._run.model.codes, self._run.training.seed
-        answers = questions.answers(self._released["sums"], self.plan.sums.noise_std)
-        s, members = questions.of("edges", images), rows_of(traits, self._run.data, self.generator.classes)
-        rng = torch.Generator().manual_seed(torch_seed(seed, _PARENTS))
+        """Put pictures into the generator, those of each class near parents that are weighted by its released mean."""
+        (images, traits), num, seed = self._pool, self._run.model.codes, self._run.training.seed
+        renderer, answers = self.plan.renderer, questions.answers(self._released["sums"], self.plan.sums.noise_std)
+        s, rng = questions.of("edges", images), torch.Generator().manual_seed(torch_seed(seed, _PARENTS))
         parents, told = [], []
-        for row, own in enumerate(members):
-            mean, noise = answers.means["edges"][row], float(answers.noise["edges"][row])
+        for row, own in enumerate(renderer.rows_of(traits, self.generator.classes)):
+            noise, said = float(answers.noise["edges"][row]), renderer.told(traits)
             ridge = noise**2 + _OUTSIDE
-            weights = tilted(s[own], mean, ridge)
+            weights = tilted(s[own], answers.means["edges"][row], ridge)
             parents.append(own[torch.multinomial(weights, num, replacement=True, generator=rng)])
-            moved = moves({name: column[own] for name, column in traits.items()}, s[own], weights, ridge, noise)
+            moved = moves(chosen(said, own), s[own], weights, ridge, noise)
             told.append(
                 Asked(images=float(answers.counts[row].round()), images_std=round(answers.off, 1), traits=moved)
             )
-        chosen = {name: column[torch.cat(parents)] for name, column in traits.items()}
-        channels, side, _ = self.generator.image_shape
-        near, drawn = portraits.near(chosen, _STEP, rng), torch_seed(seed, _DRAWN)
-        images = portraits.draw(near, side, channels, drawn, device=self.device, progress=self.progress)
-        self.generator.pictures.copy_(photographed(images.view(self.generator.pictures.shape), questions, answers))
+        near, drawn = renderer.near(chosen(traits, torch.cat(parents)), rng), torch_seed(seed, _DRAWN)
+        pictures = renderer.draw(near, drawn, self.device, self.progress).view(self.generator.pictures.shape)
+        self.generator.pictures.copy_(photographed(pictures, questions, answers))
         self.generator.asked = tuple(told)
-        if (self._root / MASKS).is_file():
-            there = (part.unflatten(0, (-1, num)) for part in portraits.place(near, side, drawn))
-            self.generator.hold_annotations(Annotations(*there))
+        if places := renderer.placed(near, drawn):
+            self.generator.hold_annotations(Annotations(*(part.unflatten(0, (-1, num)) for part in places)))
 
     @property
     def released_sums(self) -> ReleasedSums | None:
@@ -237,40 +225,9 @@ class Method(ReleasedOnce):
         return ReleasedSums(self._released["sums"], self.plan.sums.noise_std, vectors)
 
 
-def rows_of(traits: Traits, data: DataConfig, classes: Sequence[str]) -> list[Tensor]:
-    """Return which portraits serve each class, int64; without classes, or where none says its look, all of them.
-
-    Raises:
-        ConfigError: If nothing says what a class looks like, or no portrait looks so.
-    """
-    everything = torch.arange(len(traits["smiling"]))
-    if not classes or data.looks == {}:
-        return [everything] * max(len(classes), 1)
-    if data.attributes:
-        bits = sum((traits[name].long() << place for place, name in enumerate(_known(data.attributes))), everything * 0)
-        found = [torch.nonzero(bits == row)[:, 0] for row in range(len(classes))]
-        looks: Sequence[str] = classes
-    else:
-        given = data.looks or {}
-        looks = [given.get(name, "") for name in data.classes or classes]
-        columns = [traits[name].bool() for name in _known([look.removeprefix("not ") for look in looks])]
-        found = [
-            torch.nonzero(column != look.startswith("not "))[:, 0] for look, column in zip(looks, columns, strict=True)
-        ]
-    for look, own in zip(looks, found, strict=True):
-        if not len(own):
-            raise ConfigError(f"none of the {len(everything):,} portraits is '{look}'. Draw more: idpgan people.")
-    return found
-
-
-def _known(names: Sequence[str]) -> Sequence[str]:
-    """Refuse a look that is no yes or no of portraits."""
-    for odd in set(names) - set(portraits.YES_OR_NO):
-        raise ConfigError(
-            f"'{odd}' is no look of portraits, which are {', '.join(portraits.YES_OR_NO)}. Say in data.public_labels "
-            'what each class looks like, for example {happy = "smiling", neutral = "not smiling"}; {}: all serve each.'
-        )
-    return names
+def chosen(traits: Traits, rows: Tensor) -> dict[str, Tensor]:
+    """Return the traits of some pictures."""
+    return {name: column[rows] for name, column in traits.items()}
 
 
 def tilted(s: Tensor, mean: Tensor, ridge: float) -> Tensor:
@@ -310,11 +267,13 @@ def moves(traits: Traits, s: Tensor, weights: Tensor, ridge: float, noise: float
     has nothing to do with s, ``sd(t) |weights|``; six at most.
 
     Args:
-        traits: Of N portraits.
+        traits: Of N portraits, one number each.
         s: (N, k) float64.
         weights: (N,), of `tilted` with this ridge.
         noise: Standard deviation on each number of the mean.
     """
+    if not traits:
+        return {}
     columns = torch.stack(list(traits.values()), 1).double()
     before, after, spread = columns.mean(0), weights @ columns, columns.std(0).clamp(min=1e-6)
     centered = s - weights @ s
@@ -332,10 +291,12 @@ def photographed(pictures: Tensor, questions: Questions, answers: Answers) -> Te
 
     Only what stands above the noise changes (`above_noise`). All rows get one sharpness, so that none tells a class.
     """
+    if not {"light", "sharpness"} <= {*questions.asked}:
+        return pictures
     shown = []
     for own, mean, noise in zip(pictures, answers.means["light"], answers.noise["light"], strict=True):
         change = above_noise(mean - questions.of("light", own).mean(0), noise)
-        shown.append(_changed(own, lit, questions.light.back(change)))
+        shown.append(_changed(own, lit, questions.question("light").back(change)))
     share = answers.counts.clamp(min=1) / answers.counts.clamp(min=1).sum()
 
     def of_all(shown: list[Tensor]) -> Tensor:
@@ -345,7 +306,7 @@ def photographed(pictures: Tensor, questions: Questions, answers: Answers) -> Te
     asked = of_all(shown) + above_noise(share @ answers.means["sharpness"] - of_all(shown), noise)
     change, found = torch.zeros_like(asked), shown
     for _ in range(_ROUNDS):
-        change = change + questions.sharpness.back(asked - of_all(found))
+        change = change + questions.question("sharpness").back(asked - of_all(found))
         found = [_changed(own, sharpened, change) for own in shown]
     return torch.stack(found)
 
@@ -367,7 +328,7 @@ def above_noise(difference: Tensor, noise: Tensor) -> Tensor:
 
 def _audit(request: Request) -> AuditCase:
     terms = sums_audit.terms_of(request)
-    released = CellSums.calibrated(sums_audit.CLASSES, Questions.dimensions, "gaussian", **terms)
+    released = CellSums.calibrated(sums_audit.CLASSES, Questions().dimensions, "gaussian", **terms)
     return sums_audit.sums_case("traits", released, request)
 
 

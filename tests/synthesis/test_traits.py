@@ -27,12 +27,14 @@ from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.run import RunFolder
 from idpgan.synthesis.moments import private_moments
-from idpgan.synthesis.traits import above_noise, moves, photographed, rows_of, tilted
+from idpgan.synthesis.renderer import Portraits
+from idpgan.synthesis.traits import above_noise, moves, photographed, tilted
 from idpgan.training.config import build_config, load_method
 from tests.neighbors.watched import unpaid, watched
 from tests.portraits.made_head import made_head
 
 SIDE, POOL, PRIVATE = 32, 320, 40
+SHAPE = (1, SIDE, SIDE)
 RELATIONS = {"emptied": "zero-out-one", "replaced": "replace-one"}
 
 
@@ -74,7 +76,7 @@ def enlarged(folder, root, side):
 @pytest.fixture(scope="module")
 def learned(folders):
     images, traits = portraits.read(folders[0], (1, SIDE, SIDE))
-    return Questions.learn(images), images, traits
+    return Questions().learn(images), images, traits
 
 
 def config(folders, **sections):
@@ -107,7 +109,7 @@ def test_no_image_has_a_vector_longer_than_1_and_some_nearly_reach_it(learned):
                      -torch.ones(1, 1, SIDE, SIDE), to_float(images)])  # fmt: skip
     odd[1::7] = odd[1::7].sign()
     vectors = statistics(odd)
-    assert vectors.shape == (len(odd), Questions.dimensions)
+    assert vectors.shape == (len(odd), Questions().dimensions)
     assert vectors.dtype == torch.float64
     lengths = vectors.norm(dim=1)
     assert 0.999 < float(lengths.max()) <= 1 + 1e-12
@@ -120,7 +122,7 @@ def test_one_record_moves_the_sums_by_at_most_what_is_charged(learned, unit, rel
     """Brute force: each record is zeroed out, or becomes an outlier of another class; one nearly reaches the bound."""
     statistics, images, _ = learned
     most = 2 if unit is Unit.PERSON else 1
-    sums = CellSums(2, Questions.dimensions, "gaussian", 1.0, unit, relation, most_per_unit=most)
+    sums = CellSums(2, Questions().dimensions, "gaussian", 1.0, unit, relation, most_per_unit=most)
     rng = torch.Generator().manual_seed(5)
     pictures = torch.cat([images[:6], (torch.rand(2, 1, SIDE, SIDE, generator=rng) < 0.5).to(torch.uint8) * 255])
     people, labels = torch.arange(8) // 2, torch.tensor([0, 1, 0, 1, 0, 0, 1, 1])
@@ -147,12 +149,12 @@ def test_one_record_moves_the_sums_by_at_most_what_is_charged(learned, unit, rel
 
 def test_what_is_learned_is_of_the_portraits_alone_and_too_few_are_refused(learned):
     statistics, images, _ = learned
-    again = Questions.learn(images)
+    again = Questions().learn(images)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in statistics.state_dict().items())
     mean = statistics.of("edges", images).mean(0)  # of the standard deviations of portraits
     assert float(mean.norm()) < 0.5
     with pytest.raises(InputError, match="299 portraits are too few"):
-        Questions.learn(images[:299])
+        Questions().learn(images[:299])
 
 
 def test_edges_are_told_whatever_the_light_is_and_the_size(learned):
@@ -160,7 +162,7 @@ def test_edges_are_told_whatever_the_light_is_and_the_size(learned):
     pictures = to_float(images[:20])
 
     def edges(pictures):
-        return questions.edges(orientations(pictures))
+        return questions.question("edges")(orientations(pictures))
 
     vectors, darker, turned = edges(pictures), edges(0.7 * pictures - 0.2), edges(pictures.transpose(2, 3))
     assert float((vectors - darker).norm(dim=1).mean()) < 0.2 * float((vectors - turned).norm(dim=1).mean())
@@ -172,7 +174,7 @@ def test_edges_are_told_whatever_the_light_is_and_the_size(learned):
 def test_means_are_read_back_from_sums_and_no_noise_makes_them_longer_than_the_radius(learned, name):
     questions, images, _ = learned
     sums = questions(to_float(images)).sum(0, keepdim=True)
-    answers, radius = questions.answers(sums, 2.0), float(questions.get_submodule(name).radius)
+    answers, radius = questions.answers(sums, 2.0), float(questions.question(name).radius)
     torch.testing.assert_close(answers.means[name][0], questions.of(name, images).mean(0), rtol=1e-6, atol=1e-8)
     assert float(answers.counts) == pytest.approx(POOL)
     assert float(answers.noise[name]) == pytest.approx(2.0 * radius / math.sqrt(0.95 * SHARES[name]) / POOL)
@@ -281,18 +283,22 @@ def test_looks_attributes_and_no_classes_choose_portraits(learned):
     smiling, everything = torch.nonzero(traits["smiling"] == 1)[:, 0], torch.arange(POOL)
     data = {"public_root": "here", "name": "folder"}
     looks = DataConfig(**data, classes=["sad", "glad"], public_labels={"glad": "smiling", "sad": "not smiling"})
-    calm, glad = rows_of(traits, looks, ("class-0", "class-1"))  # as a release calls people
+    calm, glad = Portraits(looks, SHAPE).rows_of(traits, ("class-0", "class-1"))  # as a release calls people
     assert torch.equal(glad, smiling)
     assert len(calm) + len(glad) == POOL
-    by_bits = rows_of(traits, DataConfig(**data, label=["smiling", "male"]), ("neither", "s", "m", "both"))
+    by_bits = Portraits(DataConfig(**data, label=["smiling", "male"]), SHAPE).rows_of(
+        traits, ("neither", "s", "m", "both")
+    )
     assert torch.equal(by_bits[3], torch.nonzero(traits["smiling"] * traits["male"])[:, 0])
-    assert [len(rows) for rows in rows_of(traits, DataConfig(**data, public_labels={}), ("a", "b"))] == [POOL, POOL]
-    assert torch.equal(rows_of(traits, DataConfig(**data), ())[0], everything)
+    assert [
+        len(rows) for rows in Portraits(DataConfig(**data, public_labels={}), SHAPE).rows_of(traits, ("a", "b"))
+    ] == [POOL, POOL]
+    assert torch.equal(Portraits(DataConfig(**data), SHAPE).rows_of(traits, ())[0], everything)
     with pytest.raises(ConfigError, match=r"'' is no look of portraits.*Say in data\.public_labels"):
-        rows_of(traits, DataConfig(**data, classes=["a", "b"]), ("a", "b"))
+        Portraits(DataConfig(**data, classes=["a", "b"]), SHAPE).rows_of(traits, ("a", "b"))
     nobody = traits | {"bald": torch.zeros(POOL)}
     with pytest.raises(ConfigError, match="none of the 320 portraits is 'bald'"):
-        rows_of(nobody, DataConfig(**data, classes=["a"], public_labels={"a": "bald"}), ("a",))
+        Portraits(DataConfig(**data, classes=["a"], public_labels={"a": "bald"}), SHAPE).rows_of(nobody, ("a",))
 
 
 # A run ---------------------------------------------------------------------------------------------------------------
@@ -470,7 +476,7 @@ def test_a_folder_without_traits_is_refused(folders, tmp_path):
 
 
 def test_noise_of_a_fixed_seed_gives_the_same_sums(folders, learned):
-    sums = CellSums.calibrated(1, Questions.dimensions, "gaussian", epsilon=1.0, delta=1e-5,
+    sums = CellSums.calibrated(1, Questions().dimensions, "gaussian", epsilon=1.0, delta=1e-5,
                                unit=Unit.IMAGE, relation=Relation.ZERO_OUT)  # fmt: skip
     batch = [(learned[0](to_float(learned[1][:10])), torch.zeros(10, dtype=torch.int64), None)]
     first, second = (sums.release(batch, Noise.fixed(seed)) for seed in (1, 2))
