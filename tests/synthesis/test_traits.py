@@ -27,7 +27,7 @@ from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.run import RunFolder
 from idpgan.synthesis.moments import private_moments
-from idpgan.synthesis.renderer import Portraits
+from idpgan.synthesis.renderer import Pen, Portraits
 from idpgan.synthesis.traits import above_noise, moves, photographed, tilted
 from idpgan.training.config import build_config, load_method
 from tests.neighbors.watched import unpaid, watched
@@ -314,7 +314,7 @@ def test_a_run_releases_portraits_that_load_draw_and_verify(finished, monkeypatc
     found = verify(finished.run.release)
     assert found.problems == ()
     assert 0.99 * 3 < found.report.proven.epsilon <= 3
-    assert "one release of noisy sums of edges, light and sharpness" in found.report.reason
+    assert "one release of noisy sums of edges, light, sharpness" in found.report.reason
     generator = idpgan.load_generator(finished.run.release)
     assert generator.classes == ("calm", "happy")
     drawn = generator.sample(8, seed=1)
@@ -420,6 +420,40 @@ def test_larger_pictures_are_drawn_in_color(folders, tmp_path, side):
     pictures = idpgan.load_generator(made.run.release).pictures
     assert pictures.shape == (2, 2, 3, side, side)
     assert bool((pictures[:, :, 0] != pictures[:, :, 2]).flatten(2).any(2).all())  # the folders were grey
+
+
+def digits(**sections):
+    table = {
+        "data": {"name": "digits"},
+        "model": {"generator": "pictures", "simulator": "fonts", "codes": 30},
+        "method": {"name": "traits"},
+        "privacy": {"epsilon": 1.0, "delta": 1e-5},
+        "training": {"device": "cpu"},
+        "release": {"samples": 4},
+    }
+    return build_config({name: keys | sections.get(name, {}) for name, keys in table.items()}, "a test")
+
+
+def test_digits_of_the_pen_are_drawn_as_the_digits_are_written(tmp_path, monkeypatch):
+    """What is drawn lies nearer to the mean of the private ones than the pen's own, in each class, at epsilon 1."""
+    monkeypatch.setattr("idpgan.synthesis.renderer._DIGITS", 3000)
+    run = trainer.start(digits(), tmp_path / "run").run
+    assert verify(run.release).problems == ()
+    pictures, private = idpgan.load_generator(run.release).pictures, load(digits().data).private
+    pen = Pen(digits().data, private.image_shape)
+    pool, traits = pen.pool()
+    questions = Questions(pen.asked).learn(pool)
+    for row, own in enumerate(pen.rows_of(traits, private.classes)):
+        parts = private.images[private.labels == row], pictures[row], pool[own]
+        asked, drawn, even = (questions.of("edges", part).mean(0) for part in parts)
+        assert float((drawn - asked).norm()) < 0.9 * float((even - asked).norm())
+
+
+def test_no_letter_is_drawn_by_the_pen():
+    odd = digits(data={"name": "folder", "root": "here", "num_images": 40, "image_size": 28, "channels": 1,
+                       "label": ["letter"], "classes": ["a", "b"]})  # fmt: skip
+    with pytest.raises(ConfigError, match="'a' is no digit of the simulator"):
+        Pen(odd.data, (1, 28, 28)).check()
 
 
 def test_the_audit_of_a_run_is_below_its_proof(finished):
