@@ -149,8 +149,7 @@ class Pen(Renderer):
     def check(self) -> None:
         """Refuse sizes and classes that are no digits'."""
         FontSimulator(self.image_shape)
-        for odd in {*(self.data.classes or ())} - {*FontSimulator.looks}:
-            raise ConfigError(f"'{odd}' is no digit of the simulator \"fonts\". Draw faces: data.public_root.")
+        self._known(self.data.classes or ())
 
     def pool(self, progress: Progress = silent) -> tuple[Tensor, Traits]:
         """Draw the same digits for every data set."""
@@ -161,9 +160,8 @@ class Pen(Renderer):
     def rows_of(self, traits: Traits, classes: Sequence[str]) -> list[Tensor]:
         """Choose by the digit that a class is called."""
         pen, numbers = FontSimulator(self.image_shape), traits["numbers"]
-        if odd := sorted({*classes} - {*pen.looks}):
-            raise ConfigError(f"'{odd[0]}' is no digit of the simulator \"fonts\". Draw faces: data.public_root.")
-        return [torch.nonzero(pen.has_look(numbers, look))[:, 0] for look in classes] or [torch.arange(len(numbers))]
+        found = [torch.nonzero(pen.has_look(numbers, look))[:, 0] for look in self._known(classes)]
+        return found or [torch.arange(len(numbers))]
 
     def near(self, traits: Traits, rng: torch.Generator) -> Traits:
         """Vary the numbers, of which normal ones have uniform ones behind them: the step is that in their middle."""
@@ -179,6 +177,15 @@ class Pen(Renderer):
             images[start : start + _AT_ONCE] = to_uint8(pen(numbers[start : start + _AT_ONCE]))
             progress("draw digits", min(start + _AT_ONCE, len(numbers)), len(numbers))
         return images
+
+    def _known(self, classes: Sequence[str]) -> Sequence[str]:
+        """Refuse a class that is no digit."""
+        if odd := sorted({*classes} - {*FontSimulator.looks}):
+            raise ConfigError(
+                f"'{odd[0]}' is no digit, as model.simulator = \"fonts\" draws them. Faces are drawn by portraits: name "
+                "their folder as data.public_root, and leave model.simulator out."
+            )
+        return classes
 
 
 def renderer_of(data: DataConfig, model: ModelConfig, image_shape: tuple[int, int, int]) -> Renderer:
