@@ -182,8 +182,8 @@ class Pen(Renderer):
         """Refuse a class that is no digit."""
         if odd := sorted({*classes} - {*FontSimulator.looks}):
             raise ConfigError(
-                f"'{odd[0]}' is no digit, as model.simulator = \"fonts\" draws them. Faces are drawn by portraits: name "
-                "their folder as data.public_root, and leave model.simulator out."
+                f"'{odd[0]}' is no digit, as model.simulator = \"fonts\" draws them. Faces are drawn by portraits: "
+                "leave it out, and name a folder of portraits as data.public_root."
             )
         return classes
 
