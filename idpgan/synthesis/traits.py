@@ -53,11 +53,12 @@ from idpgan.training.config import DELTA_ABOVE_ZERO, ReleaseConfig, settings
 from idpgan.training.method import ReleasedSums
 from idpgan.training.plan import RunPlan, Signal
 
-_OUTSIDE = 1.0  # ridge for what photos show and no portrait can; near 0 some sixty portraits carry all weight
+_OUTSIDE = 4.0  # ridge for what photos show and no portrait can; near 0 sixty of 6,000 portraits carry all weight
 _NEWTON, _FLAT = 100, 1e-12  # steps of Newton's method at most; decrease of the dual at which it ends
 _PARENTS, _DRAWN = 31, 32  # streams of training.seed
 _TOLD, _CLEAR, _MOST = 2.0, 3.0, 6  # standard errors, of noise and of weights on few portraits, of a trait named
 _AT_ONCE = 500  # pictures
+_ABOVE = 3.0  # standard deviations of noise
 _ROUNDS = 3  # of gains: neighboring sub-bands overlap, and one leaves a third of the difference
 _MAP = "map."  # of the names of what is released
 
@@ -316,11 +317,12 @@ def _changed(pictures: Tensor, how: Callable[[Tensor, Tensor], Tensor], change: 
 
 
 def above_noise(difference: Tensor, noise: Tensor) -> Tensor:
-    """Return differences, each shrunk by what noise of a known standard deviation adds to its square; 0 at the least.
+    """Return differences without those below three standard deviations of a known noise, others little shrunk.
 
-    The positive part of James and Stein's rule, number by number.
+    Breiman's garrote ("Better subset regression using the nonnegative garrote", 1995), number by number: of hundreds
+    of numbers that are noise alone, one is left on average.
     """
-    return difference * (1 - noise.square() / difference.square()).clamp(min=0)
+    return difference * (1 - (_ABOVE * noise / difference).square()).clamp(min=0)
 
 
 # The audit: the sums of a small release, or those of a run -----------------------------------------------------------
