@@ -45,6 +45,7 @@ _MANY = (
     20_000  # private images from which on a teacher takes more steps, grey ones have light, a network learns writing
 )
 _ALONE, _FAINT = 50, 260  # `Facts.signal` up to which nothing was shown to add to portraits; to which a law was not
+_FAINT_DIGITS = 600  # `Facts.signal` up to which a network learns digits no better than the pen alone is asked for them
 _MANY_CLASSES, _PLACED, _PLACED_SHARE = 20, 300, 0.25  # so many classes of so many images, and what places them costs
 _MOST_BYTES = 1 << 25  # of public images in a release
 _WIDTH, _LONGEST = 30, 120  # where comments begin, and where lines end
@@ -120,6 +121,11 @@ class Facts:
         return self.aligned and self.portraits and self.shape.sizes.public >= FEWEST
 
     @property
+    def of_pen(self) -> bool:
+        """Whether the images are the ten digits, of which a pen draws public ones."""
+        return self.digits and self.num_classes > 1 and not self.shape.sizes.public
+
+    @property
     def portraits_suffice(self) -> bool:
         """Whether portraits, as they are, teach as much as what is proposed: so much noise is there."""
         return self.aligned and self.portraits and self.signal < (_ALONE if self.of_portraits else _FAINT)
@@ -153,7 +159,7 @@ def has_template(method: str, facts: Facts) -> bool:
     if method == CLASSIFIER:
         return facts.num_classes > 1
     if method == "traits":
-        return facts.of_portraits
+        return facts.of_portraits or facts.of_pen
     return method in ("gaussian", *_OF_METHOD)
 
 
@@ -165,7 +171,11 @@ def starter_for(facts: Facts, method: str = BEST, base: Mapping[str, object] | N
     """
     shape, many = facts.shape, facts.shape.num_private >= _MANY
     large = facts.num_classes > 1 and facts.per_class >= _TAUGHT
-    name = _OF_METHOD.get(method) or _situation(facts, of_network=method == BEST and large and many)
+    name = (
+        "pen"
+        if method == "traits" and facts.of_pen
+        else _OF_METHOD.get(method) or _situation(facts, of_network=method == BEST and large and many)
+    )
     chosen = name == "photos" and facts.public_suffice
     teacher, writing = chosen or (large and name != "many-classes"), large and facts.handwriting
     words = {
@@ -203,7 +213,9 @@ def _situation(facts: Facts, *, of_network: bool) -> str:
     if facts.aligned:
         return "portraits" if facts.of_portraits and facts.signal < _FAINT else "faces"
     if facts.handwriting:
-        return "handwriting" if of_network else "photos"
+        written = "handwriting" if of_network else "photos"
+        asked = facts.of_pen and facts.per_class >= _TAUGHT and facts.signal < _FAINT_DIGITS
+        return "pen" if asked else written
     return "many-classes" if facts.num_classes >= _MANY_CLASSES and facts.per_class >= _PLACED else "photos"
 
 

@@ -60,6 +60,7 @@ CASES = {  # folder, options, template, settings that make it small
         "data.public_images=10000", "method.teacher_share=0.5", "method.teacher_steps=5",
         "method.teacher_batch_size=50",
     )),
+    "digits and much noise": (digits, {"handwriting": True}, "pen", ("model.codes=3",)),
     "many classes": (lambda root: drawn_faces(root, tuple("abcdefghijklmnopqrst"), 3, 400), {}, "many-classes", ()),
     "a denoiser": (lambda root: "digits", {"base": DENOISER}, "diffusion", (
         "training.steps=2", "method.draws=1", "training.batch_size=200",
@@ -90,8 +91,10 @@ EPSILONS = [1.0, *(pytest.param(epsilon, marks=pytest.mark.slow) for epsilon in 
 def test_a_proposal_trains_samples_and_verifies(folders, tmp_path, monkeypatch, case, epsilon):
     _, options, name, small = CASES[case]
     monkeypatch.setattr("idpgan.portraits.render.read_head", made_head)
-    for threshold in {"_PLACED"} | ({"_TAUGHT", "_MANY"} if name == "handwriting" else set()):  # few stand for many
-        monkeypatch.setattr(f"idpgan.synthesis.starter.{threshold}", 10)
+    of_few = {"handwriting": {"_TAUGHT": 10, "_MANY": 10, "_FAINT_DIGITS": 0}, "pen": {"_TAUGHT": 10}}
+    for threshold, few in ({"_PLACED": 10} | of_few.get(name, {})).items():  # few stand for many
+        monkeypatch.setattr(f"idpgan.synthesis.starter.{threshold}", few)
+    monkeypatch.setattr("idpgan.synthesis.renderer._DIGITS", 400)
     if "base" in options:
         options = {"base": Path(folders.get(options["base"], options["base"]))}
     template = config_for(str(folders[case]), InitOptions(epsilon=epsilon, **options))
