@@ -84,6 +84,12 @@ def digits_of(uniform: Tensor) -> Tensor:
     return (uniform[:, 0] * 10).long().clamp(max=9)
 
 
+def hand_of(uniform: Tensor) -> dict[str, Tensor]:
+    """Return slant, thickness and so on of numbers (B, `NUMBERS`), (B,) each, in the units of `_RANGES`."""
+    columns = zip(_RANGES.items(), uniform[:, CHOICES : CHOICES + len(_RANGES)].unbind(1), strict=True)
+    return {name: low + (high - low) * column for (name, (low, high)), column in columns}
+
+
 def render(uniform: Tensor, height: int, width: int) -> Tensor:
     """Draw the digits of numbers (B, `NUMBERS`) on [0, 1]: float32 (B, 1, H, W) in [0, 1]."""
     parts = [_write(part, height, width) for part in uniform.split(max(1, _PIXELS // (height * width)))]
@@ -153,9 +159,7 @@ def _curve(strokes: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 def _write(uniform: Tensor, height: int, width: int) -> Tensor:
     """Draw one digit per row of numbers (B, `NUMBERS`), white on black: float32 (B, 1, H, W) in [0, 1]."""
     device = uniform.device
-    low, high = torch.tensor(list(_RANGES.values()), device=device).unbind(1)
-    numbers = low + (high - low) * uniform[:, CHOICES : CHOICES + len(_RANGES)]
-    hand = {name: column[:, None] for name, column in zip(_RANGES, numbers.unbind(1), strict=True)}  # (B, 1)
+    hand = {name: column[:, None] for name, column in hand_of(uniform).items()}  # (B, 1)
     # Two uniform numbers together place a point, so that most displacements are small.
     jitter = (2 * uniform[:, CHOICES + len(_RANGES) :] - 1).view(-1, MOST_POINTS, 2)
     chosen = digits_of(uniform).cpu(), (uniform[:, 1] * STYLES).long().clamp(max=STYLES - 1).cpu()

@@ -22,6 +22,7 @@ FEWEST = 2 * _EDGES  # portraits: fewer do not fix so many directions
 SHARES = {"edges": 0.3, "light": 0.6, "sharpness": 0.1}  # of the squared norm that the count leaves
 _OF: dict[str, Callable[[Tensor], Tensor]] = {"edges": orientations, "light": light, "sharpness": sharpness}
 SIZES = {"edges": (ORIENTATIONS, _EDGES), "light": (LIGHT, LIGHT), "sharpness": (SHARPNESS, SHARPNESS)}
+BLOCKS = {"light": (8, 16, 32, 64, 128, 152), "sharpness": (9,) * 12}  # octaves of frequency; cells of a sub-band
 ALL = tuple(SIZES)
 
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from idpgan import portraits
+from idpgan.data import fonts
 from idpgan.data.annotations import MASKS, Annotations
 from idpgan.data.config import DataConfig
 from idpgan.data.drawn import PAPERS, PUBLIC_SEED
@@ -18,7 +19,7 @@ from idpgan.data.images import to_uint8
 from idpgan.device import zeros
 from idpgan.errors import ConfigError
 from idpgan.models.config import ModelConfig
-from idpgan.models.simulators import FontSimulator
+from idpgan.models.simulators import FontSimulator, uniform_of
 from idpgan.progress import Progress, silent
 
 Traits = Mapping[str, Tensor]  # (N, ...) each
@@ -66,9 +67,9 @@ class Renderer(abc.ABC):
     def draw(self, traits: Traits, seed: int, device: torch.device, progress: Progress = silent) -> Tensor:
         """Draw pictures, uint8 (N, C, H, W)."""
 
+    @abc.abstractmethod
     def told(self, traits: Traits) -> portraits.Traits:
         """Return the traits that a card tells in words, (N,) each."""
-        return {}
 
     def placed(self, traits: Traits, seed: int) -> Annotations | None:
         """Return where the parts of pictures lie that `draw` draws; None where the pool does not say it."""
@@ -177,6 +178,10 @@ class Pen(Renderer):
             images[start : start + _AT_ONCE] = to_uint8(pen(numbers[start : start + _AT_ONCE]))
             progress("draw digits", min(start + _AT_ONCE, len(numbers)), len(numbers))
         return images
+
+    def told(self, traits: Traits) -> portraits.Traits:
+        """Return how the hand is: slant, thickness and so on."""
+        return fonts.hand_of(uniform_of(traits["numbers"]))
 
     def _known(self, classes: Sequence[str]) -> Sequence[str]:
         """Refuse a class that is no digit."""

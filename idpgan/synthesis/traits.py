@@ -39,7 +39,7 @@ from idpgan.models.checkpoint import build_generator
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import torch_seed
 from idpgan.models.pictures import Asked, PicturesGenerator
-from idpgan.models.questions import Answers, Questions, refuse_few
+from idpgan.models.questions import BLOCKS, Answers, Questions, refuse_few
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
@@ -58,7 +58,6 @@ _NEWTON, _FLAT = 100, 1e-12  # steps of Newton's method at most; decrease of the
 _PARENTS, _DRAWN = 31, 32  # streams of training.seed
 _TOLD, _CLEAR, _MOST = 2.0, 3.0, 6  # standard errors, of noise and of weights on few portraits, of a trait named
 _AT_ONCE = 500  # pictures
-_ABOVE = 3.0  # standard deviations of noise
 _ROUNDS = 3  # of gains: neighboring sub-bands overlap, and one leaves a third of the difference
 _MAP = "map."  # of the names of what is released
 
@@ -296,7 +295,7 @@ def photographed(pictures: Tensor, questions: Questions, answers: Answers) -> Te
         return pictures
     shown = []
     for own, mean, noise in zip(pictures, answers.means["light"], answers.noise["light"], strict=True):
-        change = above_noise(mean - questions.of("light", own).mean(0), noise)
+        change = above_noise(mean - questions.of("light", own).mean(0), noise, BLOCKS["light"])
         shown.append(_changed(own, lit, questions.question("light").back(change)))
     share = answers.counts.clamp(min=1) / answers.counts.clamp(min=1).sum()
 
@@ -304,7 +303,7 @@ def photographed(pictures: Tensor, questions: Questions, answers: Answers) -> Te
         return share @ torch.stack([questions.of("sharpness", own).mean(0) for own in shown])
 
     noise = (share.square() @ answers.noise["sharpness"].square()).sqrt()
-    asked = of_all(shown) + above_noise(share @ answers.means["sharpness"] - of_all(shown), noise)
+    asked = of_all(shown) + above_noise(share @ answers.means["sharpness"] - of_all(shown), noise, BLOCKS["sharpness"])
     change, found = torch.zeros_like(asked), shown
     for _ in range(_ROUNDS):
         change = change + questions.question("sharpness").back(asked - of_all(found))
@@ -316,13 +315,17 @@ def _changed(pictures: Tensor, how: Callable[[Tensor, Tensor], Tensor], change: 
     return torch.cat([to_uint8(how(to_float(part), change.to(part.device))) for part in pictures.split(_AT_ONCE)])
 
 
-def above_noise(difference: Tensor, noise: Tensor) -> Tensor:
-    """Return differences without those below three standard deviations of a known noise, others little shrunk.
+def above_noise(difference: Tensor, noise: Tensor, blocks: Sequence[int]) -> Tensor:
+    """Return differences (k,) shrunk to what of them is above noise of a known standard deviation.
 
-    Breiman's garrote ("Better subset regression using the nonnegative garrote", 1995), number by number: of hundreds
-    of numbers that are noise alone, one is left on average.
+    James and Stein's rule in blocks that lie together ("Estimation with quadratic loss", 1961; Cai's blocks, 1999). A
+    block whose squares are not one standard deviation more than noise alone makes them is 0.
     """
-    return difference * (1 - (_ABOVE * noise / difference).square()).clamp(min=0)
+    kept = []
+    for part in difference.split(list(blocks)):
+        size, energy = len(part), float((part / noise).square().sum())
+        kept.append(part * (1 - size / energy if energy > size + math.sqrt(2 * size) else 0.0))
+    return torch.cat(kept)
 
 
 # The audit: the sums of a small release, or those of a run -----------------------------------------------------------
