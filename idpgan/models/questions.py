@@ -19,7 +19,9 @@ _FARTHEST = 4.0  # standard deviations
 _QUANTILE = 0.9  # of the portraits' lengths: the radius
 _AT_ONCE = 500
 FEWEST = 2 * _EDGES  # portraits: fewer do not fix so many directions
-SHARES = {"edges": 0.3, "light": 0.6, "sharpness": 0.1}  # of the squared norm that the count leaves
+_CELLS, _PLACED, _MEANS = 8, 20, 30  # kinds of portraits; components that tell them; rounds that find them
+SHARES = {"edges": 0.5, "light": 0.4, "sharpness": 0.1}  # of the squared norm that the count leaves
+COUNT_SHARE = 0.05  # of all and of a cell: a count that is wrong by 2 % moves a mean by less than the noise on it
 _OF: dict[str, Callable[[Tensor], Tensor]] = {"edges": orientations, "light": light, "sharpness": sharpness}
 SIZES = {"edges": (ORIENTATIONS, _EDGES), "light": (LIGHT, LIGHT), "sharpness": (SHARPNESS, SHARPNESS)}
 BLOCKS = {"light": (8, 16, 32, 64, 128, 152), "sharpness": (9,) * 12}  # octaves of frequency; cells of a sub-band
@@ -69,8 +71,8 @@ class Question(nn.Module):
         return change / self.basis.diagonal().to(change.device)
 
     def shortened(self, vectors: Tensor) -> Tensor:
-        """Return vectors (B, k) none of which is longer than the radius."""
-        return vectors * (self.radius.to(vectors.device) / vectors.norm(dim=1, keepdim=True)).clamp(max=1)
+        """Return vectors (..., k) none of which is longer than the radius."""
+        return vectors * (self.radius.to(vectors.device) / vectors.norm(dim=-1, keepdim=True)).clamp(max=1)
 
 
 def _components(centered: Tensor, numbers: int) -> Tensor:
@@ -89,12 +91,14 @@ class Answers(NamedTuple):
     Attributes:
         counts: How many images each row has, (rows,).
         off: Standard deviation of the noise on that.
-        means: Of each question, (rows, k).
-        noise: Standard deviation of the noise on each number of these, (rows, 1).
+        cells: How many of them are of each kind of portraits, (rows, cells), and the noise on that.
+        means: Of each question, (rows, k); of edges by cell, (rows, cells, k).
+        noise: Standard deviation of the noise on each number of these, (rows,) or (rows, cells).
     """
 
     counts: Tensor
     off: float
+    cells: tuple[Tensor, float]
     means: dict[str, Tensor]
     noise: dict[str, Tensor]
 
@@ -102,29 +106,31 @@ class Answers(NamedTuple):
 class Questions(nn.Module):
     r"""The vector v(x) of an image x, which is summed: a function of x and of constants of portraits alone.
 
-    v is ``(sqrt(t), sqrt((1 - t) a_i) s_i / R_i, ...)`` with a question i of share a_i, the shares adding up to 1: s of
-    "edges" are the 150 principal components of histograms of orientations, of "light" the 400 lowest frequencies, of
-    "sharpness" the logarithms of 108 energies. Each number is by the portraits' mean and standard deviation, cut at 4
-    of these, and s_i is shortened to the radius R_i where it is longer.
+    v is ``(sqrt(t), sqrt((1 - t) a_i) u_i, ...)`` with a question i of share a_i, the shares adding up to 1. For
+    "light", the 400 lowest frequencies, and "sharpness", the logarithms of 108 energies, ``u = s / R``: each number of
+    s is by the portraits' mean and standard deviation, cut at 4 of these, and s is shortened to the radius R where it
+    is longer. Of "edges", the 150 principal components of histograms of orientations, u has a place for each of eight
+    kinds of portraits (k-means): ``(sqrt(t), sqrt(1 - t) s / R)`` in that of the nearest kind, 0 in the others.
 
-    Proof of the norm. ``|s_i| <= R_i``, so ``|v|^2 = t + (1 - t) sum of a_i |s_i|^2 / R_i^2 <= 1`` for every image.
-    Center, basis and R_i are of the portraits, which no private image has touched, and v is computed of one image at a
-    time. A null record adds v = 0, count included, so that zeroing out a record moves one sum by at most 1
+    Proof of the norm. ``|s| <= R``, so each ``|u_i| <= 1`` and ``|v|^2 <= t + (1 - t) sum of a_i = 1`` for every image.
+    Center, basis, R and kinds are of the portraits, which no private image has touched, and v is computed of one image
+    at a time. A null record adds v = 0, count included, so that zeroing out a record moves one sum by at most 1
     (`privacy.sums` has the rest: rounding, other relations, people).
 
     Args:
-        asked: The questions, some of `ALL`.
+        asked: The questions, some of `ALL`, edges first.
 
     Attributes:
+        kinds: Centers of the kinds, (8, 20): of the largest components.
         dimensions: Length of v.
     """
-
-    COUNT_SHARE = 0.05  # t: a count that is wrong by 2 % moves a mean by less than the noise on it
 
     def __init__(self, asked: Sequence[str] = ALL) -> None:
         super().__init__()
         self.asked = tuple(asked)
-        self.dimensions = 1 + sum(SIZES[name][1] for name in asked)
+        self.sizes = [_CELLS * (1 + _EDGES) if name == "edges" else SIZES[name][1] for name in asked]
+        self.dimensions = 1 + sum(self.sizes)
+        self.kinds = nn.Buffer(torch.zeros(_CELLS, _PLACED, dtype=torch.float64))
         for name in asked:
             self.add_module(name, Question(*SIZES[name]))
 
@@ -138,18 +144,31 @@ class Questions(nn.Module):
         for name in self.asked:
             numbers = torch.cat([_OF[name](to_float(part)).double() for part in images.split(_AT_ONCE)])
             self.question(name).learn(numbers)
+            if name == "edges":
+                self.kinds.copy_(_means(self.question(name)(numbers)[:, -_PLACED:]))
         return self
 
     def forward(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
         """Return v of images (B, C, H, W) in [-1, 1], (B, `dimensions`) float64 of norm at most 1; rows: of no use."""
-        parts = [self._scale(name) * self._of(name, images) for name in self.asked]
-        count = parts[0].new_full((len(images), 1), math.sqrt(self.COUNT_SHARE))
-        return torch.cat([count, *parts], 1)
+        share, parts = COUNT_SHARE, [images.new_full((len(images), 1), math.sqrt(COUNT_SHARE), dtype=torch.float64)]
+        for name in self.asked:
+            unit = self._of(name, images) / self.question(name).radius
+            if name == "edges":
+                placed = unit.new_zeros(len(unit), _CELLS, 1 + _EDGES)
+                whole = torch.cat([unit.new_full((len(unit), 1), math.sqrt(share)), math.sqrt(1 - share) * unit], 1)
+                placed[torch.arange(len(unit)), self.cells(self.question(name).radius * unit)] = whole
+                unit = placed.flatten(1)
+            parts.append(self._scale(name) * unit)
+        return torch.cat(parts, 1)
 
     def of(self, name: str, images: Tensor) -> Tensor:
         """Return s of a question of images, uint8 (N, C, H, W), as float64 (N, k) on the CPU."""
         device = self.question(name).radius.device
         return torch.cat([self._of(name, to_float(part.to(device))).cpu() for part in images.split(_AT_ONCE)])
+
+    def cells(self, edges: Tensor) -> Tensor:
+        """Return the kind that is nearest to s of edges, (B, 150), int64 (B,)."""
+        return torch.cdist(edges[:, -_PLACED:], self.kinds.to(edges.device)).argmin(1)
 
     def answers(self, sums: Tensor, noise_std: float) -> Answers:
         """Read sums of v with noise, (rows, `dimensions`) float64.
@@ -157,18 +176,23 @@ class Questions(nn.Module):
         Args:
             noise_std: Standard deviation of the noise on each number of them.
         """
-        counts, *parts = sums.split([1, *(SIZES[name][1] for name in self.asked)], 1)
-        counts = counts / math.sqrt(self.COUNT_SHARE)
-        means, noise = {}, {}
+        first, *parts = sums.split([1, *self.sizes], 1)
+        counts = first[:, 0] / math.sqrt(COUNT_SHARE)
+        means, noise, cells = {}, {}, (counts[:, None], 0.0)
         for name, part in zip(self.asked, parts, strict=True):
-            scale = 1 / (self._scale(name) * counts.clamp(min=1))
-            means[name], noise[name] = self.question(name).shortened(part * scale), noise_std * scale
-        return Answers(counts[:, 0], noise_std / math.sqrt(self.COUNT_SHARE), means, noise)
+            scale, of = self._scale(name), counts
+            if name == "edges":
+                placed, root = part.unflatten(1, (_CELLS, 1 + _EDGES)), scale * math.sqrt(COUNT_SHARE)
+                of, part, scale = placed[..., 0] / root, placed[..., 1:], scale * math.sqrt(1 - COUNT_SHARE)
+                cells = of, noise_std / root
+            factor = float(self.question(name).radius) / (scale * of.clamp(min=1))
+            means[name] = self.question(name).shortened(part * factor[..., None])
+            noise[name] = noise_std * factor
+        return Answers(counts, noise_std / math.sqrt(COUNT_SHARE), cells, means, noise)
 
     def _scale(self, name: str) -> float:
-        """Return the factor of s in v."""
-        share = SHARES[name] / sum(SHARES[one] for one in self.asked)
-        return math.sqrt((1 - self.COUNT_SHARE) * share) / float(self.question(name).radius)
+        """Return the factor of u in v."""
+        return math.sqrt((1 - COUNT_SHARE) * SHARES[name] / sum(SHARES[one] for one in self.asked))
 
     def _of(self, name: str, images: Tensor) -> Tensor:
         return self.question(name)(_OF[name](images))
@@ -176,3 +200,15 @@ class Questions(nn.Module):
     def question(self, name: str) -> Question:
         """Return the constants of a question."""
         return cast(Question, self.get_submodule(name))
+
+
+def _means(rows: Tensor) -> Tensor:
+    """Return the centers of eight groups of rows (N, k), by k-means (Lloyd 1982), which begins at rows by chance."""
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    centers = rows[order[:_CELLS]]
+    for _ in range(_MEANS):
+        near = torch.cdist(rows, centers).argmin(1)
+        sums = torch.zeros_like(centers).index_add_(0, near, rows)
+        counts = near.bincount(minlength=_CELLS)[:, None]
+        centers = torch.where(counts > 0, sums / counts.clamp(min=1), centers)
+    return centers

@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -53,7 +53,7 @@ from idpgan.training.config import DELTA_ABOVE_ZERO, ReleaseConfig, settings
 from idpgan.training.method import ReleasedSums
 from idpgan.training.plan import RunPlan, Signal
 
-_OUTSIDE = 4.0  # ridge for what photos show and no portrait can; near 0 sixty of 6,000 portraits carry all weight
+_OUTSIDE = 1.0  # ridge for what photos show and no portrait can; near 0 sixty of 6,000 portraits carry all weight
 _NEWTON, _FLAT = 100, 1e-12  # steps of Newton's method at most; decrease of the dual at which it ends
 _PARENTS, _DRAWN = 31, 32  # streams of training.seed
 _TOLD, _CLEAR, _MOST = 2.0, 3.0, 6  # standard errors, of noise and of weights on few portraits, of a trait named
@@ -193,13 +193,11 @@ class Method(ReleasedOnce):
         (images, traits), num, seed = self._pool, self._run.model.codes, self._run.training.seed
         renderer, answers = self.plan.renderer, questions.answers(self._released["sums"], self.plan.sums.noise_std)
         s, rng = questions.of("edges", images), torch.Generator().manual_seed(torch_seed(seed, _PARENTS))
-        parents, told = [], []
+        cells, parents, told = questions.cells(s), [], []
         for row, own in enumerate(renderer.rows_of(traits, self.generator.classes)):
-            noise, said = float(answers.noise["edges"][row]), renderer.told(traits)
-            ridge = noise**2 + _OUTSIDE
-            weights = tilted(s[own], answers.means["edges"][row], ridge)
-            parents.append(own[torch.multinomial(weights, num, replacement=True, generator=rng)])
-            moved = moves(chosen(said, own), s[own], weights, ridge, noise)
+            mixture = mixed(s[own], cells[own], answers, row)
+            parents.append(own[torch.multinomial(mixture.weights, num, replacement=True, generator=rng)])
+            moved = moves(chosen(renderer.told(traits), own), s[own], cells[own], mixture)
             told.append(
                 Asked(images=float(answers.counts[row].round()), images_std=round(answers.off, 1), traits=moved)
             )
@@ -258,28 +256,71 @@ def tilted(s: Tensor, mean: Tensor, ridge: float) -> Tensor:
     return torch.softmax(s @ dual, 0)
 
 
-def moves(traits: Traits, s: Tensor, weights: Tensor, ridge: float, noise: float) -> dict[str, list[float]]:
+class Mixture(NamedTuple):
+    """Weights of portraits, of each kind by itself.
+
+    Attributes:
+        weights: (N,) float64 that add up to 1.
+        shares: Of each kind, (cells,).
+        share_std: Standard deviation of the noise on a share.
+        noise: Of that on each number of a kind's mean of s, (cells,).
+    """
+
+    weights: Tensor
+    shares: Tensor
+    share_std: float
+    noise: Tensor
+
+
+def mixed(s: Tensor, cells: Tensor, answers: Answers, row: int) -> Mixture:
+    """Weigh the portraits of a row: each kind `tilted` to its own mean, and as many as the released counts say.
+
+    Shares differ from those of the portraits themselves by what stands above the noise (`above_noise`).
+
+    Args:
+        s: Of edges of N portraits, (N, k) float64.
+        cells: The kind of each, (N,).
+    """
+    (counts, off), total = answers.cells, float(answers.counts[row].clamp(min=1))
+    there = cells.bincount(minlength=counts.shape[1]) / len(cells)
+    noise = torch.tensor(off / total).double()
+    shares = there + above_noise(counts[row] / total - there, noise, [len(there)])
+    shares = shares.clamp(min=0) * (there > 0)
+    shares, weights = shares / shares.sum(), torch.zeros(len(s)).double()
+    for cell in torch.nonzero(there)[:, 0]:
+        own, ridge = cells == cell, float(answers.noise["edges"][row, cell]) ** 2 + _OUTSIDE
+        weights[own] = shares[cell] * tilted(s[own], answers.means["edges"][row, cell], ridge)
+    return Mixture(weights, shares, float(noise), answers.noise["edges"][row])
+
+
+def moves(traits: Traits, s: Tensor, cells: Tensor, mixture: Mixture) -> dict[str, list[float]]:
     r"""Return the traits that weights move most: name -> mean before and after, and the noise on the latter.
 
-    Noise e on the released mean moves a weighted mean of a trait t, to first order, by
-    ``cov(t, s) (cov(s) + ridge)^-1 e``, with covariances under the weights. A trait is named that moves by more than
-    twice the standard deviation of that, and by more than three times what weights like these would move a trait that
-    has nothing to do with s, ``sd(t) |weights|``; six at most.
+    Noise e on the released mean of a kind moves its weighted mean of a trait t, to first order, by
+    ``cov(t, s) (cov(s) + ridge)^-1 e``, with covariances under the weights; noise on its share moves the mean of all by
+    how far its own lies from that. A trait is named that moves by more than twice the standard deviation of these, and
+    by more than three times what weights like these would move a trait that has nothing to do with s,
+    ``sd(t) |weights|``; six at most.
 
     Args:
         traits: Of N portraits, one number each.
         s: (N, k) float64.
-        weights: (N,), of `tilted` with this ridge.
-        noise: Standard deviation on each number of the mean.
+        cells: The kind of each, (N,).
     """
     if not traits:
         return {}
-    columns = torch.stack(list(traits.values()), 1).double()
+    columns, weights = torch.stack(list(traits.values()), 1).double(), mixture.weights
     before, after, spread = columns.mean(0), weights @ columns, columns.std(0).clamp(min=1e-6)
-    centered = s - weights @ s
-    curvature = (centered * weights[:, None]).T @ centered + ridge * torch.eye(s.shape[1]).to(s)
-    slopes = torch.linalg.solve(curvature, (centered * weights[:, None]).T @ (columns - after))
-    stds, moved = noise * slopes.norm(dim=0), (after - before).abs()
+    variance = torch.zeros_like(after)
+    for cell in torch.nonzero(mixture.shares)[:, 0]:
+        own, noise = cells == cell, float(mixture.noise[cell])
+        w, centered = weights[own] / weights[own].sum(), s[own]
+        centered, mean = centered - w @ centered, w @ columns[own]
+        curvature = (centered * w[:, None]).T @ centered + (noise**2 + _OUTSIDE) * torch.eye(s.shape[1]).to(s)
+        slopes = torch.linalg.solve(curvature, (centered * w[:, None]).T @ (columns[own] - mean))
+        variance += (mixture.shares[cell] * noise * slopes.norm(dim=0)).square()
+        variance += (mixture.share_std * (mean - after)).square()
+    stds, moved = variance.sqrt(), (after - before).abs()
     clear = (moved > _TOLD * stds) & (moved > _CLEAR * weights.norm() * spread)
     order = [i for i in (moved / spread).argsort(descending=True).tolist() if clear[i]][:_MOST]
     names = list(traits)

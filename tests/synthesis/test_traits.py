@@ -21,14 +21,14 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.kinds import verify
 from idpgan.models.checkpoint import build_described
 from idpgan.models.orientations import orientations
-from idpgan.models.questions import BLOCKS, SHARES, Questions
+from idpgan.models.questions import BLOCKS, SHARES, Answers, Questions
 from idpgan.origin import with_releases
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.run import RunFolder
 from idpgan.synthesis.moments import private_moments
 from idpgan.synthesis.renderer import Pen, Portraits
-from idpgan.synthesis.traits import above_noise, moves, photographed, tilted
+from idpgan.synthesis.traits import Mixture, above_noise, mixed, moves, photographed, tilted
 from idpgan.training.config import build_config, load_method
 from tests.neighbors.watched import unpaid, watched
 from tests.portraits.made_head import made_head
@@ -173,13 +173,20 @@ def test_edges_are_told_whatever_the_light_is_and_the_size(learned):
 @pytest.mark.parametrize("name", SHARES)
 def test_means_are_read_back_from_sums_and_no_noise_makes_them_longer_than_the_radius(learned, name):
     questions, images, _ = learned
-    sums = questions(to_float(images)).sum(0, keepdim=True)
-    answers, radius = questions.answers(sums, 2.0), float(questions.question(name).radius)
-    torch.testing.assert_close(answers.means[name][0], questions.of(name, images).mean(0), rtol=1e-6, atol=1e-8)
+    sums, radius = questions(to_float(images)).sum(0, keepdim=True), float(questions.question(name).radius)
+    answers, s, share = questions.answers(sums, 2.0), questions.of(name, images), 0.95 * SHARES[name]
     assert float(answers.counts) == pytest.approx(POOL)
-    assert float(answers.noise[name]) == pytest.approx(2.0 * radius / math.sqrt(0.95 * SHARES[name]) / POOL)
+    kinds = [torch.ones(POOL, dtype=torch.bool)]
+    if name == "edges":
+        share, cells = 0.95 * share, questions.cells(s)
+        kinds = [cells == cell for cell in range(8)]
+        torch.testing.assert_close(answers.cells[0][0], cells.bincount(minlength=8).double())
+    found = zip(kinds, answers.means[name].view(len(kinds), -1), answers.noise[name].flatten(), strict=True)
+    for own, mean, noise in found:
+        torch.testing.assert_close(mean, s[own].mean(0), rtol=1e-6, atol=1e-8)
+        assert float(noise) == pytest.approx(2.0 * radius / math.sqrt(share) / int(own.sum()))
     drowned = questions.answers(1e6 * torch.ones_like(sums).index_fill(1, torch.tensor([0]), 1e-9), 1e6)
-    assert float(drowned.means[name].norm()) <= radius * (1 + 1e-12)
+    assert float(drowned.means[name].norm(dim=-1).max()) <= radius * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("relation", ["emptied", "replaced"])
@@ -231,18 +238,44 @@ def test_the_traits_that_weights_move_are_named_with_the_noise_that_repeated_rel
         "still": torch.ones(3000),
     }
     traits["other"] = torch.randn(3000, generator=rng)
-    mean, ridge = torch.tensor([0.8, -0.6, 0.0, 0.0], dtype=torch.float64), 0.5
-    told = moves(traits, s, tilted(s, mean, ridge), ridge, 0.05)
+    mean = torch.tensor([0.8, -0.6, 0.0, 0.0], dtype=torch.float64)
+    one = torch.zeros(3000, dtype=torch.int64)  # a kind
+
+    def told_of(noise):
+        mixture = Mixture(tilted(s, mean, 1.0 + noise**2), torch.ones(1).double(), 0.0, torch.tensor([noise]).double())
+        return moves(traits, s, one, mixture)
+
+    told = told_of(0.05)
     assert list(told) == ["open", "turned"]
     again = torch.stack([
-        tilted(s, mean + 0.05 * torch.randn(4, generator=rng, dtype=torch.float64), ridge) @ s[:, 0] for _ in range(200)
+        tilted(s, mean + 0.05 * torch.randn(4, generator=rng, dtype=torch.float64), 1.0025) @ s[:, 0] for _ in range(200)
     ])  # fmt: skip
     before, after, std = told["open"]
     assert before == pytest.approx(float(s[:, 0].mean()), abs=1e-3)
     assert after == pytest.approx(float(again.mean()), abs=0.01)
     assert std == pytest.approx(float(again.std()), rel=0.2)
-    drowned = moves(traits, s, tilted(s, mean, ridge), ridge, 5.0)
-    assert drowned == {}
+    assert told_of(5.0) == {}
+
+
+def test_kinds_get_the_shares_that_counts_say_and_each_its_own_mean():
+    rng = torch.Generator().manual_seed(9)
+    s, cells = torch.randn(2000, 3, generator=rng, dtype=torch.float64), torch.arange(2000) % 2
+    means = torch.tensor([[[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]]], dtype=torch.float64)
+    counts = torch.tensor([[900.0, 100.0]], dtype=torch.float64)
+
+    def asked(off, noise):
+        answers = Answers(
+            torch.tensor([1000.0]), 0.0, (counts, off), {"edges": means}, {"edges": torch.full((1, 2), noise)}
+        )
+        return mixed(s, cells, answers, 0).weights
+
+    weights = asked(1.0, 0.01)
+    assert float(weights.sum()) == pytest.approx(1)
+    assert float(weights[cells == 0].sum()) == pytest.approx(0.9, abs=0.01)
+    assert float(weights[cells == 0] @ s[cells == 0, 0]) > 0.3
+    assert float(weights[cells == 1] @ s[cells == 1, 0]) < -0.03
+    even = asked(1e4, 1e3)  # drowned
+    torch.testing.assert_close(even, torch.full_like(even, 1 / 2000), rtol=1e-2, atol=0)
 
 
 # Light and sharpness ------------------------------------------------------------------------------------------------
