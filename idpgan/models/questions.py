@@ -19,7 +19,7 @@ _FARTHEST = 4.0  # standard deviations
 _QUANTILE = 0.9  # of the portraits' lengths: the radius
 _AT_ONCE = 500
 FEWEST = 2 * _EDGES  # portraits: fewer do not fix so many directions
-_CELLS, _PLACED, _MEANS = 8, 20, 30  # kinds of portraits; components that tell them; rounds that find them
+_PLACED, _ROUNDS = 20, 30  # components that tell kinds of pictures; rounds that find them
 SHARES = {"edges": 0.5, "light": 0.4, "sharpness": 0.1}  # of the squared norm that the count leaves
 COUNT_SHARE = 0.05  # of all and of a cell: a count that is wrong by 2 % moves a mean by less than the noise on it
 _OF: dict[str, Callable[[Tensor], Tensor]] = {"edges": orientations, "light": light, "sharpness": sharpness}
@@ -109,8 +109,8 @@ class Questions(nn.Module):
     v is ``(sqrt(t), sqrt((1 - t) a_i) u_i, ...)`` with a question i of share a_i, the shares adding up to 1. For
     "light", the 400 lowest frequencies, and "sharpness", the logarithms of 108 energies, ``u = s / R``: each number of
     s is by the portraits' mean and standard deviation, cut at 4 of these, and s is shortened to the radius R where it
-    is longer. Of "edges", the 150 principal components of histograms of orientations, u has a place for each of eight
-    kinds of portraits (k-means): ``(sqrt(t), sqrt(1 - t) s / R)`` in that of the nearest kind, 0 in the others.
+    is longer. Of "edges", the 150 principal components of histograms of orientations, u has a place for each kind of
+    portraits (k-means): ``(sqrt(t), sqrt(1 - t) s / R)`` in that of the nearest kind, 0 in the others.
 
     Proof of the norm. ``|s| <= R``, so each ``|u_i| <= 1`` and ``|v|^2 <= t + (1 - t) sum of a_i = 1`` for every image.
     Center, basis, R and kinds are of the portraits, which no private image has touched, and v is computed of one image
@@ -118,19 +118,20 @@ class Questions(nn.Module):
     (`privacy.sums` has the rest: rounding, other relations, people).
 
     Args:
-        asked: The questions, some of `ALL`, edges first.
+        asked: The questions, some of `ALL`.
+        kinds: How many kinds there are.
 
     Attributes:
-        kinds: Centers of the kinds, (8, 20): of the largest components.
+        kinds: Their centers, (kinds, 20): of the largest components.
         dimensions: Length of v.
     """
 
-    def __init__(self, asked: Sequence[str] = ALL) -> None:
+    def __init__(self, asked: Sequence[str] = ALL, kinds: int = 8) -> None:
         super().__init__()
         self.asked = tuple(asked)
-        self.sizes = [_CELLS * (1 + _EDGES) if name == "edges" else SIZES[name][1] for name in asked]
+        self.sizes = [kinds * (1 + _EDGES) if name == "edges" else SIZES[name][1] for name in asked]
         self.dimensions = 1 + sum(self.sizes)
-        self.kinds = nn.Buffer(torch.zeros(_CELLS, _PLACED, dtype=torch.float64))
+        self.kinds = nn.Buffer(torch.zeros(kinds, _PLACED, dtype=torch.float64))
         for name in asked:
             self.add_module(name, Question(*SIZES[name]))
 
@@ -145,7 +146,7 @@ class Questions(nn.Module):
             numbers = torch.cat([_OF[name](to_float(part)).double() for part in images.split(_AT_ONCE)])
             self.question(name).learn(numbers)
             if name == "edges":
-                self.kinds.copy_(_means(self.question(name)(numbers)[:, -_PLACED:]))
+                self.kinds.copy_(_means(self.question(name)(numbers)[:, -_PLACED:], len(self.kinds)))
         return self
 
     def forward(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -154,7 +155,7 @@ class Questions(nn.Module):
         for name in self.asked:
             unit = self._of(name, images) / self.question(name).radius
             if name == "edges":
-                placed = unit.new_zeros(len(unit), _CELLS, 1 + _EDGES)
+                placed = unit.new_zeros(len(unit), len(self.kinds), 1 + _EDGES)
                 whole = torch.cat([unit.new_full((len(unit), 1), math.sqrt(share)), math.sqrt(1 - share) * unit], 1)
                 placed[torch.arange(len(unit)), self.cells(self.question(name).radius * unit)] = whole
                 unit = placed.flatten(1)
@@ -182,7 +183,7 @@ class Questions(nn.Module):
         for name, part in zip(self.asked, parts, strict=True):
             scale, of = self._scale(name), counts
             if name == "edges":
-                placed, root = part.unflatten(1, (_CELLS, 1 + _EDGES)), scale * math.sqrt(COUNT_SHARE)
+                placed, root = part.unflatten(1, (len(self.kinds), 1 + _EDGES)), scale * math.sqrt(COUNT_SHARE)
                 of, part, scale = placed[..., 0] / root, placed[..., 1:], scale * math.sqrt(1 - COUNT_SHARE)
                 cells = of, noise_std / root
             factor = float(self.question(name).radius) / (scale * of.clamp(min=1))
@@ -202,13 +203,13 @@ class Questions(nn.Module):
         return cast(Question, self.get_submodule(name))
 
 
-def _means(rows: Tensor) -> Tensor:
-    """Return the centers of eight groups of rows (N, k), by k-means (Lloyd 1982), which begins at rows by chance."""
+def _means(rows: Tensor, groups: int) -> Tensor:
+    """Return the centers (groups, k) of rows (N, k) by k-means (Lloyd 1982), which begins at rows by chance."""
     order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
-    centers = rows[order[:_CELLS]]
-    for _ in range(_MEANS):
+    centers = rows[order[:groups]]
+    for _ in range(_ROUNDS):
         near = torch.cdist(rows, centers).argmin(1)
         sums = torch.zeros_like(centers).index_add_(0, near, rows)
-        counts = near.bincount(minlength=_CELLS)[:, None]
+        counts = near.bincount(minlength=groups)[:, None]
         centers = torch.where(counts > 0, sums / counts.clamp(min=1), centers)
     return centers

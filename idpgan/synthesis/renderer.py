@@ -19,6 +19,7 @@ from idpgan.data.images import to_uint8
 from idpgan.device import zeros
 from idpgan.errors import ConfigError
 from idpgan.models.config import ModelConfig
+from idpgan.models.questions import Questions
 from idpgan.models.simulators import FontSimulator, uniform_of
 from idpgan.progress import Progress, silent
 
@@ -35,13 +36,19 @@ class Renderer(abc.ABC):
     Attributes:
         what: The pool is, in words.
         asked: The questions (`models.questions`) that its pictures answer.
+        kinds: Of its pictures, each of which is asked by itself.
     """
 
     what: str
     asked: tuple[str, ...]
+    kinds: int
 
     def __init__(self, data: DataConfig, image_shape: tuple[int, int, int]) -> None:
         self.data, self.image_shape = data, image_shape
+
+    def questions(self) -> Questions:
+        """Return what photos are asked, before anything is learned."""
+        return Questions(self.asked, self.kinds)
 
     @abc.abstractmethod
     def check(self) -> None:
@@ -79,7 +86,7 @@ class Renderer(abc.ABC):
 class Portraits(Renderer):
     """The folder `data.public_root`, which `idpgan people` has drawn."""
 
-    what, asked = "the portraits", ("edges", "light", "sharpness")
+    what, asked, kinds = "the portraits", ("edges", "light", "sharpness"), 8
 
     @property
     def _root(self) -> Path:
@@ -145,7 +152,11 @@ class Portraits(Renderer):
 class Pen(Renderer):
     """Digits of the simulator "fonts"; their traits are the numbers that it draws them from."""
 
-    what, asked = PAPERS["fonts"], ("edges",)  # the mean light of a digit is a ghost
+    what, asked, kinds = (
+        PAPERS["fonts"],
+        ("edges",),
+        1,
+    )  # the mean light of a digit is a ghost; more kinds gained nothing
 
     def check(self) -> None:
         """Refuse sizes and classes that are no digits'."""

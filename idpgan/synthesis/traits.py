@@ -93,7 +93,7 @@ class Plan(RunPlan):
     def sums(self) -> CellSums:
         """The release, with the least noise that keeps to [privacy]."""
         terms = released_once.terms(self.config.privacy)
-        return CellSums.calibrated(self.rows, Questions(self.renderer.asked).dimensions, "gaussian", **terms)
+        return CellSums.calibrated(self.rows, self.renderer.questions().dimensions, "gaussian", **terms)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -152,7 +152,7 @@ class Method(ReleasedOnce):
         if self.ledger.released_digest is None:
             images, traits = self._pool
             self.plan.renderer.rows_of(traits, self.generator.classes)  # refuses classes that no picture shows
-            self.questions = Questions(self.plan.renderer.asked).learn(images).to(self.device)
+            self.questions = self.plan.renderer.questions().learn(images).to(self.device)
         super().prepare()
 
     def _release(self) -> dict[str, Tensor]:
@@ -171,7 +171,7 @@ class Method(ReleasedOnce):
         super()._take_released(released)
         if released:
             learned = {name.removeprefix(_MAP): value for name, value in released.items() if name.startswith(_MAP)}
-            self.questions = Questions(self.plan.renderer.asked)
+            self.questions = self.plan.renderer.questions()
             self.questions.load_state_dict(learned)
             self.questions.to(self.device)
 

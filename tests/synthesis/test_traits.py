@@ -248,7 +248,7 @@ def test_the_traits_that_weights_move_are_named_with_the_noise_that_repeated_rel
     told = told_of(0.05)
     assert list(told) == ["open", "turned"]
     again = torch.stack([
-        tilted(s, mean + 0.05 * torch.randn(4, generator=rng, dtype=torch.float64), 1.0025) @ s[:, 0] for _ in range(200)
+        tilted(s, mean + 0.05 * torch.randn(4, generator=rng, dtype=torch.float64), 1.0) @ s[:, 0] for _ in range(200)
     ])  # fmt: skip
     before, after, std = told["open"]
     assert before == pytest.approx(float(s[:, 0].mean()), abs=1e-3)
@@ -482,7 +482,7 @@ def test_digits_of_the_pen_are_drawn_as_the_digits_are_written(tmp_path, monkeyp
     pictures, private = idpgan.load_generator(run.release).pictures, load(digits().data).private
     pen = Pen(digits().data, private.image_shape)
     pool, traits = pen.pool()
-    questions = Questions(pen.asked).learn(pool)
+    questions = pen.questions().learn(pool)
     left = torch.zeros(2)
     for row, own in enumerate(pen.rows_of(traits, private.classes)):
         parts = pictures[row], pool[own], private.images[private.labels == row]
