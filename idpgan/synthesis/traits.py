@@ -1,12 +1,12 @@
 r"""Traits: portraits of nobody, with the traits, the light and the sharpness that one noisy sum a class asks for.
 
-Simulated moments (McFadden 1989), released once. The only private read is the sum of ``v(x)`` (a count, and 658 numbers
-of how edges and light lie in x and how sharp it is, norm at most 1: `models.questions`) over the photos of each class,
-plus rounded Gaussian noise on everything at once (`privacy.sums.CellSums`, where the rest of the proof is). What
+Simulated moments (McFadden 1989), released once. The only private read is the sum of ``v(x)`` (a count, and 1,716
+numbers of how edges and light lie in x and how sharp it is, norm at most 1: `models.questions`) over the photos of each
+class, plus rounded Gaussian noise on everything at once (`privacy.sums.CellSums`, where the rest of the proof is). What
 follows is post-processing:
 
 - Portraits get weights ``exp(lambda . s)``, the nearest to even ones whose mean of s, the numbers of edges, comes near
-  the released one m. With K the class's portraits, lambda minimizes the convex
+  the released one m. With K a class's portraits of one of eight kinds, lambda minimizes the convex
 
       log(mean over K of exp(lambda . s)) - lambda . m + ridge / 2 |lambda|^2.
 
@@ -286,7 +286,8 @@ def mixed(s: Tensor, cells: Tensor, answers: Answers, row: int) -> Mixture:
     noise = torch.tensor(off / total).double()
     shares = there + above_noise(counts[row] / total - there, noise, [len(there)])
     shares = shares.clamp(min=0) * (there > 0)
-    shares, weights = shares / shares.sum(), torch.zeros(len(s)).double()
+    shares = shares / shares.sum() if shares.any() else there  # counts below 0 are noise
+    weights = torch.zeros(len(s)).double()
     for cell in torch.nonzero(there)[:, 0]:
         own, ridge = cells == cell, float(answers.noise["edges"][row, cell]) ** 2 + _OUTSIDE
         weights[own] = shares[cell] * tilted(s[own], answers.means["edges"][row, cell], ridge)
@@ -307,8 +308,6 @@ def moves(traits: Traits, s: Tensor, cells: Tensor, mixture: Mixture) -> dict[st
         s: (N, k) float64.
         cells: The kind of each, (N,).
     """
-    if not traits:
-        return {}
     columns, weights = torch.stack(list(traits.values()), 1).double(), mixture.weights
     before, after, spread = columns.mean(0), weights @ columns, columns.std(0).clamp(min=1e-6)
     variance = torch.zeros_like(after)

@@ -274,6 +274,8 @@ def test_kinds_get_the_shares_that_counts_say_and_each_its_own_mean():
     assert float(weights[cells == 0].sum()) == pytest.approx(0.9, abs=0.01)
     assert float(weights[cells == 0] @ s[cells == 0, 0]) > 0.3
     assert float(weights[cells == 1] @ s[cells == 1, 0]) < -0.03
+    counts.neg_()
+    assert bool(asked(1.0, 0.01).isfinite().all())
     even = asked(1e4, 1e3)  # drowned
     torch.testing.assert_close(even, torch.full_like(even, 1 / 2000), rtol=1e-2, atol=0)
 
