@@ -36,19 +36,17 @@ class Renderer(abc.ABC):
     Attributes:
         what: The pool is, in words.
         asked: The questions (`models.questions`) that its pictures answer.
-        kinds: Of its pictures, each of which is asked by itself.
     """
 
     what: str
     asked: tuple[str, ...]
-    kinds: int
 
     def __init__(self, data: DataConfig, image_shape: tuple[int, int, int]) -> None:
         self.data, self.image_shape = data, image_shape
 
     def questions(self) -> Questions:
         """Return what photos are asked, before anything is learned."""
-        return Questions(self.asked, self.kinds)
+        return Questions(self.asked)
 
     @abc.abstractmethod
     def check(self) -> None:
@@ -86,7 +84,7 @@ class Renderer(abc.ABC):
 class Portraits(Renderer):
     """The folder `data.public_root`, which `idpgan people` has drawn."""
 
-    what, asked, kinds = "the portraits", ("edges", "light", "sharpness"), 8
+    what, asked = "the portraits", ("edges", "kinds", "light", "sharpness")
 
     @property
     def _root(self) -> Path:

@@ -1,17 +1,17 @@
 r"""Traits: portraits of nobody, with the traits, the light and the sharpness that one noisy sum a class asks for.
 
-Simulated moments (McFadden 1989), released once. The only private read is the sum of ``v(x)`` (a count, and 1,716
+Simulated moments (McFadden 1989), released once. The only private read is the sum of ``v(x)`` (a count, and 1,866
 numbers of how edges and light lie in x and how sharp it is, norm at most 1: `models.questions`) over the photos of each
 class, plus rounded Gaussian noise on everything at once (`privacy.sums.CellSums`, where the rest of the proof is). What
 follows is post-processing:
 
 - Portraits get weights ``exp(lambda . s)``, the nearest to even ones whose mean of s, the numbers of edges, comes near
-  the released one m. With K a class's portraits of one of eight kinds, lambda minimizes the convex
+  the released one m, as far as that stands above the noise. With K a class's portraits of one of eight kinds, lambda
+  minimizes the convex
 
       log(mean over K of exp(lambda . s)) - lambda . m + ridge / 2 |lambda|^2.
 
-  The ridge is the known variance of the noise and a constant for what photos show and no portrait can: without it a few
-  portraits would carry all weight.
+  The ridge is for what photos show and no portrait can: without it a few portraits would carry all weight.
 - Portraits with traits near those of parents, which are drawn by these weights, are drawn anew.
 - They get the mean light of their class's photos, and the mean sharpness of all photos, as far as these stand above the
   known noise (`photographed`). They are all that the release holds: clean pictures, whatever epsilon is.
@@ -193,14 +193,13 @@ class Method(ReleasedOnce):
         (images, traits), num, seed = self._pool, self._run.model.codes, self._run.training.seed
         renderer, answers = self.plan.renderer, questions.answers(self._released["sums"], self.plan.sums.noise_std)
         s, rng = questions.of("edges", images), torch.Generator().manual_seed(torch_seed(seed, _PARENTS))
-        cells, parents, told = questions.cells(s), [], []
+        kinds, parents, told = questions.kinds(s), [], []
         for row, own in enumerate(renderer.rows_of(traits, self.generator.classes)):
-            mixture = mixed(s[own], cells[own], answers, row)
+            mixture = mixed(s[own], kinds[own], answers, row)
             parents.append(own[torch.multinomial(mixture.weights, num, replacement=True, generator=rng)])
-            moved = moves(chosen(renderer.told(traits), own), s[own], cells[own], mixture)
-            told.append(
-                Asked(images=float(answers.counts[row].round()), images_std=round(answers.off, 1), traits=moved)
-            )
+            moved = moves(chosen(renderer.told(traits), own), s[own], kinds[own], mixture)
+            said = float(answers.counts[0][row].round())
+            told.append(Asked(images=said, images_std=round(answers.off[0], 1), traits=moved))
         near, drawn = renderer.near(chosen(traits, torch.cat(parents)), rng), torch_seed(seed, _DRAWN)
         pictures = renderer.draw(near, drawn, self.device, self.progress).view(self.generator.pictures.shape)
         self.generator.pictures.copy_(photographed(pictures, questions, answers))
@@ -261,43 +260,57 @@ class Mixture(NamedTuple):
 
     Attributes:
         weights: (N,) float64 that add up to 1.
-        shares: Of each kind, (cells,).
-        share_std: Standard deviation of the noise on a share.
-        noise: Of that on each number of a kind's mean of s, (cells,).
+        share_std: Standard deviation of the noise on the share of a kind.
+        common: Of the noise on the mean of s that is common to all kinds, number by number, (k,).
+        own: Of that on each kind's own, (kinds, k).
     """
 
     weights: Tensor
-    shares: Tensor
     share_std: float
-    noise: Tensor
+    common: Tensor
+    own: Tensor
 
 
-def mixed(s: Tensor, cells: Tensor, answers: Answers, row: int) -> Mixture:
+def mixed(s: Tensor, kinds: Tensor, answers: Answers, row: int) -> Mixture:
     """Weigh the portraits of a row: each kind `tilted` to its own mean, and as many as the released counts say.
 
-    Shares differ from those of the portraits themselves by what stands above the noise (`above_noise`).
+    The means and shares of kinds are those of the portraits, moved by what stands above the noise (`above_noise`): of
+    the mean of all, then of each kind's own.
 
     Args:
         s: Of edges of N portraits, (N, k) float64.
-        cells: The kind of each, (N,).
+        kinds: Of each, (N,).
     """
-    (counts, off), total = answers.cells, float(answers.counts[row].clamp(min=1))
-    there = cells.bincount(minlength=counts.shape[1]) / len(cells)
-    noise = torch.tensor(off / total).double()
-    shares = there + above_noise(counts[row] / total - there, noise, [len(there)])
-    shares = shares.clamp(min=0) * (there > 0)
-    shares = shares / shares.sum() if shares.any() else there  # counts below 0 are noise
-    weights = torch.zeros(len(s)).double()
-    for cell in torch.nonzero(there)[:, 0]:
-        own, ridge = cells == cell, float(answers.noise["edges"][row, cell]) ** 2 + _OUTSIDE
-        weights[own] = shares[cell] * tilted(s[own], answers.means["edges"][row, cell], ridge)
-    return Mixture(weights, shares, float(noise), answers.noise["edges"][row])
+    mean, noise, counts = answers.means["edges"][row], answers.noise["edges"][row], answers.counts[1][row]
+    kept = above_noise(mean - s.mean(0), noise, BLOCKS["edges"])
+    there = kinds.bincount(minlength=max(len(counts), 1)) / len(kinds)
+    shares, share_std, own, weights = (
+        there,
+        0.0,
+        torch.zeros(len(there), s.shape[1]).double(),
+        torch.zeros(len(s)).double(),
+    )
+    if len(counts):
+        share_std = answers.off[1] / max(float(answers.counts[0][row]), 1.0)
+        said = counts / max(float(answers.counts[0][row]), 1.0)
+        shares = there + above_noise(said - there, torch.tensor(share_std), [len(there)]) * (said - there)
+        shares = shares.clamp(min=0) * (there > 0)
+        shares = shares / shares.sum() if shares.any() else there  # counts below 0 are noise
+    for kind in torch.nonzero(there)[:, 0]:
+        members = kinds == kind
+        asked = s[members].mean(0) + kept * (mean - s.mean(0))
+        if len(counts):
+            left, std = answers.means["kinds"][row, kind] - asked, answers.noise["kinds"][row, kind]
+            share = above_noise(left, std, BLOCKS["edges"])
+            asked, own[kind] = asked + share * left, share * std
+        weights[members] = shares[kind] * tilted(s[members], asked, _OUTSIDE)
+    return Mixture(weights, share_std, kept * noise, own)
 
 
-def moves(traits: Traits, s: Tensor, cells: Tensor, mixture: Mixture) -> dict[str, list[float]]:
+def moves(traits: Traits, s: Tensor, kinds: Tensor, mixture: Mixture) -> dict[str, list[float]]:
     r"""Return the traits that weights move most: name -> mean before and after, and the noise on the latter.
 
-    Noise e on the released mean of a kind moves its weighted mean of a trait t, to first order, by
+    Noise e on the mean of a kind moves its weighted mean of a trait t, to first order, by
     ``cov(t, s) (cov(s) + ridge)^-1 e``, with covariances under the weights; noise on its share moves the mean of all by
     how far its own lies from that. A trait is named that moves by more than twice the standard deviation of these, and
     by more than three times what weights like these would move a trait that has nothing to do with s,
@@ -306,20 +319,23 @@ def moves(traits: Traits, s: Tensor, cells: Tensor, mixture: Mixture) -> dict[st
     Args:
         traits: Of N portraits, one number each.
         s: (N, k) float64.
-        cells: The kind of each, (N,).
+        kinds: Of each, (N,).
     """
     columns, weights = torch.stack(list(traits.values()), 1).double(), mixture.weights
     before, after, spread = columns.mean(0), weights @ columns, columns.std(0).clamp(min=1e-6)
-    variance = torch.zeros_like(after)
-    for cell in torch.nonzero(mixture.shares)[:, 0]:
-        own, noise = cells == cell, float(mixture.noise[cell])
-        w, centered = weights[own] / weights[own].sum(), s[own]
-        centered, mean = centered - w @ centered, w @ columns[own]
-        curvature = (centered * w[:, None]).T @ centered + (noise**2 + _OUTSIDE) * torch.eye(s.shape[1]).to(s)
-        slopes = torch.linalg.solve(curvature, (centered * w[:, None]).T @ (columns[own] - mean))
-        variance += (mixture.shares[cell] * noise * slopes.norm(dim=0)).square()
+    variance, common = torch.zeros_like(after), torch.zeros(s.shape[1], len(after)).double()
+    for kind in kinds[weights > 0].unique():
+        members = kinds == kind
+        share = weights[members].sum()
+        w, centered = weights[members] / share, s[members]
+        centered, mean = centered - w @ centered, w @ columns[members]
+        curvature = (centered * w[:, None]).T @ centered + _OUTSIDE * torch.eye(s.shape[1]).to(s)
+        slopes = share * torch.linalg.solve(curvature, (centered * w[:, None]).T @ (columns[members] - mean))
+        common += slopes
+        variance += (mixture.own[kind][:, None] * slopes).square().sum(0)
         variance += (mixture.share_std * (mean - after)).square()
-    stds, moved = variance.sqrt(), (after - before).abs()
+    stds = (variance + (mixture.common[:, None] * common).square().sum(0)).sqrt()
+    moved = (after - before).abs()
     clear = (moved > _TOLD * stds) & (moved > _CLEAR * weights.norm() * spread)
     order = [i for i in (moved / spread).argsort(descending=True).tolist() if clear[i]][:_MOST]
     names = list(traits)
@@ -335,15 +351,17 @@ def photographed(pictures: Tensor, questions: Questions, answers: Answers) -> Te
         return pictures
     shown = []
     for own, mean, noise in zip(pictures, answers.means["light"], answers.noise["light"], strict=True):
-        change = above_noise(mean - questions.of("light", own).mean(0), noise, BLOCKS["light"])
+        change = mean - questions.of("light", own).mean(0)
+        change = change * above_noise(change, noise, BLOCKS["light"])
         shown.append(_changed(own, lit, questions.question("light").back(change)))
-    share = answers.counts.clamp(min=1) / answers.counts.clamp(min=1).sum()
+    share = answers.counts[0].clamp(min=1) / answers.counts[0].clamp(min=1).sum()
 
     def of_all(shown: list[Tensor]) -> Tensor:
         return share @ torch.stack([questions.of("sharpness", own).mean(0) for own in shown])
 
     noise = (share.square() @ answers.noise["sharpness"].square()).sqrt()
-    asked = of_all(shown) + above_noise(share @ answers.means["sharpness"] - of_all(shown), noise, BLOCKS["sharpness"])
+    change = share @ answers.means["sharpness"] - of_all(shown)
+    asked = of_all(shown) + change * above_noise(change, noise, BLOCKS["sharpness"])
     change, found = torch.zeros_like(asked), shown
     for _ in range(_ROUNDS):
         change = change + questions.question("sharpness").back(asked - of_all(found))
@@ -356,15 +374,15 @@ def _changed(pictures: Tensor, how: Callable[[Tensor, Tensor], Tensor], change: 
 
 
 def above_noise(difference: Tensor, noise: Tensor, blocks: Sequence[int]) -> Tensor:
-    """Return differences (k,) shrunk to what of them is above noise of a known standard deviation.
+    """Return the shares (k,), in [0, 1), of differences that stand above noise of a known standard deviation.
 
-    James and Stein's rule in blocks that lie together ("Estimation with quadratic loss", 1961; Cai's blocks, 1999). A
-    block whose squares are not one standard deviation more than noise alone makes them is 0.
+    James and Stein's rule in blocks that lie together ("Estimation with quadratic loss", 1961; Cai's blocks, 1999). Of
+    a block whose squares are not one standard deviation more than noise alone makes them the share is 0.
     """
     kept = []
     for part in difference.split(list(blocks)):
         size, energy = len(part), float((part / noise).square().sum())
-        kept.append(part * (1 - size / energy if energy > size + math.sqrt(2 * size) else 0.0))
+        kept.append(torch.full_like(part, 1 - size / energy if energy > size + math.sqrt(2 * size) else 0.0))
     return torch.cat(kept)
 
 
