@@ -13,8 +13,8 @@ follows is post-processing:
 
   The ridge is for what photos show and no portrait can: without it a few portraits would carry all weight.
 - Portraits with traits near those of parents, which are drawn by these weights, are drawn anew.
-- They get the mean light of their class's photos, and the mean sharpness of all photos, as far as these stand above the
-  known noise (`photographed`). They are all that the release holds: clean pictures, whatever epsilon is.
+- All get the mean light of the photos, and their mean sharpness, as far as these stand above the known noise
+  (`photographed`). They are all that the release holds: clean pictures, whatever epsilon is.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _NEWTON, _FLAT = 100, 1e-12  # steps of Newton's method at most; decrease of the
 _PARENTS, _DRAWN = 31, 32  # streams of training.seed
 _TOLD, _CLEAR, _MOST = 2.0, 3.0, 6  # standard errors, of noise and of weights on few portraits, of a trait named
 _AT_ONCE = 500  # pictures
-_ROUNDS = 3  # of gains: neighboring sub-bands overlap, and one leaves a third of the difference
+_ROUNDS = 3  # of changes: neighboring sub-bands overlap, and one leaves a third of the difference
 _MAP = "map."  # of the names of what is released
 
 
@@ -343,30 +343,27 @@ def moves(traits: Traits, s: Tensor, kinds: Tensor, mixture: Mixture) -> dict[st
 
 
 def photographed(pictures: Tensor, questions: Questions, answers: Answers) -> Tensor:
-    """Return pictures (rows, N, C, H, W), uint8, with the light of the photos of each row, and their sharpness.
+    """Return pictures (rows, N, C, H, W), uint8, with the mean light of the photos, then with their sharpness.
 
-    Only what stands above the noise changes (`above_noise`). All rows get one sharpness, so that none tells a class.
+    Only what stands above the noise changes (`above_noise`). All rows change alike: a difference would tell a class, and
+    so would its noise.
     """
-    if not {"light", "sharpness"} <= {*questions.asked}:
-        return pictures
-    shown = []
-    for own, mean, noise in zip(pictures, answers.means["light"], answers.noise["light"], strict=True):
-        change = mean - questions.of("light", own).mean(0)
-        change = change * above_noise(change, noise, BLOCKS["light"])
-        shown.append(_changed(own, lit, questions.question("light").back(change)))
-    share = answers.counts[0].clamp(min=1) / answers.counts[0].clamp(min=1).sum()
+    share, shown = answers.counts[0].clamp(min=1) / answers.counts[0].clamp(min=1).sum(), pictures
+    for name, how in (("light", lit), ("sharpness", sharpened)):
+        if name not in questions.asked:
+            continue
 
-    def of_all(shown: list[Tensor]) -> Tensor:
-        return share @ torch.stack([questions.of("sharpness", own).mean(0) for own in shown])
+        def mean(pictures: Tensor, name: str = name) -> Tensor:
+            return share @ torch.stack([questions.of(name, own).mean(0) for own in pictures])
 
-    noise = (share.square() @ answers.noise["sharpness"].square()).sqrt()
-    change = share @ answers.means["sharpness"] - of_all(shown)
-    asked = of_all(shown) + change * above_noise(change, noise, BLOCKS["sharpness"])
-    change, found = torch.zeros_like(asked), shown
-    for _ in range(_ROUNDS):
-        change = change + questions.question("sharpness").back(asked - of_all(found))
-        found = [_changed(own, sharpened, change) for own in shown]
-    return torch.stack(found)
+        noise = (share.square() @ answers.noise[name].square()).sqrt()
+        missing, begun = share @ answers.means[name] - mean(shown), shown
+        asked = mean(shown) + missing * above_noise(missing, noise, BLOCKS[name])
+        change = torch.zeros_like(asked)
+        for _ in range(_ROUNDS):
+            change = change + questions.question(name).back(asked - mean(shown))
+            shown = torch.stack([_changed(own, how, change) for own in begun])
+    return shown
 
 
 def _changed(pictures: Tensor, how: Callable[[Tensor, Tensor], Tensor], change: Tensor) -> Tensor:
