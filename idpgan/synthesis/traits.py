@@ -345,8 +345,8 @@ def moves(traits: Traits, s: Tensor, kinds: Tensor, mixture: Mixture) -> dict[st
 def photographed(pictures: Tensor, questions: Questions, answers: Answers) -> Tensor:
     """Return pictures (rows, N, C, H, W), uint8, with the mean light of the photos, then with their sharpness.
 
-    Only what stands above the noise changes (`above_noise`). All rows change alike: a difference would tell a class, and
-    so would its noise.
+    Only what stands above the noise changes (`above_noise`). All rows change alike: a difference would tell a class,
+    and so would its noise.
     """
     share, shown = answers.counts[0].clamp(min=1) / answers.counts[0].clamp(min=1).sum(), pictures
     for name, how in (("light", lit), ("sharpness", sharpened)):
