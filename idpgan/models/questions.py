@@ -20,7 +20,7 @@ _QUANTILE = 0.9  # of the portraits' lengths: the radius
 _AT_ONCE = 500
 FEWEST = 2 * _EDGES  # portraits: fewer do not fix so many directions
 _KINDS, _PLACED, _ROUNDS = 8, 20, 30  # of portraits; components that tell them; rounds that find them
-SHARES = {"edges": 0.35, "kinds": 0.35, "light": 0.2, "sharpness": 0.1}  # of the squared norm that the count leaves
+SHARES = {"edges": 0.25, "kinds": 0.35, "light": 0.3, "sharpness": 0.1}  # of the squared norm that the count leaves
 COUNT_SHARE = 0.05  # of all and of a kind: a count that is wrong by 2 % moves a mean by less than the noise on it
 _NUMBERS: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {  # of an image, how many, and how many are asked
     "edges": (orientations, ORIENTATIONS, _EDGES),

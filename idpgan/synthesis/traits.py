@@ -13,8 +13,8 @@ follows is post-processing:
 
   The ridge is for what photos show and no portrait can: without it a few portraits would carry all weight.
 - Portraits with traits near those of parents, which are drawn by these weights, are drawn anew.
-- All get the mean light of the photos, and their mean sharpness, as far as these stand above the known noise
-  (`photographed`). They are all that the release holds: clean pictures, whatever epsilon is.
+- They get the mean light of their class's photos, and the mean sharpness of all photos, as far as these stand above the
+  known noise (`photographed`). They are all that the release holds: clean pictures, whatever epsilon is.
 """
 
 from __future__ import annotations
@@ -343,30 +343,37 @@ def moves(traits: Traits, s: Tensor, kinds: Tensor, mixture: Mixture) -> dict[st
 
 
 def photographed(pictures: Tensor, questions: Questions, answers: Answers) -> Tensor:
-    """Return pictures (rows, N, C, H, W), uint8, with the mean light of the photos, then with their sharpness.
+    """Return pictures (rows, N, C, H, W), uint8, with the mean light of the photos, and their sharpness.
 
-    Only what stands above the noise changes (`above_noise`). All rows change alike: a difference would tell a class,
-    and so would its noise.
+    Only what stands above the noise changes (`above_noise`): light of all rows alike, then of each row; sharpness of
+    all alike, since it tells no class.
     """
     share, shown = answers.counts[0].clamp(min=1) / answers.counts[0].clamp(min=1).sum(), pictures
     for name, how in (("light", lit), ("sharpness", sharpened)):
         if name not in questions.asked:
             continue
 
-        def mean(pictures: Tensor, name: str = name) -> Tensor:
-            return share @ torch.stack([questions.of(name, own).mean(0) for own in pictures])
+        def means(pictures: Tensor, name: str = name) -> Tensor:
+            return torch.stack([questions.of(name, own).mean(0) for own in pictures])
 
-        noise = (share.square() @ answers.noise[name].square()).sqrt()
-        missing, begun = share @ answers.means[name] - mean(shown), shown
-        asked = mean(shown) + missing * above_noise(missing, noise, BLOCKS[name])
+        noise = answers.noise[name][:, None]
+        missing, begun = share @ (answers.means[name] - means(shown)), shown
+        kept = above_noise(missing, (share.square() @ noise.square()).sqrt(), BLOCKS[name])
+        asked = means(shown) + kept * missing
+        if name == "light":
+            left = answers.means[name] - asked
+            asked = asked + left * torch.stack(
+                [above_noise(*row, BLOCKS[name]) for row in zip(left, noise, strict=True)]
+            )
         change = torch.zeros_like(asked)
         for _ in range(_ROUNDS):
-            change = change + questions.question(name).back(asked - mean(shown))
-            shown = torch.stack([_changed(own, how, change) for own in begun])
+            change = change + questions.question(name).back(asked - means(shown))
+            change = change if name == "light" else (share @ change).expand_as(change)
+            shown = torch.stack([_changed(*row, how) for row in zip(begun, change, strict=True)])
     return shown
 
 
-def _changed(pictures: Tensor, how: Callable[[Tensor, Tensor], Tensor], change: Tensor) -> Tensor:
+def _changed(pictures: Tensor, change: Tensor, how: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     return torch.cat([to_uint8(how(to_float(part), change.to(part.device))) for part in pictures.split(_AT_ONCE)])
 
 
