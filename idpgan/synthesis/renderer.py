@@ -19,7 +19,6 @@ from idpgan.data.images import to_uint8
 from idpgan.device import zeros
 from idpgan.errors import ConfigError
 from idpgan.models.config import ModelConfig
-from idpgan.models.questions import Questions
 from idpgan.models.simulators import FontSimulator, uniform_of
 from idpgan.progress import Progress, silent
 
@@ -43,10 +42,6 @@ class Renderer(abc.ABC):
 
     def __init__(self, data: DataConfig, image_shape: tuple[int, int, int]) -> None:
         self.data, self.image_shape = data, image_shape
-
-    def questions(self) -> Questions:
-        """Return what photos are asked, before anything is learned."""
-        return Questions(self.asked)
 
     @abc.abstractmethod
     def check(self) -> None:
@@ -84,7 +79,7 @@ class Renderer(abc.ABC):
 class Portraits(Renderer):
     """The folder `data.public_root`, which `idpgan people` has drawn."""
 
-    what, asked = "the portraits", ("edges", "kinds", "light", "sharpness")
+    what, asked = "the portraits", ("edges", "light", "sharpness")
 
     @property
     def _root(self) -> Path:
@@ -150,11 +145,7 @@ class Portraits(Renderer):
 class Pen(Renderer):
     """Digits of the simulator "fonts"; their traits are the numbers that it draws them from."""
 
-    what, asked, kinds = (
-        PAPERS["fonts"],
-        ("edges",),
-        1,
-    )  # the mean light of a digit is a ghost; more kinds gained nothing
+    what, asked = PAPERS["fonts"], ("edges",)  # the mean light of a digit is a ghost
 
     def check(self) -> None:
         """Refuse sizes and classes that are no digits'."""

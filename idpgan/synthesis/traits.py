@@ -1,17 +1,17 @@
 r"""Traits: portraits of nobody, with the traits, the light and the sharpness that one noisy sum a class asks for.
 
-Simulated moments (McFadden 1989), released once. The only private read is the sum of ``v(x)`` (a count, and 1,866
-numbers of how edges and light lie in x and how sharp it is, norm at most 1: `models.questions`) over the photos of each
-class, plus rounded Gaussian noise on everything at once (`privacy.sums.CellSums`, where the rest of the proof is). What
+Simulated moments (McFadden 1989), released once. The only private read is the sum of ``v(x)`` (a count, and 658 numbers
+of how edges and light lie in x and how sharp it is, norm at most 1: `models.questions`) over the photos of each class,
+plus rounded Gaussian noise on everything at once (`privacy.sums.CellSums`, where the rest of the proof is). What
 follows is post-processing:
 
 - Portraits get weights ``exp(lambda . s)``, the nearest to even ones whose mean of s, the numbers of edges, comes near
-  the released one m, as far as that stands above the noise. With K a class's portraits of one of eight kinds, lambda
-  minimizes the convex
+  the released one m. With K the class's portraits, lambda minimizes the convex
 
       log(mean over K of exp(lambda . s)) - lambda . m + ridge / 2 |lambda|^2.
 
-  The ridge is for what photos show and no portrait can: without it a few portraits would carry all weight.
+  The ridge is the known variance of the noise and a constant for what photos show and no portrait can: without it a few
+  portraits would carry all weight.
 - Portraits with traits near those of parents, which are drawn by these weights, are drawn anew.
 - They get the mean light of their class's photos, and the mean sharpness of all photos, as far as these stand above the
   known noise (`photographed`). They are all that the release holds: clean pictures, whatever epsilon is.
@@ -22,7 +22,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -93,7 +93,7 @@ class Plan(RunPlan):
     def sums(self) -> CellSums:
         """The release, with the least noise that keeps to [privacy]."""
         terms = released_once.terms(self.config.privacy)
-        return CellSums.calibrated(self.rows, self.renderer.questions().dimensions, "gaussian", **terms)
+        return CellSums.calibrated(self.rows, Questions(self.renderer.asked).dimensions, "gaussian", **terms)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -152,7 +152,7 @@ class Method(ReleasedOnce):
         if self.ledger.released_digest is None:
             images, traits = self._pool
             self.plan.renderer.rows_of(traits, self.generator.classes)  # refuses classes that no picture shows
-            self.questions = self.plan.renderer.questions().learn(images).to(self.device)
+            self.questions = Questions(self.plan.renderer.asked).learn(images).to(self.device)
         super().prepare()
 
     def _release(self) -> dict[str, Tensor]:
@@ -171,7 +171,7 @@ class Method(ReleasedOnce):
         super()._take_released(released)
         if released:
             learned = {name.removeprefix(_MAP): value for name, value in released.items() if name.startswith(_MAP)}
-            self.questions = self.plan.renderer.questions()
+            self.questions = Questions(self.plan.renderer.asked)
             self.questions.load_state_dict(learned)
             self.questions.to(self.device)
 
@@ -193,13 +193,16 @@ class Method(ReleasedOnce):
         (images, traits), num, seed = self._pool, self._run.model.codes, self._run.training.seed
         renderer, answers = self.plan.renderer, questions.answers(self._released["sums"], self.plan.sums.noise_std)
         s, rng = questions.of("edges", images), torch.Generator().manual_seed(torch_seed(seed, _PARENTS))
-        kinds, parents, told = questions.kinds(s), [], []
+        parents, told = [], []
         for row, own in enumerate(renderer.rows_of(traits, self.generator.classes)):
-            mixture = mixed(s[own], kinds[own], answers, row)
-            parents.append(own[torch.multinomial(mixture.weights, num, replacement=True, generator=rng)])
-            moved = moves(chosen(renderer.told(traits), own), s[own], kinds[own], mixture)
-            said = float(answers.counts[0][row].round())
-            told.append(Asked(images=said, images_std=round(answers.off[0], 1), traits=moved))
+            noise, said = float(answers.noise["edges"][row]), renderer.told(traits)
+            ridge = noise**2 + _OUTSIDE
+            weights = tilted(s[own], answers.means["edges"][row], ridge)
+            parents.append(own[torch.multinomial(weights, num, replacement=True, generator=rng)])
+            moved = moves(chosen(said, own), s[own], weights, ridge, noise)
+            told.append(
+                Asked(images=float(answers.counts[row].round()), images_std=round(answers.off, 1), traits=moved)
+            )
         near, drawn = renderer.near(chosen(traits, torch.cat(parents)), rng), torch_seed(seed, _DRAWN)
         pictures = renderer.draw(near, drawn, self.device, self.progress).view(self.generator.pictures.shape)
         self.generator.pictures.copy_(photographed(pictures, questions, answers))
@@ -255,87 +258,26 @@ def tilted(s: Tensor, mean: Tensor, ridge: float) -> Tensor:
     return torch.softmax(s @ dual, 0)
 
 
-class Mixture(NamedTuple):
-    """Weights of portraits, of each kind by itself.
-
-    Attributes:
-        weights: (N,) float64 that add up to 1.
-        share_std: Standard deviation of the noise on the share of a kind.
-        common: Of the noise on the mean of s that is common to all kinds, number by number, (k,).
-        own: Of that on each kind's own, (kinds, k).
-    """
-
-    weights: Tensor
-    share_std: float
-    common: Tensor
-    own: Tensor
-
-
-def mixed(s: Tensor, kinds: Tensor, answers: Answers, row: int) -> Mixture:
-    """Weigh the portraits of a row: each kind `tilted` to its own mean, and as many as the released counts say.
-
-    The means and shares of kinds are those of the portraits, moved by what stands above the noise (`above_noise`): of
-    the mean of all, then of each kind's own.
-
-    Args:
-        s: Of edges of N portraits, (N, k) float64.
-        kinds: Of each, (N,).
-    """
-    mean, noise, counts = answers.means["edges"][row], answers.noise["edges"][row], answers.counts[1][row]
-    kept = above_noise(mean - s.mean(0), noise, BLOCKS["edges"])
-    there = kinds.bincount(minlength=max(len(counts), 1)) / len(kinds)
-    shares, share_std, own, weights = (
-        there,
-        0.0,
-        torch.zeros(len(there), s.shape[1]).double(),
-        torch.zeros(len(s)).double(),
-    )
-    if len(counts):
-        share_std = answers.off[1] / max(float(answers.counts[0][row]), 1.0)
-        said = counts / max(float(answers.counts[0][row]), 1.0)
-        shares = there + above_noise(said - there, torch.tensor(share_std), [len(there)]) * (said - there)
-        shares = shares.clamp(min=0) * (there > 0)
-        shares = shares / shares.sum() if shares.any() else there  # counts below 0 are noise
-    for kind in torch.nonzero(there)[:, 0]:
-        members = kinds == kind
-        asked = s[members].mean(0) + kept * (mean - s.mean(0))
-        if len(counts):
-            left, std = answers.means["kinds"][row, kind] - asked, answers.noise["kinds"][row, kind]
-            share = above_noise(left, std, BLOCKS["edges"])
-            asked, own[kind] = asked + share * left, share * std
-        weights[members] = shares[kind] * tilted(s[members], asked, _OUTSIDE)
-    return Mixture(weights, share_std, kept * noise, own)
-
-
-def moves(traits: Traits, s: Tensor, kinds: Tensor, mixture: Mixture) -> dict[str, list[float]]:
+def moves(traits: Traits, s: Tensor, weights: Tensor, ridge: float, noise: float) -> dict[str, list[float]]:
     r"""Return the traits that weights move most: name -> mean before and after, and the noise on the latter.
 
-    Noise e on the mean of a kind moves its weighted mean of a trait t, to first order, by
-    ``cov(t, s) (cov(s) + ridge)^-1 e``, with covariances under the weights; noise on its share moves the mean of all by
-    how far its own lies from that. A trait is named that moves by more than twice the standard deviation of these, and
-    by more than three times what weights like these would move a trait that has nothing to do with s,
-    ``sd(t) |weights|``; six at most.
+    Noise e on the released mean moves a weighted mean of a trait t, to first order, by
+    ``cov(t, s) (cov(s) + ridge)^-1 e``, with covariances under the weights. A trait is named that moves by more than
+    twice the standard deviation of that, and by more than three times what weights like these would move a trait that
+    has nothing to do with s, ``sd(t) |weights|``; six at most.
 
     Args:
         traits: Of N portraits, one number each.
         s: (N, k) float64.
-        kinds: Of each, (N,).
+        weights: (N,), of `tilted` with this ridge.
+        noise: Standard deviation on each number of the mean.
     """
-    columns, weights = torch.stack(list(traits.values()), 1).double(), mixture.weights
+    columns = torch.stack(list(traits.values()), 1).double()
     before, after, spread = columns.mean(0), weights @ columns, columns.std(0).clamp(min=1e-6)
-    variance, common = torch.zeros_like(after), torch.zeros(s.shape[1], len(after)).double()
-    for kind in kinds[weights > 0].unique():
-        members = kinds == kind
-        share = weights[members].sum()
-        w, centered = weights[members] / share, s[members]
-        centered, mean = centered - w @ centered, w @ columns[members]
-        curvature = (centered * w[:, None]).T @ centered + _OUTSIDE * torch.eye(s.shape[1]).to(s)
-        slopes = share * torch.linalg.solve(curvature, (centered * w[:, None]).T @ (columns[members] - mean))
-        common += slopes
-        variance += (mixture.own[kind][:, None] * slopes).square().sum(0)
-        variance += (mixture.share_std * (mean - after)).square()
-    stds = (variance + (mixture.common[:, None] * common).square().sum(0)).sqrt()
-    moved = (after - before).abs()
+    centered = s - weights @ s
+    curvature = (centered * weights[:, None]).T @ centered + ridge * torch.eye(s.shape[1]).to(s)
+    slopes = torch.linalg.solve(curvature, (centered * weights[:, None]).T @ (columns - after))
+    stds, moved = noise * slopes.norm(dim=0), (after - before).abs()
     clear = (moved > _TOLD * stds) & (moved > _CLEAR * weights.norm() * spread)
     order = [i for i in (moved / spread).argsort(descending=True).tolist() if clear[i]][:_MOST]
     names = list(traits)
@@ -348,7 +290,7 @@ def photographed(pictures: Tensor, questions: Questions, answers: Answers) -> Te
     Only what stands above the noise changes (`above_noise`): light of all rows alike, then of each row; sharpness of
     all alike, since it tells no class.
     """
-    share, shown = answers.counts[0].clamp(min=1) / answers.counts[0].clamp(min=1).sum(), pictures
+    share, shown = answers.counts.clamp(min=1) / answers.counts.clamp(min=1).sum(), pictures
     for name, how in (("light", lit), ("sharpness", sharpened)):
         if name not in questions.asked:
             continue
@@ -356,7 +298,7 @@ def photographed(pictures: Tensor, questions: Questions, answers: Answers) -> Te
         def means(pictures: Tensor, name: str = name) -> Tensor:
             return torch.stack([questions.of(name, own).mean(0) for own in pictures])
 
-        noise = answers.noise[name][:, None]
+        noise = answers.noise[name]
         missing, begun = share @ (answers.means[name] - means(shown)), shown
         kept = above_noise(missing, (share.square() @ noise.square()).sqrt(), BLOCKS[name])
         asked = means(shown) + kept * missing

@@ -21,14 +21,14 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.kinds import verify
 from idpgan.models.checkpoint import build_described
 from idpgan.models.orientations import orientations
-from idpgan.models.questions import BLOCKS, SHARES, Answers, Questions
+from idpgan.models.questions import BLOCKS, SHARES, Questions
 from idpgan.origin import with_releases
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
 from idpgan.run import RunFolder
 from idpgan.synthesis.moments import private_moments
 from idpgan.synthesis.renderer import Pen, Portraits
-from idpgan.synthesis.traits import Mixture, above_noise, mixed, moves, photographed, tilted
+from idpgan.synthesis.traits import above_noise, moves, photographed, tilted
 from idpgan.training.config import build_config, load_method
 from tests.neighbors.watched import unpaid, watched
 from tests.portraits.made_head import made_head
@@ -173,21 +173,13 @@ def test_edges_are_told_whatever_the_light_is_and_the_size(learned):
 @pytest.mark.parametrize("name", SHARES)
 def test_means_are_read_back_from_sums_and_no_noise_makes_them_longer_than_the_radius(learned, name):
     questions, images, _ = learned
-    of, share = "edges" if name == "kinds" else name, 0.95 * SHARES[name]
-    sums, radius = questions(to_float(images)).sum(0, keepdim=True), float(questions.question(of).radius)
-    answers, s = questions.answers(sums, 2.0), questions.of(of, images)
-    assert float(answers.counts[0]) == pytest.approx(POOL)
-    groups = [torch.ones(POOL, dtype=torch.bool)]
-    if name == "kinds":
-        share, kinds = 0.95 * share, questions.kinds(s)
-        groups = [kinds == kind for kind in range(8)]
-        torch.testing.assert_close(answers.counts[1][0], kinds.bincount(minlength=8).double())
-    found = zip(groups, answers.means[name].view(len(groups), -1), answers.noise[name].flatten(), strict=True)
-    for own, mean, noise in found:
-        torch.testing.assert_close(mean, s[own].mean(0), rtol=1e-6, atol=1e-8)
-        assert float(noise) == pytest.approx(2.0 * radius / math.sqrt(share) / int(own.sum()))
+    sums = questions(to_float(images)).sum(0, keepdim=True)
+    answers, radius = questions.answers(sums, 2.0), float(questions.question(name).radius)
+    torch.testing.assert_close(answers.means[name][0], questions.of(name, images).mean(0), rtol=1e-6, atol=1e-8)
+    assert float(answers.counts) == pytest.approx(POOL)
+    assert float(answers.noise[name]) == pytest.approx(2.0 * radius / math.sqrt(0.95 * SHARES[name]) / POOL)
     drowned = questions.answers(1e6 * torch.ones_like(sums).index_fill(1, torch.tensor([0]), 1e-9), 1e6)
-    assert float(drowned.means[name].norm(dim=-1).max()) <= radius * (1 + 1e-12)
+    assert float(drowned.means[name].norm()) <= radius * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("relation", ["emptied", "replaced"])
@@ -239,46 +231,18 @@ def test_the_traits_that_weights_move_are_named_with_the_noise_that_repeated_rel
         "still": torch.ones(3000),
     }
     traits["other"] = torch.randn(3000, generator=rng)
-    mean = torch.tensor([0.8, -0.6, 0.0, 0.0], dtype=torch.float64)
-    one = torch.zeros(3000, dtype=torch.int64)  # a kind
-
-    def told_of(noise):
-        std = torch.full((4,), noise, dtype=torch.float64)
-        return moves(traits, s, one, Mixture(tilted(s, mean, 1.0), 0.0, std, 0 * std[None]))
-
-    told = told_of(0.05)
+    mean, ridge = torch.tensor([0.8, -0.6, 0.0, 0.0], dtype=torch.float64), 0.5
+    told = moves(traits, s, tilted(s, mean, ridge), ridge, 0.05)
     assert list(told) == ["open", "turned"]
     again = torch.stack([
-        tilted(s, mean + 0.05 * torch.randn(4, generator=rng, dtype=torch.float64), 1.0) @ s[:, 0] for _ in range(200)
+        tilted(s, mean + 0.05 * torch.randn(4, generator=rng, dtype=torch.float64), ridge) @ s[:, 0] for _ in range(200)
     ])  # fmt: skip
     before, after, std = told["open"]
     assert before == pytest.approx(float(s[:, 0].mean()), abs=1e-3)
     assert after == pytest.approx(float(again.mean()), abs=0.01)
     assert std == pytest.approx(float(again.std()), rel=0.2)
-    assert told_of(5.0) == {}
-
-
-def test_kinds_get_the_shares_that_counts_say_and_each_its_own_mean():
-    rng = torch.Generator().manual_seed(9)
-    s, kinds = torch.randn(2000, 150, generator=rng, dtype=torch.float64), torch.arange(2000) % 2
-    means = torch.zeros(1, 2, 150, dtype=torch.float64)
-    means[0, :, -1] = torch.tensor([1.0, -1.0])
-    counts = torch.tensor([[900.0, 100.0]], dtype=torch.float64)
-
-    def asked(off, noise):
-        noises = {"edges": torch.full((1,), noise), "kinds": torch.full((1, 2), noise)}
-        found = {"edges": means[:, 0] * 0.8, "kinds": means}
-        return mixed(s, kinds, Answers((torch.tensor([1000.0]), counts), (0.0, off), found, noises), 0).weights
-
-    weights = asked(1.0, 0.01)
-    assert float(weights.sum()) == pytest.approx(1)
-    assert float(weights[kinds == 0].sum()) == pytest.approx(0.9, abs=0.01)
-    assert float(weights[kinds == 0] @ s[kinds == 0, -1]) > 0.3
-    assert float(weights[kinds == 1] @ s[kinds == 1, -1]) < -0.03
-    drowned = asked(1e4, 1e3)
-    assert 0.95 < float(drowned.min()) * 2000 <= float(drowned.max()) * 2000 < 1.05
-    counts.neg_()
-    assert bool(asked(1.0, 0.01).isfinite().all())
+    drowned = moves(traits, s, tilted(s, mean, ridge), ridge, 5.0)
+    assert drowned == {}
 
 
 # Light and sharpness ------------------------------------------------------------------------------------------------
@@ -357,7 +321,7 @@ def test_a_run_releases_portraits_that_load_draw_and_verify(finished, monkeypatc
     found = verify(finished.run.release)
     assert found.problems == ()
     assert 0.99 * 3 < found.report.proven.epsilon <= 3
-    assert "one release of noisy sums of edges, kinds, light, sharpness" in found.report.reason
+    assert "one release of noisy sums of edges, light, sharpness" in found.report.reason
     generator = idpgan.load_generator(finished.run.release)
     assert generator.classes == ("calm", "happy")
     drawn = generator.sample(8, seed=1)
@@ -485,7 +449,7 @@ def test_digits_of_the_pen_are_drawn_as_the_digits_are_written(tmp_path, monkeyp
     pictures, private = idpgan.load_generator(run.release).pictures, load(digits().data).private
     pen = Pen(digits().data, private.image_shape)
     pool, traits = pen.pool()
-    questions = pen.questions().learn(pool)
+    questions = Questions(pen.asked).learn(pool)
     left = torch.zeros(2)
     for row, own in enumerate(pen.rows_of(traits, private.classes)):
         parts = pictures[row], pool[own], private.images[private.labels == row]
