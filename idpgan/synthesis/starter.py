@@ -44,7 +44,7 @@ _TAUGHT = 1_000  # images of a class from which on a teacher was measured
 _MANY = (
     20_000  # private images from which on a teacher takes more steps, grey ones have light, a network learns writing
 )
-_ALONE, _FAINT = 50, 260  # `Facts.signal` up to which nothing was shown to add to portraits; to which a law was not
+_ALONE, _FAINT = 260, 1000  # `Facts.signal` up to which nothing was shown to add to portraits; to which a law adds less
 _FAINT_DIGITS = 600  # `Facts.signal` up to which a network learns digits no better than the pen alone is asked for them
 _MANY_CLASSES, _PLACED, _PLACED_SHARE = 20, 300, 0.25  # so many classes of so many images, and what places them costs
 _MOST_BYTES = 1 << 25  # of public images in a release
@@ -128,7 +128,7 @@ class Facts:
     @property
     def portraits_suffice(self) -> bool:
         """Whether portraits, as they are, teach as much as what is proposed: so much noise is there."""
-        return self.aligned and self.portraits and self.signal < (_ALONE if self.of_portraits else _FAINT)
+        return self.aligned and self.portraits and self.signal < _ALONE
 
 
 @dataclass(frozen=True)

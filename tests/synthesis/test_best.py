@@ -143,8 +143,8 @@ def test_portraits_are_asked_for_where_noise_drowns_a_law_and_suffice_where_it_d
         )
 
     names = {epsilon: starter_for(facts(epsilon)).name for epsilon in (0.02, 0.05, 0.2, 1.0, 10.0)}
-    assert names == {0.02: "portraits", 0.05: "portraits", 0.2: "portraits", 1.0: "faces", 10.0: "faces"}
-    assert [facts(epsilon).portraits_suffice for epsilon in names] == [True, False, False, False, False]
+    assert names == {0.02: "portraits", 0.05: "portraits", 0.2: "portraits", 1.0: "portraits", 10.0: "faces"}
+    assert [facts(epsilon).portraits_suffice for epsilon in names] == [True, True, True, False, False]
     assert starter_for(facts(0.2, num=100_000)).name == "faces"
     of_people = facts(1.0, per_person=30.0)  # has the noise of a person
     assert (starter_for(of_people).name, of_people.portraits_suffice) == ("portraits", True)
