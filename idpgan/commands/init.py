@@ -189,7 +189,7 @@ def _template(source: str, options: InitOptions) -> Template:
 def _check_method(method: str, facts: Facts) -> None:
     """Refuse a method that has no template for such images."""
     from idpgan.config import config_names, load_table, nearest_hint
-    from idpgan.synthesis.starter import has_template
+    from idpgan.synthesis.starter import NEEDS, has_template
 
     trained = "generator", "classifier"
     if method == BEST or has_template(method, facts):
@@ -201,12 +201,8 @@ def _check_method(method: str, facts: Facts) -> None:
             f"--method {method} learns classes, and the images have none. Name the column that makes them (--label "
             "COLUMN), or prepare the folder again with a table of labels or --folders label."
         )
-    if method == "traits":
-        raise InputError(
-            "--method traits asks faces whose eyes are in place, beside portraits of nobody: idpgan prepare PHOTOS "
-            "FACES --size 48 --align eyes && idpgan people portraits --num 6000 --size 48, then idpgan init FACES "
-            "--base portraits --method traits."
-        )
+    if method in NEEDS:
+        raise InputError(f"--method {method} asks {NEEDS[method]}.")
     begun = [name for name in config_names() if load_table(Path(name))["method"]["name"] == method]
     other = CLASSIFIER if METHODS[method].family == "classifier" else BEST
     raise InputError(

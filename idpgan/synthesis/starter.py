@@ -40,6 +40,11 @@ _OF_METHOD = {
     CLASSIFIER: "classifier",
     "traits": "portraits",
 }
+NEEDS = {  # what a method asks, where images are not such ones
+    "traits": "the ten digits, or faces whose eyes are in place, beside portraits of nobody: idpgan prepare PHOTOS "
+    "FACES --size 48 --align eyes && idpgan people portraits --num 6000 --size 48, then idpgan init FACES --base "
+    "portraits --method traits",
+}
 _TAUGHT = 1_000  # images of a class from which on a teacher was measured
 _MANY = (
     20_000  # private images from which on a teacher takes more steps, grey ones have light, a network learns writing

@@ -42,7 +42,7 @@ def test_it_loads_samples_and_verifies(name, samples):
     found = verify(folder)
     assert found.consistent
     assert found.problems == ()
-    assert found.recomputed == expected["epsilon"]
+    assert found.recomputed == pytest.approx(expected["epsilon"], rel=1e-12)  # another processor's last bit
     for key, drawn in drawn_from(folder).items():
         compare(drawn, samples[f"{name}/{key}"])
 

@@ -295,6 +295,7 @@ def drawn_anew(portraits_folder, tmp_path_factory):
     table |= {"privacy": {"epsilon": 3.0, "delta": 1e-3}, "training": {"device": "cpu"}, "release": {"samples": 4}}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("idpgan.portraits.draw", noted)
+        patch.setattr("idpgan.synthesis.traits.photographed", lambda pictures, *_: pictures)  # light moves no part
         run = trainer.start(build_config(table, "a test"), tmp_path_factory.mktemp("anew") / "run").run
     return table, run, *calls[-1]
 
