@@ -34,7 +34,7 @@ class Renderer(abc.ABC):
 
     Attributes:
         what: The pool is, in words.
-        asked: The questions (`models.questions`) that its pictures answer.
+        asked: The statistics (`models.summary_statistics`) that its pictures answer.
     """
 
     what: str
@@ -44,8 +44,8 @@ class Renderer(abc.ABC):
         self.data, self.image_shape = data, image_shape
 
     @abc.abstractmethod
-    def check(self) -> None:
-        """Raise `ConfigError` for what cannot be drawn; draws nothing."""
+    def check(self, classes: Sequence[str]) -> None:
+        """Raise `ConfigError` for what cannot be drawn, or is of no use; draws nothing."""
 
     @abc.abstractmethod
     def pool(self, progress: Progress = silent) -> tuple[Tensor, Traits]:
@@ -85,7 +85,7 @@ class Portraits(Renderer):
     def _root(self) -> Path:
         return (self.data.public_root or Path()).expanduser()  # `check` refuses a run without
 
-    def check(self) -> None:
+    def check(self, classes: Sequence[str]) -> None:
         """Refuse images that no portrait is like, and a machine that draws none."""
         (channels, height, width), (least, most) = self.image_shape, portraits.SIZES
         if self.data.public_root is None or not self._root.is_dir():
@@ -147,10 +147,13 @@ class Pen(Renderer):
 
     what, asked = PAPERS["fonts"], ("edges",)  # the mean light of a digit is a ghost
 
-    def check(self) -> None:
-        """Refuse sizes and classes that are no digits'."""
+    def check(self, classes: Sequence[str]) -> None:
+        """Refuse sizes and classes that are no digits', and public images, of which none is looked at."""
         FontSimulator(self.image_shape)
-        self._known(self.data.classes or ())
+        self._known(classes)
+        given = [f"data.{name}" for name in ("public", "public_root") if getattr(self.data, name) is not None]
+        if given:
+            raise ConfigError(f'{given[0]} is of no use: model.simulator = "fonts" draws its own digits. Leave it out.')
 
     def pool(self, progress: Progress = silent) -> tuple[Tensor, Traits]:
         """Draw the same digits for every data set."""

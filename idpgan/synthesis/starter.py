@@ -24,7 +24,7 @@ from idpgan.data.declared import shown
 from idpgan.data.load import DataShape
 from idpgan.methods import CLASSIFIER
 from idpgan.models.drawing import CHOSEN, drawing_of
-from idpgan.models.questions import FEWEST
+from idpgan.models.summary_statistics import FEWEST
 from idpgan.privacy import Event, Relation, Unit, calibrate
 from idpgan.privacy.tradeoff import gaussian_mu
 from idpgan.synthesis.moments import COUNT_SHARE

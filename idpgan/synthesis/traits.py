@@ -1,9 +1,9 @@
 r"""Traits: portraits of nobody, with the traits, the light and the sharpness that one noisy sum a class asks for.
 
 Simulated moments (McFadden 1989), released once. The only private read is the sum of ``v(x)`` (a count, and 658 numbers
-of how edges and light lie in x and how sharp it is, norm at most 1: `models.questions`) over the photos of each class,
-plus rounded Gaussian noise on everything at once (`privacy.sums.CellSums`, where the rest of the proof is). What
-follows is post-processing:
+of how edges and light lie in x and how sharp it is, norm at most 1: `models.summary_statistics`) over the photos of
+each class, plus rounded Gaussian noise on everything at once (`privacy.sums.CellSums`, where the rest of the proof is).
+What follows is post-processing:
 
 - Portraits get weights ``exp(lambda . s)``, the nearest to even ones whose mean of s, the numbers of edges, comes near
   the released one m. With K the class's portraits, lambda minimizes the convex
@@ -39,7 +39,7 @@ from idpgan.models.checkpoint import build_generator
 from idpgan.models.config import ModelConfig
 from idpgan.models.initialize import torch_seed
 from idpgan.models.pictures import Asked, PicturesGenerator
-from idpgan.models.questions import BLOCKS, Answers, Questions, refuse_few
+from idpgan.models.summary_statistics import BLOCKS, Estimates, SummaryStatistics, refuse_few
 from idpgan.privacy import Event
 from idpgan.privacy.noise import Source
 from idpgan.privacy.sums import CellSums
@@ -93,7 +93,7 @@ class Plan(RunPlan):
     def sums(self) -> CellSums:
         """The release, with the least noise that keeps to [privacy]."""
         terms = released_once.terms(self.config.privacy)
-        return CellSums.calibrated(self.rows, Questions(self.renderer.asked).dimensions, "gaussian", **terms)
+        return CellSums.calibrated(self.rows, SummaryStatistics(self.renderer.asked).dimensions, "gaussian", **terms)
 
     @functools.cached_property
     def events(self) -> tuple[Event, ...]:
@@ -116,7 +116,7 @@ class Plan(RunPlan):
 
     def check(self) -> None:
         """Refuse what the data cannot give and the machine cannot hold or draw."""
-        self.renderer.check()
+        self.renderer.check(self.shape.classes if self.config.model.conditional else ())
         if self.reads_public:
             refuse_few(self.shape.sizes.public)
         model = self.config.model
@@ -130,7 +130,7 @@ class Method(ReleasedOnce):
 
     Attributes:
         generator: Black pictures until `artifact` has drawn them.
-        questions: Map an image to its vector; None before `prepare`.
+        statistics: Map an image to its vector; None before `prepare`.
 
     Raises:
         ConfigError: If the config asks for what the data does not have. No private image has been read then.
@@ -138,7 +138,7 @@ class Method(ReleasedOnce):
 
     plan: Plan
     generator: PicturesGenerator
-    questions: Questions | None = None
+    statistics: SummaryStatistics | None = None
     _is_drawn = False
 
     def _set_up(self, split: Split) -> None:
@@ -152,28 +152,28 @@ class Method(ReleasedOnce):
         if self.ledger.released_digest is None:
             images, traits = self._pool
             self.plan.renderer.rows_of(traits, self.generator.classes)  # refuses classes that no picture shows
-            self.questions = Questions(self.plan.renderer.asked).learn(images).to(self.device)
+            self.statistics = SummaryStatistics(self.plan.renderer.asked).learn(images).to(self.device)
         super().prepare()
 
     def _release(self) -> dict[str, Tensor]:
         """Sum the vectors of the private images."""
         private, cap = self._take_private(), released_once.cap_of(self._run.privacy)
-        if self.questions is None:
+        if self.statistics is None:
             raise RuntimeError("what maps the images is fixed before they are read.")
         vectors = functools.partial(
-            private_moments, private, self.questions, conditional=bool(self.generator.num_classes), cap=cap
+            private_moments, private, self.statistics, conditional=bool(self.generator.num_classes), cap=cap
         )
-        fixed, num = list(self.questions.state_dict().values()), len(private)
+        fixed, num = list(self.statistics.state_dict().values()), len(private)
         sums = self.kept.released(self.plan.sums, vectors, num, self.noise, fixed=fixed, progress=self.progress)
-        return {"sums": sums} | {_MAP + name: value for name, value in self.questions.state_dict().items()}
+        return {"sums": sums} | {_MAP + name: value for name, value in self.statistics.state_dict().items()}
 
     def _take_released(self, released: dict[str, Tensor]) -> None:
         super()._take_released(released)
         if released:
             learned = {name.removeprefix(_MAP): value for name, value in released.items() if name.startswith(_MAP)}
-            self.questions = Questions(self.plan.renderer.asked)
-            self.questions.load_state_dict(learned)
-            self.questions.to(self.device)
+            self.statistics = SummaryStatistics(self.plan.renderer.asked)
+            self.statistics.load_state_dict(learned)
+            self.statistics.to(self.device)
 
     @functools.cached_property
     def _pool(self) -> tuple[Tensor, Traits]:
@@ -183,29 +183,29 @@ class Method(ReleasedOnce):
 
     def artifact(self, config: ReleaseConfig) -> GeneratorArtifact:
         """Return the portraits that are drawn by what was released."""
-        if not self._is_drawn and self.questions is not None:
-            self._draw(self.questions)
+        if not self._is_drawn and self.statistics is not None:
+            self._draw(self.statistics)
             self._is_drawn = True
         return product.artifact(self.generator, self._run, config)
 
-    def _draw(self, questions: Questions) -> None:
+    def _draw(self, statistics: SummaryStatistics) -> None:
         """Put pictures into the generator, those of each class near parents that are weighted by its released mean."""
         (images, traits), num, seed = self._pool, self._run.model.codes, self._run.training.seed
-        renderer, answers = self.plan.renderer, questions.answers(self._released["sums"], self.plan.sums.noise_std)
-        s, rng = questions.of("edges", images), torch.Generator().manual_seed(torch_seed(seed, _PARENTS))
+        renderer, estimates = self.plan.renderer, statistics.estimates(self._released["sums"], self.plan.sums.noise_std)
+        s, rng = statistics.of("edges", images), torch.Generator().manual_seed(torch_seed(seed, _PARENTS))
         parents, told = [], []
         for row, own in enumerate(renderer.rows_of(traits, self.generator.classes)):
-            noise, said = float(answers.noise["edges"][row]), renderer.told(traits)
+            noise, said = float(estimates.noise["edges"][row]), renderer.told(traits)
             ridge = noise**2 + _OUTSIDE
-            weights = tilted(s[own], answers.means["edges"][row], ridge)
+            weights = tilted(s[own], estimates.means["edges"][row], ridge)
             parents.append(own[torch.multinomial(weights, num, replacement=True, generator=rng)])
             moved = moves(chosen(said, own), s[own], weights, ridge, noise)
             told.append(
-                Asked(images=float(answers.counts[row].round()), images_std=round(answers.off, 1), traits=moved)
+                Asked(images=float(estimates.counts[row].round()), images_std=round(estimates.off, 1), traits=moved)
             )
         near, drawn = renderer.near(chosen(traits, torch.cat(parents)), rng), torch_seed(seed, _DRAWN)
         pictures = renderer.draw(near, drawn, self.device, self.progress).view(self.generator.pictures.shape)
-        self.generator.pictures.copy_(photographed(pictures, questions, answers))
+        self.generator.pictures.copy_(photographed(pictures, statistics, estimates))
         self.generator.asked = tuple(told)
         if places := renderer.placed(near, drawn):
             self.generator.hold_annotations(Annotations(*(part.unflatten(0, (-1, num)) for part in places)))
@@ -213,12 +213,12 @@ class Method(ReleasedOnce):
     @property
     def released_sums(self) -> ReleasedSums | None:
         """The sums, one row a class; None where none were released."""
-        questions = self.questions
-        if "sums" not in self._released or questions is None:
+        statistics = self.statistics
+        if "sums" not in self._released or statistics is None:
             return None
 
         def vectors(images: Images) -> tuple[Tensor, Tensor]:
-            batches = private_moments(images, questions, conditional=bool(self.generator.num_classes), cap=None)
+            batches = private_moments(images, statistics, conditional=bool(self.generator.num_classes), cap=None)
             of_images, rows, _ = zip(*batches, strict=True)
             return torch.cat(of_images), torch.cat(rows)
 
@@ -284,32 +284,32 @@ def moves(traits: Traits, s: Tensor, weights: Tensor, ridge: float, noise: float
     return {names[i]: [round(float(one[i]), 3) for one in (before, after, stds)] for i in order}
 
 
-def photographed(pictures: Tensor, questions: Questions, answers: Answers) -> Tensor:
+def photographed(pictures: Tensor, statistics: SummaryStatistics, estimates: Estimates) -> Tensor:
     """Return pictures (rows, N, C, H, W), uint8, with the mean light of the photos, and their sharpness.
 
     Only what stands above the noise changes (`above_noise`): light of all rows alike, then of each row; sharpness of
     all alike, since it tells no class.
     """
-    share, shown = answers.counts.clamp(min=1) / answers.counts.clamp(min=1).sum(), pictures
+    share, shown = estimates.counts.clamp(min=1) / estimates.counts.clamp(min=1).sum(), pictures
     for name, how in (("light", lit), ("sharpness", sharpened)):
-        if name not in questions.asked:
+        if name not in statistics.asked:
             continue
 
         def means(pictures: Tensor, name: str = name) -> Tensor:
-            return torch.stack([questions.of(name, own).mean(0) for own in pictures])
+            return torch.stack([statistics.of(name, own).mean(0) for own in pictures])
 
-        noise = answers.noise[name]
-        missing, begun = share @ (answers.means[name] - means(shown)), shown
+        noise = estimates.noise[name]
+        missing, begun = share @ (estimates.means[name] - means(shown)), shown
         kept = above_noise(missing, (share.square() @ noise.square()).sqrt(), BLOCKS[name])
         asked = means(shown) + kept * missing
         if name == "light":
-            left = answers.means[name] - asked
+            left = estimates.means[name] - asked
             asked = asked + left * torch.stack(
                 [above_noise(*row, BLOCKS[name]) for row in zip(left, noise, strict=True)]
             )
         change = torch.zeros_like(asked)
         for _ in range(_ROUNDS):
-            change = change + questions.question(name).back(asked - means(shown))
+            change = change + statistics.part(name).back(asked - means(shown))
             change = change if name == "light" else (share @ change).expand_as(change)
             shown = torch.stack([_changed(*row, how) for row in zip(begun, change, strict=True)])
     return shown
@@ -337,7 +337,7 @@ def above_noise(difference: Tensor, noise: Tensor, blocks: Sequence[int]) -> Ten
 
 def _audit(request: Request) -> AuditCase:
     terms = sums_audit.terms_of(request)
-    released = CellSums.calibrated(sums_audit.CLASSES, Questions().dimensions, "gaussian", **terms)
+    released = CellSums.calibrated(sums_audit.CLASSES, SummaryStatistics().dimensions, "gaussian", **terms)
     return sums_audit.sums_case("traits", released, request)
 
 

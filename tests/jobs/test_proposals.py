@@ -15,7 +15,7 @@ from idpgan.config import apply_overrides
 from idpgan.data import faces, fonts
 from idpgan.data.images import png_bytes
 from idpgan.kinds import verify
-from idpgan.models.questions import FEWEST
+from idpgan.models.summary_statistics import FEWEST
 from idpgan.origin import with_releases
 from idpgan.training.config import build_config
 from tests.portraits.made_head import made_head

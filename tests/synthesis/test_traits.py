@@ -21,7 +21,7 @@ from idpgan.errors import ConfigError, InputError
 from idpgan.kinds import verify
 from idpgan.models.checkpoint import build_described
 from idpgan.models.orientations import orientations
-from idpgan.models.questions import BLOCKS, SHARES, Questions
+from idpgan.models.summary_statistics import BLOCKS, SHARES, SummaryStatistics
 from idpgan.origin import with_releases
 from idpgan.privacy import Noise, Relation, Unit
 from idpgan.privacy.sums import CellSums
@@ -76,7 +76,7 @@ def enlarged(folder, root, side):
 @pytest.fixture(scope="module")
 def learned(folders):
     images, traits = portraits.read(folders[0], (1, SIDE, SIDE))
-    return Questions().learn(images), images, traits
+    return SummaryStatistics().learn(images), images, traits
 
 
 def config(folders, **sections):
@@ -109,7 +109,7 @@ def test_no_image_has_a_vector_longer_than_1_and_some_nearly_reach_it(learned):
                      -torch.ones(1, 1, SIDE, SIDE), to_float(images)])  # fmt: skip
     odd[1::7] = odd[1::7].sign()
     vectors = statistics(odd)
-    assert vectors.shape == (len(odd), Questions().dimensions)
+    assert vectors.shape == (len(odd), SummaryStatistics().dimensions)
     assert vectors.dtype == torch.float64
     lengths = vectors.norm(dim=1)
     assert 0.999 < float(lengths.max()) <= 1 + 1e-12
@@ -122,9 +122,10 @@ def test_one_record_moves_the_sums_by_at_most_what_is_charged(learned, unit, rel
     """Brute force: each record is zeroed out, or becomes an outlier of another class; one nearly reaches the bound."""
     statistics, images, _ = learned
     most = 2 if unit is Unit.PERSON else 1
-    sums = CellSums(2, Questions().dimensions, "gaussian", 1.0, unit, relation, most_per_unit=most)
+    sums = CellSums(2, SummaryStatistics().dimensions, "gaussian", 1.0, unit, relation, most_per_unit=most)
     rng = torch.Generator().manual_seed(5)
-    pictures = torch.cat([images[:6], (torch.rand(2, 1, SIDE, SIDE, generator=rng) < 0.5).to(torch.uint8) * 255])
+    noise = (torch.rand(3, 1, SIDE, SIDE, generator=rng) < 0.5).to(torch.uint8) * 255
+    pictures, outlier = torch.cat([images[:6], noise[:2]]), noise[2]
     people, labels = torch.arange(8) // 2, torch.tensor([0, 1, 0, 1, 0, 0, 1, 1])
 
     def total(pictures, labels, null):
@@ -132,37 +133,37 @@ def test_one_record_moves_the_sums_by_at_most_what_is_charged(learned, unit, rel
         cap = most if unit is Unit.PERSON else None
         return sums.exact(private_moments(private, statistics, conditional=True, cap=cap, tile=8))
 
-    nobody, outlier = torch.zeros(8, dtype=torch.bool), 255 * (torch.arange(SIDE) % 2).to(torch.uint8)
+    nobody = torch.zeros(8, dtype=torch.bool)
     base, moved = total(pictures, labels, nobody), []
     for record in range(8 // most):
         there = torch.arange(8) // most == record
         other = (pictures * ~there[:, None, None, None], labels, there)
         if relation is Relation.REPLACE_ONE:
             other = (
-                torch.where(there[:, None, None, None], outlier.expand(1, SIDE, SIDE), pictures),
+                torch.where(there[:, None, None, None], outlier, pictures),
                 labels ^ there,
                 nobody,
             )
         moved.append(float((base - total(*other)).double().norm()))
-    assert 0.5 * sums.distance < max(moved) <= sums.distance
+    assert 0.6 * sums.distance < max(moved) <= sums.distance
 
 
 def test_what_is_learned_is_of_the_portraits_alone_and_too_few_are_refused(learned):
     statistics, images, _ = learned
-    again = Questions().learn(images)
+    again = SummaryStatistics().learn(images)
     assert all(torch.equal(value, again.state_dict()[name]) for name, value in statistics.state_dict().items())
     mean = statistics.of("edges", images).mean(0)  # of the standard deviations of portraits
     assert float(mean.norm()) < 0.5
     with pytest.raises(InputError, match="299 portraits are too few"):
-        Questions().learn(images[:299])
+        SummaryStatistics().learn(images[:299])
 
 
 def test_edges_are_told_whatever_the_light_is_and_the_size(learned):
-    questions, images, _ = learned
+    statistics, images, _ = learned
     pictures = to_float(images[:20])
 
     def edges(pictures):
-        return questions.question("edges")(orientations(pictures))
+        return statistics.part("edges")(orientations(pictures))
 
     vectors, darker, turned = edges(pictures), edges(0.7 * pictures - 0.2), edges(pictures.transpose(2, 3))
     assert float((vectors - darker).norm(dim=1).mean()) < 0.2 * float((vectors - turned).norm(dim=1).mean())
@@ -172,13 +173,13 @@ def test_edges_are_told_whatever_the_light_is_and_the_size(learned):
 
 @pytest.mark.parametrize("name", SHARES)
 def test_means_are_read_back_from_sums_and_no_noise_makes_them_longer_than_the_radius(learned, name):
-    questions, images, _ = learned
-    sums = questions(to_float(images)).sum(0, keepdim=True)
-    answers, radius = questions.answers(sums, 2.0), float(questions.question(name).radius)
-    torch.testing.assert_close(answers.means[name][0], questions.of(name, images).mean(0), rtol=1e-6, atol=1e-8)
-    assert float(answers.counts) == pytest.approx(POOL)
-    assert float(answers.noise[name]) == pytest.approx(2.0 * radius / math.sqrt(0.95 * SHARES[name]) / POOL)
-    drowned = questions.answers(1e6 * torch.ones_like(sums).index_fill(1, torch.tensor([0]), 1e-9), 1e6)
+    statistics, images, _ = learned
+    sums = statistics(to_float(images)).sum(0, keepdim=True)
+    estimates, radius = statistics.estimates(sums, 2.0), float(statistics.part(name).radius)
+    torch.testing.assert_close(estimates.means[name][0], statistics.of(name, images).mean(0), rtol=1e-6, atol=1e-8)
+    assert float(estimates.counts) == pytest.approx(POOL)
+    assert float(estimates.noise[name]) == pytest.approx(2.0 * radius / math.sqrt(0.95 * SHARES[name]) / POOL)
+    drowned = statistics.estimates(1e6 * torch.ones_like(sums).index_fill(1, torch.tensor([0]), 1e-9), 1e6)
     assert float(drowned.means[name].norm()) <= radius * (1 + 1e-12)
 
 
@@ -251,17 +252,17 @@ def test_the_traits_that_weights_move_are_named_with_the_noise_that_repeated_rel
 @pytest.mark.parametrize("noise", [1e-3, 1e3])
 def test_pictures_get_the_light_of_their_class_and_one_sharpness_but_no_noise(learned, noise):
     """Photos are portraits that were blurred and darkened, one class more."""
-    questions, images, _ = learned
+    statistics, images, _ = learned
     blurred = torch.nn.functional.avg_pool2d(to_float(images[:200]), 3, 1, 1)
     photos = [to_uint8(0.8 * blurred - dark) for dark in (0.1, 0.3)]
-    sums = torch.stack([questions(to_float(part)).sum(0) for part in photos])
+    sums = torch.stack([statistics(to_float(part)).sum(0) for part in photos])
     pictures = torch.stack([images[200:300], images[200:300]])
-    seen = photographed(pictures, questions, questions.answers(sums, noise))
+    seen = photographed(pictures, statistics, statistics.estimates(sums, noise))
     if noise > 1:
         assert torch.equal(seen, pictures)
         return
     for name in ("light", "sharpness"):
-        means = [torch.stack([questions.of(name, own).mean(0) for own in part]) for part in (seen, pictures, photos)]
+        means = [torch.stack([statistics.of(name, own).mean(0) for own in part]) for part in (seen, pictures, photos)]
         if name == "sharpness":
             means = [mean.mean(0) for mean in means]
         assert float((means[0] - means[2]).norm()) < 0.4 * float((means[1] - means[2]).norm()), name
@@ -449,20 +450,22 @@ def test_digits_of_the_pen_are_drawn_as_the_digits_are_written(tmp_path, monkeyp
     pictures, private = idpgan.load_generator(run.release).pictures, load(digits().data).private
     pen = Pen(digits().data, private.image_shape)
     pool, traits = pen.pool()
-    questions = Questions(pen.asked).learn(pool)
+    statistics = SummaryStatistics(pen.asked).learn(pool)
     left = torch.zeros(2)
     for row, own in enumerate(pen.rows_of(traits, private.classes)):
         parts = pictures[row], pool[own], private.images[private.labels == row]
-        drawn, even, asked = (questions.of("edges", part).mean(0) for part in parts)
+        drawn, even, asked = (statistics.of("edges", part).mean(0) for part in parts)
         left += torch.stack([(one - asked).norm() for one in (drawn, even)])
     assert float(left[0]) < 0.95 * float(left[1])
 
 
-def test_no_letter_is_drawn_by_the_pen():
-    odd = digits(data={"name": "folder", "root": "here", "num_images": 40, "image_size": 28, "channels": 1,
-                       "label": ["letter"], "classes": ["a", "b"]})  # fmt: skip
+def test_no_letter_is_drawn_by_the_pen_and_no_public_image_is_taken_for_nothing():
+    pen = Pen(digits().data, (1, 28, 28))
+    pen.check(("0", "1"))
     with pytest.raises(ConfigError, match="'a' is no digit"):
-        Pen(odd.data, (1, 28, 28)).check()
+        pen.check(("a", "b"))
+    with pytest.raises(ConfigError, match=r"data\.public is of no use"):
+        Pen(digits(data={"public": "fonts"}).data, (1, 28, 28)).check(())
 
 
 def test_the_audit_of_a_run_is_below_its_proof(finished):
@@ -519,7 +522,7 @@ def test_a_folder_without_traits_is_refused(folders, tmp_path):
 
 
 def test_noise_of_a_fixed_seed_gives_the_same_sums(folders, learned):
-    sums = CellSums.calibrated(1, Questions().dimensions, "gaussian", epsilon=1.0, delta=1e-5,
+    sums = CellSums.calibrated(1, SummaryStatistics().dimensions, "gaussian", epsilon=1.0, delta=1e-5,
                                unit=Unit.IMAGE, relation=Relation.ZERO_OUT)  # fmt: skip
     batch = [(learned[0](to_float(learned[1][:10])), torch.zeros(10, dtype=torch.int64), None)]
     first, second = (sums.release(batch, Noise.fixed(seed)) for seed in (1, 2))

@@ -1,4 +1,7 @@
-"""What photos are asked: v(x), bounded numbers of an image, fixed by portraits and by no private image."""
+"""v(x), what photos are asked: bounded numbers of an image, fixed by portraits and by no private image.
+
+Summary statistics as simulated moments compare them: what is summed has norm at most 1 (`SummaryStatistics`).
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,12 @@ _QUANTILE = 0.9  # of the portraits' lengths: the radius
 _AT_ONCE = 500
 FEWEST = 2 * _EDGES  # portraits: fewer do not fix so many directions
 SHARES = {"edges": 0.5, "light": 0.4, "sharpness": 0.1}  # of the squared norm that the count leaves
-_OF: dict[str, Callable[[Tensor], Tensor]] = {"edges": orientations, "light": light, "sharpness": sharpness}
-SIZES = {"edges": (ORIENTATIONS, _EDGES), "light": (LIGHT, LIGHT), "sharpness": (SHARPNESS, SHARPNESS)}
+_NUMBERS: dict[str, tuple[Callable[[Tensor], Tensor], int, int]] = {  # of an image, how many, and how many are kept
+    "edges": (orientations, ORIENTATIONS, _EDGES),
+    "light": (light, LIGHT, LIGHT),
+    "sharpness": (sharpness, SHARPNESS, SHARPNESS),
+}
 BLOCKS = {"light": (8, 16, 32, 64, 128, 152), "sharpness": (9,) * 12}  # octaves of frequency; cells of a sub-band
-ALL = tuple(SIZES)
 
 
 def refuse_few(num: int) -> None:
@@ -35,7 +40,7 @@ def refuse_few(num: int) -> None:
         )
 
 
-class Question(nn.Module):
+class Statistic(nn.Module):
     """Numbers of an image by constants of portraits: ``(x - center) @ basis``, cut, and shortened to the radius.
 
     Attributes:
@@ -83,13 +88,13 @@ def _components(centered: Tensor, numbers: int) -> Tensor:
     return vectors / values.sqrt()
 
 
-class Answers(NamedTuple):
+class Estimates(NamedTuple):
     """What sums say.
 
     Attributes:
         counts: How many images each row has, (rows,).
         off: Standard deviation of the noise on that.
-        means: Of each question, (rows, k).
+        means: Of each statistic, (rows, k).
         noise: Standard deviation of the noise on each number of these, (rows, 1).
     """
 
@@ -99,11 +104,11 @@ class Answers(NamedTuple):
     noise: dict[str, Tensor]
 
 
-class Questions(nn.Module):
+class SummaryStatistics(nn.Module):
     r"""The vector v(x) of an image x, which is summed: a function of x and of constants of portraits alone.
 
-    v is ``(sqrt(t), sqrt((1 - t) a_i) s_i / R_i, ...)`` with a question i of share a_i, the shares adding up to 1: s of
-    "edges" are the 150 principal components of histograms of orientations, of "light" the 400 lowest frequencies, of
+    v is ``(sqrt(t), sqrt((1 - t) a_i) s_i / R_i, ...)``, with a_i the share of a statistic; the shares add up to 1. Of
+    "edges" s are the 150 principal components of histograms of orientations, of "light" the 400 lowest frequencies, of
     "sharpness" the logarithms of 108 energies. Each number is by the portraits' mean and standard deviation, cut at 4
     of these, and s_i is shortened to the radius R_i where it is longer.
 
@@ -113,7 +118,7 @@ class Questions(nn.Module):
     (`privacy.sums` has the rest: rounding, other relations, people).
 
     Args:
-        asked: The questions, some of `ALL`.
+        asked: The statistics, some of `SHARES`.
 
     Attributes:
         dimensions: Length of v.
@@ -121,12 +126,12 @@ class Questions(nn.Module):
 
     COUNT_SHARE = 0.05  # t: a count that is wrong by 2 % moves a mean by less than the noise on it
 
-    def __init__(self, asked: Sequence[str] = ALL) -> None:
+    def __init__(self, asked: Sequence[str] = tuple(SHARES)) -> None:
         super().__init__()
         self.asked = tuple(asked)
-        self.dimensions = 1 + sum(SIZES[name][1] for name in asked)
+        self.dimensions = 1 + sum(_NUMBERS[name][2] for name in asked)
         for name in asked:
-            self.add_module(name, Question(*SIZES[name]))
+            self.add_module(name, Statistic(*_NUMBERS[name][1:]))
 
     def learn(self, images: Tensor) -> Self:
         """Take all constants from portraits, uint8 (N, C, H, W).
@@ -136,8 +141,8 @@ class Questions(nn.Module):
         """
         refuse_few(len(images))
         for name in self.asked:
-            numbers = torch.cat([_OF[name](to_float(part)).double() for part in images.split(_AT_ONCE)])
-            self.question(name).learn(numbers)
+            numbers = torch.cat([_NUMBERS[name][0](to_float(part)).double() for part in images.split(_AT_ONCE)])
+            self.part(name).learn(numbers)
         return self
 
     def forward(self, images: Tensor, rows: Tensor | None = None) -> Tensor:
@@ -147,32 +152,32 @@ class Questions(nn.Module):
         return torch.cat([count, *parts], 1)
 
     def of(self, name: str, images: Tensor) -> Tensor:
-        """Return s of a question of images, uint8 (N, C, H, W), as float64 (N, k) on the CPU."""
-        device = self.question(name).radius.device
+        """Return s of a statistic of images, uint8 (N, C, H, W), as float64 (N, k) on the CPU."""
+        device = self.part(name).radius.device
         return torch.cat([self._of(name, to_float(part.to(device))).cpu() for part in images.split(_AT_ONCE)])
 
-    def answers(self, sums: Tensor, noise_std: float) -> Answers:
+    def estimates(self, sums: Tensor, noise_std: float) -> Estimates:
         """Read sums of v with noise, (rows, `dimensions`) float64.
 
         Args:
             noise_std: Standard deviation of the noise on each number of them.
         """
-        counts, *parts = sums.split([1, *(SIZES[name][1] for name in self.asked)], 1)
+        counts, *parts = sums.split([1, *(_NUMBERS[name][2] for name in self.asked)], 1)
         counts = counts / math.sqrt(self.COUNT_SHARE)
         means, noise = {}, {}
         for name, part in zip(self.asked, parts, strict=True):
             scale = 1 / (self._scale(name) * counts.clamp(min=1))
-            means[name], noise[name] = self.question(name).shortened(part * scale), noise_std * scale
-        return Answers(counts[:, 0], noise_std / math.sqrt(self.COUNT_SHARE), means, noise)
+            means[name], noise[name] = self.part(name).shortened(part * scale), noise_std * scale
+        return Estimates(counts[:, 0], noise_std / math.sqrt(self.COUNT_SHARE), means, noise)
 
     def _scale(self, name: str) -> float:
         """Return the factor of s in v."""
         share = SHARES[name] / sum(SHARES[one] for one in self.asked)
-        return math.sqrt((1 - self.COUNT_SHARE) * share) / float(self.question(name).radius)
+        return math.sqrt((1 - self.COUNT_SHARE) * share) / float(self.part(name).radius)
 
     def _of(self, name: str, images: Tensor) -> Tensor:
-        return self.question(name)(_OF[name](images))
+        return self.part(name)(_NUMBERS[name][0](images))
 
-    def question(self, name: str) -> Question:
-        """Return the constants of a question."""
-        return cast(Question, self.get_submodule(name))
+    def part(self, name: str) -> Statistic:
+        """Return the constants of a statistic."""
+        return cast(Statistic, self.get_submodule(name))
